@@ -1,0 +1,59 @@
+"""Pure functions from a trace to a report. One file an analysis; ``run`` is where CLI and screens meet.
+
+A module here defines ``ANALYSIS = Analysis(name=..., title=..., question=..., run=...)`` and is found by
+itself. It does no input, no output and reads no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from tuiprof.errors import UsageProblem
+from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.plugins import discover
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One analysis.
+
+    Attributes:
+        name: Its name on the command line and in JSON, for example ``"sync_events"``.
+        title: Heading and tab title.
+        question: The question it answers, one sentence.
+        run: The pure function.
+        order: Place among the tabs; lower comes first.
+    """
+
+    name: str
+    title: str
+    question: str
+    run: Callable[[Trace, Window], Report | Unavailable]
+    order: int = 100
+
+
+@cache
+def available() -> dict[str, Analysis]:
+    """Return every analysis by name, in tab order."""
+    found: dict[str, Analysis] = discover("analyses", "ANALYSIS")
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unavailable:
+    """Run one analysis.
+
+    Args:
+        name: Its name.
+        trace: The trace.
+        window: The part to look at; None = all of it.
+
+    Raises:
+        UsageProblem: There is no such analysis.
+    """
+    try:
+        analysis = available()[name]
+    except KeyError:
+        raise UsageProblem(f"no analysis {name!r}", f"there are {', '.join(available())}") from None
+    return analysis.run(trace, window or Window())

@@ -1,0 +1,142 @@
+"""Arithmetic on sets of half-open intervals ``[start, end)`` as pairs of integer arrays.
+
+All functions take and return int64 arrays of shape ``(n,)``, in any one unit. A set that is *disjoint* is
+sorted by start, and no interval touches the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Merge overlapping and touching intervals.
+
+    Args:
+        starts: Starts, any order.
+        ends: Ends; an interval that does not end after its start is empty and is dropped.
+
+    Returns:
+        The disjoint set that covers the same points.
+    """
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if not len(starts):
+        return starts, ends
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    first = np.empty(len(starts), dtype=bool)
+    first[0] = True
+    np.greater(starts[1:], reach[:-1], out=first[1:])
+    begin = np.flatnonzero(first)
+    last = np.append(begin[1:], len(starts)) - 1
+    return starts[begin], reach[last]
+
+
+def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
+    """Return the gaps of a disjoint set within ``[low, high)``.
+
+    Args:
+        starts: Starts of a disjoint set.
+        ends: Its ends.
+        low: Lower bound.
+        high: Upper bound.
+
+    Returns:
+        The disjoint set of gaps.
+    """
+    starts, ends = clip(starts, ends, low, high)
+    gap_starts = np.concatenate((np.array([low], dtype=np.int64), ends))
+    gap_ends = np.concatenate((starts, np.array([high], dtype=np.int64)))
+    keep = gap_ends > gap_starts
+    return gap_starts[keep], gap_ends[keep]
+
+
+def clip(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
+    """Cut intervals to ``[low, high)`` and drop what is left empty.
+
+    Args:
+        starts: Starts, any order.
+        ends: Ends.
+        low: Lower bound.
+        high: Upper bound.
+    """
+    starts, ends = np.maximum(starts, low), np.minimum(ends, high)
+    keep = ends > starts
+    return starts[keep], ends[keep]
+
+
+def intersection(a_starts: Ints, a_ends: Ints, b_starts: Ints, b_ends: Ints) -> tuple[Ints, Ints]:
+    """Return the points that two disjoint sets share.
+
+    Args:
+        a_starts: Starts of the first disjoint set.
+        a_ends: Its ends.
+        b_starts: Starts of the second disjoint set.
+        b_ends: Its ends.
+    """
+    if not len(a_starts) or not len(b_starts):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    # For each interval of a: the range of intervals of b that overlap it.
+    low = np.searchsorted(b_ends, a_starts, side="right")
+    high = np.searchsorted(b_starts, a_ends, side="left")
+    counts = np.maximum(high - low, 0)
+    a_index = np.repeat(np.arange(len(a_starts)), counts)
+    offset = np.arange(len(a_index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    b_index = low[a_index] + offset
+    starts = np.maximum(a_starts[a_index], b_starts[b_index])
+    ends = np.minimum(a_ends[a_index], b_ends[b_index])
+    return starts, ends
+
+
+def total(starts: Ints, ends: Ints) -> int:
+    """Return the summed length of intervals (overlaps counted twice unless the set is disjoint).
+
+    Args:
+        starts: Starts.
+        ends: Ends.
+    """
+    return int((ends - starts).sum()) if len(starts) else 0
+
+
+class Coverage:
+    """Answers "how much of ``[low, high)`` does this disjoint set cover" in O(log n).
+
+    Args:
+        starts: Starts of a disjoint set.
+        ends: Its ends.
+    """
+
+    def __init__(self, starts: Ints, ends: Ints) -> None:
+        self.starts = starts
+        self.ends = ends
+        self._before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)))
+
+    def up_to(self, at: Ints | int) -> Ints:
+        """Return the covered length in ``(-inf, at)`` for each instant.
+
+        Args:
+            at: Instants, shape ``(n,)`` or a scalar.
+        """
+        at = np.asarray(at, dtype=np.int64)
+        if not len(self.starts):
+            return np.zeros_like(at)
+        index = np.searchsorted(self.starts, at, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.where(index > 0, np.minimum(at, self.ends[last]) - self.starts[last], 0)
+        covered: Ints = self._before[last] * (index > 0) + inside
+        return covered
+
+    def between(self, low: Ints | int, high: Ints | int) -> Ints:
+        """Return the covered length in ``[low, high)``; 0 where high is not above low.
+
+        Args:
+            low: Lower bounds.
+            high: Upper bounds, same shape.
+        """
+        covered: Ints = np.maximum(self.up_to(high) - self.up_to(low), 0)
+        return covered

@@ -1,0 +1,178 @@
+"""What an analysis answers: a report, or the reason why there is none.
+
+Text, JSON, CSV, Markdown and the screens all walk the same objects; none of them computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import polars as pl
+
+from tuiprof.model.window import Window
+
+#: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
+Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
+Level = Literal["good", "info", "warn", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One sentence that answers the question of the analysis.
+
+    Attributes:
+        sentence: Plain text with figures and units. May hold names from the trace, so whoever draws it
+            must treat it as untrusted text.
+        level: How good or bad the answer is for the user.
+    """
+
+    sentence: str
+    level: Level = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule behind a verdict or a figure, with its threshold, so that the reader can disagree.
+
+    Attributes:
+        name: A short name in the field's terms, for example ``"launch-bound"``.
+        text: The definition in one or two sentences, threshold included.
+    """
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One figure.
+
+    Attributes:
+        key: Stable name for JSON and for ``tuiprof check``, with its unit (``device_starved_ns_per_step``).
+        label: What a person reads.
+        value: The figure in the unit of ``kind``; None = cannot be told.
+        kind: How to show it.
+        help: Its definition in one sentence.
+    """
+
+    key: str
+    label: str
+    value: float | int | str | None
+    kind: Kind = "number"
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a :class:`Table`.
+
+    Attributes:
+        key: Column name in ``Table.rows``, with its unit (``dur_ns``).
+        label: Its heading.
+        kind: How to show its values; anything but text is right-aligned.
+        help: Its definition in one sentence.
+        hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
+    """
+
+    key: str
+    label: str
+    kind: Kind = "text"
+    help: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Rows of evidence, the most expensive first.
+
+    Attributes:
+        key: Stable name.
+        title: Heading.
+        columns: The columns to show, in order; each ``key`` is a column of ``rows``.
+        rows: One row an item. An ``event`` column, where there is one, holds a row index into
+            ``Trace.events`` of the typical (most expensive) event behind the row.
+        note: One line below the table, for example what was excluded and why.
+        empty: What to say when there are no rows: why, and what it means.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: pl.DataFrame
+    note: str = ""
+    empty: str = "nothing found"
+
+    def __post_init__(self) -> None:
+        """Check that every column exists."""
+        missing = [column.key for column in self.columns if column.key not in self.rows.columns]
+        if missing:
+            raise ValueError(f"table {self.key!r} has no column {', '.join(missing)}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """The answer of one analysis on one trace.
+
+    Attributes:
+        analysis: Name of the analysis.
+        title: Its title.
+        verdict: The answer in one sentence.
+        facts: Headline figures.
+        tables: Evidence, the table of the verdict first.
+        rules: Definitions and thresholds used.
+        notes: Caveats that change how to read the figures.
+        window: The part of the trace looked at.
+    """
+
+    analysis: str
+    title: str
+    verdict: Verdict
+    facts: tuple[Fact, ...] = ()
+    tables: tuple[Table, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    notes: tuple[str, ...] = ()
+    window: Window = field(default_factory=Window)
+
+    def fact(self, key: str) -> float | int | str | None:
+        """Return the value of a fact.
+
+        Args:
+            key: Its key.
+
+        Raises:
+            KeyError: There is no such fact.
+        """
+        for item in self.facts:
+            if item.key == key:
+                return item.value
+        raise KeyError(key)
+
+    def table(self, key: str) -> Table:
+        """Return a table.
+
+        Args:
+            key: Its key.
+
+        Raises:
+            KeyError: There is no such table.
+        """
+        for item in self.tables:
+            if item.key == key:
+                return item
+        raise KeyError(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """An analysis that cannot answer, and what would let it: never an empty table or a zero.
+
+    Attributes:
+        analysis: Name of the analysis.
+        reason: Why, for example ``"no Python frames in this trace"``.
+        remedy: What to do, for example ``"record with --stack"``; empty when nothing helps.
+    """
+
+    analysis: str
+    reason: str
+    remedy: str = ""

@@ -1,0 +1,98 @@
+"""Training steps, and the step that every event belongs to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tuiprof.model.intervals import Ints
+
+if TYPE_CHECKING:
+    from tuiprof.model.trace import Trace
+    from tuiprof.model.window import Window
+
+_MARKER = re.compile(r"^ProfilerStep#(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of a trace.
+
+    Attributes:
+        numbers: Step numbers in order of start, shape ``(k,)``; empty when the trace marks no steps.
+        starts: Start of each on the host, ns.
+        ends: End of each on the host, ns.
+        step_of: For every event the index into ``numbers`` of its step; -1 = none. The step of a device event
+            is the step of the host call that launched it, not the marker it happens to fall under.
+    """
+
+    numbers: Ints
+    starts: Ints
+    ends: Ints
+    step_of: Ints
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.numbers)
+
+    def inside(self, low: int, high: int) -> Ints:
+        """Return indices of the steps that lie wholly in ``[low, high]``, ns."""
+        return np.flatnonzero((self.starts >= low) & (self.ends <= high)).astype(np.int64)
+
+    def window(self, index: int) -> Window:
+        """Return the window of one step.
+
+        Args:
+            index: Index into ``numbers``.
+        """
+        from tuiprof.model.window import Window
+
+        return Window(int(self.starts[index]), int(self.ends[index]), f"step {self.numbers[index]}")
+
+
+def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
+    """Find the steps and assign every event to one.
+
+    Args:
+        trace: The trace.
+        markers: ``step``, ``start``, ``end`` where the format knows them; None = look for ``ProfilerStep#N``
+            outside the device tracks.
+    """
+    if markers is None:
+        markers = _markers_by_name(trace)
+    markers = markers.sort("start")
+    numbers = markers["step"].cast(pl.Int64).to_numpy()
+    starts = markers["start"].cast(pl.Int64).to_numpy()
+    ends = markers["end"].cast(pl.Int64).to_numpy()
+    step_of = np.full(len(trace), -1, dtype=np.int64)
+    if len(numbers) and len(trace):
+        index = np.searchsorted(starts, trace.starts, side="right") - 1
+        inside = (index >= 0) & (trace.starts < ends[np.maximum(index, 0)])
+        step_of[inside] = index[inside]
+        on_device = trace.ints("device") >= 0
+        launch = trace.links.launch_of
+        step_of[on_device] = np.where(launch[on_device] >= 0, step_of[np.maximum(launch[on_device], 0)], -1)
+    return Steps(numbers, starts, ends, step_of)
+
+
+def _markers_by_name(trace: Trace) -> pl.DataFrame:
+    """Find ``ProfilerStep#N`` ranges; of several with one number (one a thread) the longest counts."""
+    found = {code: int(match[1]) for code, name in enumerate(trace.names) if (match := _MARKER.match(name))}
+    rows = np.flatnonzero(
+        np.isin(trace.name_codes, list(found)) & ~trace.is_category("device_annotation", "kernel")
+    )
+    return (
+        pl.DataFrame(
+            {
+                "step": np.array([found[int(code)] for code in trace.name_codes[rows]], dtype=np.int64),
+                "start": trace.starts[rows],
+                "end": trace.ends[rows],
+            }
+        )
+        .sort((pl.col("end") - pl.col("start")), descending=True)
+        .unique("step", keep="first", maintain_order=True)
+    )

@@ -1,0 +1,341 @@
+"""A trace of one rank: one table of events, and what is derived from it once and lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tuiprof.model import links, nesting, steps
+from tuiprof.model.intervals import Ints, union
+from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
+from tuiprof.model.trust import ReadStats
+from tuiprof.model.window import Window
+
+if TYPE_CHECKING:
+    from tuiprof.model.trust import Trust
+
+Mask = npt.NDArray[np.bool_]
+_CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One lane of events: a host thread, or a stream or engine of a device.
+
+    Attributes:
+        index: Its index in ``Trace.tracks`` and in the ``track`` column.
+        kind: ``thread`` on the host, ``stream`` on a device, ``other`` for the profiler's own lanes.
+        pid: Process as the trace gives it (may be text, for example ``"Spans"``).
+        tid: Thread or stream as the trace gives it.
+        name: A name for the screen, for example ``"thread 851 (python)"`` or ``"stream 7"``.
+        device: Device index of a stream; None on the host.
+    """
+
+    index: int
+    kind: Literal["thread", "stream", "other"]
+    pid: int | str
+    tid: int | str
+    name: str
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device as the trace describes it.
+
+    Attributes:
+        index: Device index as used in the ``device`` column.
+        name: Product name, for example ``"NVIDIA H200"``.
+        memory_bytes: Total memory; None = not said.
+        properties: Whatever else the format says (``numSms``, ``computeMajor``, …).
+    """
+
+    index: int
+    name: str
+    memory_bytes: int | None = None
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Where a trace comes from.
+
+    Attributes:
+        path: The file; None for a trace made in memory.
+        format: Name of the format that read it, for example ``"kineto"``.
+        origin_unix_ns: Unix time of the trace origin in ns; None = the format does not say.
+        devices: Devices in index order.
+        rank: Rank in a distributed job; None = not said.
+        world_size: Number of ranks; None = not said.
+        framework: For example ``"PyTorch 2.11"``; empty = not said.
+        host: Host name; empty = not said.
+        properties: Other top-level properties of the file, untouched.
+    """
+
+    path: Path | None
+    format: str
+    origin_unix_ns: int | None = None
+    devices: tuple[DeviceInfo, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    framework: str = ""
+    host: str = ""
+    properties: Mapping[str, object] = field(default_factory=dict)
+
+
+class RawSource(Protocol):
+    """Gives back the untouched text of an event."""
+
+    def text(self, ordinal: int) -> str:
+        """Return the raw text of the event at this position of the file."""
+
+
+class Trace:
+    """A trace of one rank.
+
+    Args:
+        events: Table with the columns of :data:`tuiprof.model.schema.EVENT_SCHEMA`, sorted by ``ts``, of
+            events that start together the longer first.
+        tracks: Tracks by index.
+        info: Where it comes from.
+        stats: What the decoder met.
+        instants: Events without length: ``ts``, ``name``, ``category_text``, ``track``, ``ordinal`` and
+            format-specific columns such as ``bytes``, ``address``, ``total_allocated`` for memory events.
+        counters: Counter samples: ``ts``, ``name``, ``series``, ``value``, ``track``.
+        sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
+            ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``); None = not recorded.
+        step_markers: ``step``, ``start``, ``end`` (ns) where the format knows better than the names do.
+        raw: Source of raw event text.
+    """
+
+    def __init__(
+        self,
+        events: pl.DataFrame,
+        tracks: tuple[Track, ...],
+        info: TraceInfo,
+        stats: ReadStats | None = None,
+        *,
+        instants: pl.DataFrame | None = None,
+        counters: pl.DataFrame | None = None,
+        sync_sites: pl.DataFrame | None = None,
+        step_markers: pl.DataFrame | None = None,
+        raw: RawSource | None = None,
+    ) -> None:
+        self.events = events
+        self.tracks = tracks
+        self.info = info
+        self.stats = stats or ReadStats(events=len(events))
+        self.instants = instants
+        self.counters = counters
+        self.sync_sites = sync_sites
+        self._step_markers = step_markers
+        self._raw = raw
+        self._ints: dict[str, Ints] = {}
+        self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of events in the table."""
+        return len(self.events)
+
+    # -- columns as arrays ---------------------------------------------------------------------------------
+
+    def ints(self, column: str, missing: int = -1) -> Ints:
+        """Return an integer column as int64, shape ``(len(self),)``.
+
+        Args:
+            column: Column name.
+            missing: What stands for null.
+        """
+        key = f"{column}?{missing}"
+        if key not in self._ints:
+            series = self.events[column]
+            if series.null_count():
+                series = (
+                    series.fill_null(missing)
+                    if series.dtype == pl.Int64
+                    else series.cast(pl.Int64).fill_null(missing)
+                )
+            self._ints[key] = series.cast(pl.Int64).to_numpy()
+        return self._ints[key]
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Start of every event, ns."""
+        return self.ints("ts")
+
+    @cached_property
+    def ends(self) -> Ints:
+        """End of every event, ns."""
+        return self.starts + self.ints("dur")
+
+    @cached_property
+    def category_codes(self) -> npt.NDArray[np.uint8]:
+        """Category of every event as an index into ``CATEGORIES``."""
+        return self.events["category"].to_physical().cast(pl.UInt8).to_numpy()
+
+    @cached_property
+    def name_codes(self) -> Ints:
+        """Name of every event as an index into :attr:`names`."""
+        return self.events["name"].to_physical().cast(pl.Int64).to_numpy()
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The distinct names of this trace."""
+        dtype = self.events["name"].dtype
+        assert isinstance(dtype, pl.Enum), f"name must be an Enum, not {dtype}"
+        return dtype.categories.to_list()
+
+    def name(self, row: int) -> str:
+        """Return the name of one event.
+
+        Args:
+            row: Row in ``events``.
+        """
+        return self.names[int(self.name_codes[row])]
+
+    def is_category(self, *categories: str) -> Mask:
+        """Return which events belong to any of these categories, shape ``(len(self),)``.
+
+        Args:
+            *categories: Names out of ``CATEGORIES``.
+        """
+        codes = self.category_codes
+        mask: Mask = np.zeros(len(codes), dtype=bool)
+        for name in categories:
+            mask |= codes == _CATEGORY_CODE[name]
+        return mask
+
+    def named(self, predicate: str) -> Mask:
+        """Return which events have a name that matches a regular expression (searched anywhere).
+
+        Args:
+            predicate: A regular expression as :mod:`re` reads it. Only distinct names are searched.
+        """
+        import re
+
+        pattern = re.compile(predicate)
+        hits = np.fromiter((bool(pattern.search(n)) for n in self.names), dtype=bool, count=len(self.names))
+        return hits[self.name_codes] if len(hits) else np.zeros(len(self), dtype=bool)
+
+    # -- extent --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of all events, ns; ``(0, 0)`` when empty."""
+        if not len(self):
+            return 0, 0
+        return int(self.starts[0]), int(self.ends.max())
+
+    def bounds(self, window: Window) -> tuple[int, int]:
+        """Return the limits of a window in ns, the open ends filled in.
+
+        Args:
+            window: The window.
+        """
+        low, high = self.span
+        return (
+            low if window.start_ns is None else window.start_ns,
+            high if window.end_ns is None else window.end_ns,
+        )
+
+    def in_window(self, window: Window) -> Mask:
+        """Return which events overlap a window (an event without length: starts in it).
+
+        Args:
+            window: The window.
+        """
+        if window.whole:
+            return np.ones(len(self), dtype=bool)
+        low, high = self.bounds(window)
+        mask: Mask = (self.starts < high) & ((self.ends > low) | (self.starts >= low))
+        return mask
+
+    # -- derived once --------------------------------------------------------------------------------------
+
+    @cached_property
+    def device_work(self) -> Ints:
+        """Rows of device work (kernels, copies, fills, collectives), in order of start."""
+        return np.flatnonzero(self.is_category(*DEVICE_WORK)).astype(np.int64)
+
+    @cached_property
+    def host_calls(self) -> Ints:
+        """Rows of runtime and driver calls, in order of start."""
+        return np.flatnonzero(self.is_category(*HOST_CALLS)).astype(np.int64)
+
+    @cached_property
+    def device_indices(self) -> tuple[int, ...]:
+        """Devices that did any work, ascending."""
+        return tuple(int(d) for d in np.unique(self.ints("device")[self.device_work]) if d >= 0)
+
+    @cached_property
+    def links(self) -> links.Links:
+        """Which host call launched which device work."""
+        return links.link(self)
+
+    @cached_property
+    def nesting(self) -> nesting.Nesting:
+        """Parent and depth of every event within its track."""
+        return nesting.nest(self.starts, self.ends, self.ints("track"))
+
+    @cached_property
+    def steps(self) -> steps.Steps:
+        """Training steps and the step of every event; without markers ``steps.numbers`` is empty."""
+        return steps.assign(self, self._step_markers)
+
+    def busy(self, device: int, window: Window | None = None) -> tuple[Ints, Ints]:
+        """Return when a device works: the union over all its streams, as a disjoint set in ns.
+
+        Args:
+            device: Device index.
+            window: Cut to this window; None = the whole trace.
+        """
+        key = (device, window)
+        if key not in self._busy:
+            rows = self.device_work[self.ints("device")[self.device_work] == device]
+            starts, ends = self.starts[rows], self.ends[rows]
+            if window is not None:
+                low, high = self.bounds(window)
+                starts, ends = np.maximum(starts, low), np.minimum(ends, high)
+            self._busy[key] = union(starts, ends)
+        return self._busy[key]
+
+    @cached_property
+    def trust(self) -> Trust:
+        """What this trace cannot tell."""
+        from tuiprof.model.trust_checks import examine
+
+        return examine(self)
+
+    # -- one event -----------------------------------------------------------------------------------------
+
+    def ancestors(self, row: int) -> list[int]:
+        """Return the rows that enclose an event on its track, innermost first.
+
+        Args:
+            row: Row in ``events``.
+        """
+        chain, parent = [], int(self.nesting.parent[row])
+        while parent >= 0:
+            chain.append(parent)
+            parent = int(self.nesting.parent[parent])
+        return chain
+
+    def raw_event(self, row: int) -> str:
+        """Return the untouched text of an event as it stands in the file.
+
+        Args:
+            row: Row in ``events``.
+
+        Returns:
+            Its text (untrusted: it may hold anything); empty when the format keeps none.
+        """
+        if self._raw is None:
+            return ""
+        return self._raw.text(int(self.events["ordinal"][row]))

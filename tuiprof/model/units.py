@@ -1,0 +1,108 @@
+"""Numbers as people read them: three significant figures and a unit."""
+
+from __future__ import annotations
+
+from tuiprof.model.report import Kind
+
+_TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_SIZE = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+NONE = "–"
+
+
+def _three_figures(value: float) -> str:
+    size = abs(value)
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
+
+
+def format_ns(ns: float | None) -> str:
+    """Return a duration such as ``16.3 ms`` or ``1 min 12 s``.
+
+    Args:
+        ns: Nanoseconds; None = unknown.
+    """
+    if ns is None:
+        return NONE
+    if abs(ns) >= 60_000_000_000:
+        minutes, seconds = divmod(round(abs(ns) / 1e9), 60)
+        hours, minutes = divmod(minutes, 60)
+        sign = "-" if ns < 0 else ""
+        return f"{sign}{hours} h {minutes:02d} min" if hours else f"{sign}{minutes} min {seconds:02d} s"
+    for scale, unit in _TIME:
+        # 999.6 µs rounds to "1000 µs": move up a unit instead.
+        if abs(ns) >= scale * 0.9995:
+            return f"{_three_figures(ns / scale)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def format_bytes(size: float | None) -> str:
+    """Return a size such as ``8.90 GiB`` (binary units).
+
+    Args:
+        size: Bytes; None = unknown.
+    """
+    if size is None:
+        return NONE
+    for scale, unit in _SIZE:
+        if abs(size) >= scale:
+            return f"{_three_figures(size / scale)} {unit}"
+    return f"{size:.0f} B"
+
+
+def format_count(value: float | None) -> str:
+    """Return a count with thin groups, ``31 204``; fractions keep three figures.
+
+    Args:
+        value: The count; None = unknown.
+    """
+    if value is None:
+        return NONE
+    if float(value).is_integer():
+        return f"{int(value):,}".replace(",", " ")
+    return _three_figures(value)
+
+
+def format_share(share: float | None) -> str:
+    """Return a share of one as percent, ``2.7 %``.
+
+    Args:
+        share: 0 to 1; None = unknown.
+    """
+    if share is None:
+        return NONE
+    percent = share * 100
+    return (
+        f"{percent:.0f} %"
+        if abs(percent) >= 99.95 or percent == 0
+        else f"{percent:.2g} %"
+        if abs(percent) < 1
+        else f"{percent:.1f} %"
+    )
+
+
+def format_value(value: object, kind: Kind) -> str:
+    """Return a value of a table or fact as text.
+
+    Args:
+        value: The value in the unit of ``kind``; None = unknown.
+        kind: What it is.
+    """
+    if value is None:
+        return NONE
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value != value:  # NaN
+            return NONE
+        if kind == "ns":
+            return format_ns(value)
+        if kind == "bytes":
+            return format_bytes(value)
+        if kind == "share":
+            return format_share(value)
+        if kind == "rate":
+            return f"{_three_figures(value)}/s"
+        if kind in ("count", "number"):
+            return format_count(value) if kind == "count" else _three_figures(value)
+    return str(value)

@@ -1,0 +1,1 @@
+"""What runs inside the profiled process: standard library only, Python 3.9+, fails open."""

@@ -1,0 +1,1 @@
+"""Report to text, JSON, CSV and Markdown. Walks a report; computes nothing."""

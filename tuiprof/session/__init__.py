@@ -1,0 +1,1 @@
+"""The session directory: launch, record, append, tail, list, replay."""

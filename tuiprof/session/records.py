@@ -1,0 +1,165 @@
+"""The lines of a session log. Every writer appends JSON objects, one a line, to a file of its own.
+
+``at`` is the writer's monotonic clock in ns; the ``head`` line pairs it with Unix time, so a wall clock that
+jumps cannot disorder a log. CLOCK_MONOTONIC is one clock for all processes of a host. The probe writes the
+same lines by hand (it has only the standard library); a test decodes what it writes with these types.
+A reader ignores fields and line types that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+SCHEMA_VERSION: Final = 1
+
+
+class Head(msgspec.Struct, tag="head", tag_field="t"):
+    """First line of every file.
+
+    Attributes:
+        v: Schema version.
+        writer: ``rank0``, ``recorder``, …
+        pid: Process.
+        unix_ns: Unix time in ns at ``mono_ns``.
+        mono_ns: Monotonic time in ns.
+        rank: Rank of a training process; None for others.
+        world: Number of ranks; None = unknown.
+        python: Python version of the writer.
+        versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
+    """
+
+    v: int
+    writer: str
+    pid: int
+    unix_ns: int
+    mono_ns: int
+    rank: int | None = None
+    world: int | None = None
+    python: str = ""
+    versions: dict[str, str] = {}
+
+
+class Step(msgspec.Struct, tag="step", tag_field="t"):
+    """One training step, written when it ends.
+
+    Attributes:
+        n: Step number, from 0.
+        at: End, monotonic ns.
+        dur: Host time from the end of the step before, ns.
+        ph: Host time of each phase in ns; phases that overlap the whole step need not add up to ``dur``.
+        v: Metrics given by the script, e.g. loss.
+        cap: The step ran under the profiler.
+    """
+
+    n: int
+    at: int
+    dur: int
+    ph: dict[str, int] = {}
+    v: dict[str, float] = {}
+    cap: bool = False
+
+
+class DeviceStep(msgspec.Struct, tag="dev", tag_field="t"):
+    """Device time of a step by device events, known some steps later.
+
+    Attributes:
+        n: Step number.
+        dur: Time on the device between the ends of two steps, ns.
+    """
+
+    n: int
+    dur: int
+
+
+class Memory(msgspec.Struct, tag="mem", tag_field="t"):
+    """The framework allocator's view of one device, bytes.
+
+    Attributes:
+        at: Monotonic ns.
+        dev: Device index.
+        alloc: Allocated now.
+        reserved: Reserved from the driver now.
+        peak: Highest allocated so far.
+    """
+
+    at: int
+    dev: int
+    alloc: int
+    reserved: int
+    peak: int
+
+
+class Cost(msgspec.Struct, tag="cost", tag_field="t"):
+    """What the probe itself cost, measured by itself.
+
+    Attributes:
+        at: Monotonic ns.
+        steps: Steps so far.
+        ns: Time spent in the probe's hooks so far, ns.
+    """
+
+    at: int
+    steps: int
+    ns: int
+
+
+class Capture(msgspec.Struct, tag="capture", tag_field="t"):
+    """State of a capture request.
+
+    Attributes:
+        at: Monotonic ns.
+        id: Name of the request.
+        state: ``armed``, ``started``, ``written`` or ``failed``.
+        first: First step captured; None = not yet known.
+        last: Last step captured.
+        path: Trace file relative to the session directory, when written.
+        why: Reason of a failure.
+        ns: Host time spent starting, stopping and writing, ns.
+    """
+
+    at: int
+    id: str
+    state: str
+    first: int | None = None
+    last: int | None = None
+    path: str = ""
+    why: str = ""
+    ns: int = 0
+
+
+class Telemetry(msgspec.Struct, tag="tele", tag_field="t"):
+    """One reading of one device by the recorder (see :class:`tuiprof.telemetry.Sample`)."""
+
+    at: int
+    dev: str
+    m: dict[str, float]
+    s: dict[str, str] = {}
+
+
+class Note(msgspec.Struct, tag="note", tag_field="t"):
+    """Something worth telling the user: ``info``, ``warn`` or ``bad``."""
+
+    at: int
+    level: str
+    text: str
+
+
+class End(msgspec.Struct, tag="end", tag_field="t"):
+    """Last line of a writer that ended in order.
+
+    Attributes:
+        at: Monotonic ns.
+        code: Exit status of the script (recorder) or of this process (probe); None = unknown.
+        signal: Signal that ended it; None = none.
+        why: ``exit``, ``stopped`` (by the user) or an error.
+    """
+
+    at: int
+    code: int | None = None
+    signal: int | None = None
+    why: str = "exit"
+
+
+Record = Head | Step | DeviceStep | Memory | Cost | Capture | Telemetry | Note | End

@@ -1,0 +1,94 @@
+"""What the machine does while the script runs: one file a backend, one sample type for all.
+
+A module here defines ``BACKEND = Backend(name=..., open=...)`` and is found by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tuiprof.plugins import discover
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something that is sampled: the host, or one accelerator.
+
+    Attributes:
+        key: Stable key in samples, for example ``"host"``, ``"gpu0"``, ``"nc3"``.
+        kind: ``"host"``, ``"nvidia"``, ``"neuron"``, ``"tpu"`` or ``"amd"``.
+        name: Product name.
+        memory_bytes: Total memory; None = unknown.
+        details: Whatever else is fixed: driver version, cores, power limit (``power_limit_w``), …
+    """
+
+    key: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+    details: Mapping[str, str | float | int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reading of one device.
+
+    Attributes:
+        device: Key of the device.
+        values: Figures by name, unit in the name: ``util`` (share 0..1), ``mem_used_bytes``, ``power_w``,
+            ``temp_c``, ``sm_clock_hz``, ``pcie_rx_bytes_per_s``, … What a device does not give is absent.
+        text: Readings that are words, for example ``throttle`` → ``"power cap"``.
+    """
+
+    device: str
+    values: Mapping[str, float]
+    text: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Hardware that is not here, and why: never an empty panel.
+
+    Attributes:
+        reason: For example ``"no NVIDIA driver (libnvidia-ml.so.1 not found)"``.
+        remedy: What would make it appear; may be empty.
+    """
+
+    reason: str
+    remedy: str = ""
+
+
+class Source(Protocol):
+    """An open backend."""
+
+    def devices(self) -> list[Device]:
+        """Return what it samples."""
+
+    def sample(self) -> list[Sample]:
+        """Read every device once, without blocking for more than some milliseconds."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One telemetry backend.
+
+    Attributes:
+        name: Its name, for example ``"nvidia"``.
+        open: Opens it for a process tree (root pid, or None for the machine alone).
+        order: Place among the panels; lower comes first.
+    """
+
+    name: str
+    open: Callable[[int | None], Source | Absent]
+    order: int = 100
+
+
+def backends() -> dict[str, Backend]:
+    """Return every backend by name, in panel order."""
+    found: dict[str, Backend] = discover("telemetry", "BACKEND")
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
