@@ -1,0 +1,222 @@
+"""Every figure a sample may hold: its key, label, unit and definition, for all backends in one place.
+
+Keys carry their unit. A share is 0 to 1, rates are per second, clocks are Hz, and a key with a number in it
+(``core3_util``) is listed once with ``#`` for the number. Screens ask :func:`figure` and draw what they get;
+a key that is not listed here (from a third party's backend) is shown as it is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tuiprof.model.report import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How to read and show one figure.
+
+    Attributes:
+        key: Key in ``Sample.values``.
+        label: What a person reads, without the unit.
+        kind: How to show it, as in reports; ``number`` together with ``unit``.
+        help: Its definition in one sentence.
+        unit: Unit after ``scale``, for what ``kind`` does not name (``W``, ``°C``, ``MHz``).
+        scale: Multiplied with the value before ``unit`` is put behind it.
+        full: The value at which a bar is full; None = no natural end (memory ends at ``Device.memory_bytes``).
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    scale: float = 1.0
+    full: float | None = None
+
+
+_ALL: Final = (
+    # -- every device ------------------------------------------------------------------------------------
+    Figure("util", "util", "share", "Share of the last interval in which the device worked.", full=1.0),
+    Figure("mem_used_bytes", "mem", "bytes", "Memory in use on the device, by all processes."),
+    Figure("mem_total_bytes", "mem total", "bytes", "Memory of the device."),
+    Figure(
+        "mem_util", "mem bus", "share", "Share of time in which device memory was read or written.", full=1.0
+    ),
+    Figure("power_w", "power", "number", "Electrical power drawn now.", unit="W"),
+    Figure("energy_j", "energy", "number", "Energy used since the driver was loaded.", unit="J"),
+    Figure("temp_c", "temp", "number", "Temperature of the chip.", unit="°C"),
+    Figure("mem_temp_c", "mem temp", "number", "Temperature of the device memory.", unit="°C"),
+    Figure("sm_clock_hz", "clock", "number", "Clock of the compute units now.", unit="MHz", scale=1e-6),
+    Figure("mem_clock_hz", "mem clock", "number", "Clock of the device memory now.", unit="MHz", scale=1e-6),
+    Figure(
+        "pcie_rx_bytes_per_s", "PCIe in", "bytes", "Received by the device over PCIe, per second.", unit="/s"
+    ),
+    Figure(
+        "pcie_tx_bytes_per_s", "PCIe out", "bytes", "Sent by the device over PCIe, per second.", unit="/s"
+    ),
+    Figure(
+        "nvlink_rx_bytes_per_s", "NVLink in", "bytes", "Received over all NVLinks, per second.", unit="/s"
+    ),
+    Figure("nvlink_tx_bytes_per_s", "NVLink out", "bytes", "Sent over all NVLinks, per second.", unit="/s"),
+    Figure("ecc_corrected", "ECC corrected", "count", "Memory errors corrected since the driver was loaded."),
+    Figure(
+        "ecc_uncorrected",
+        "ECC uncorrected",
+        "count",
+        "Memory errors not corrected since the driver was loaded.",
+    ),
+    Figure("tree_mem_used_bytes", "mem (run)", "bytes", "Device memory held by the processes of this run."),
+    Figure("processes", "processes", "count", "Processes that compute on the device."),
+    Figure("pid#_mem_used_bytes", "pid #", "bytes", "Device memory held by one process."),
+    # -- the host ----------------------------------------------------------------------------------------
+    Figure(
+        "core#_util", "core #", "share", "Share of the last interval in which this core worked.", full=1.0
+    ),
+    Figure("load_1m", "load", "number", "Runnable tasks, mean of the last minute."),
+    Figure(
+        "io_wait",
+        "I/O wait",
+        "share",
+        "Share of time in which cores stood idle waiting for a disk.",
+        full=1.0,
+    ),
+    Figure("tree_cpu", "CPU (run)", "share", "CPU time of this run's processes over time; 100 % = one core."),
+    Figure(
+        "tree_rss_bytes",
+        "RSS (run)",
+        "bytes",
+        "Resident memory of this run's processes; shared pages count in each.",
+    ),
+    Figure("tree_processes", "processes (run)", "count", "Processes of this run."),
+    Figure("tree_threads", "threads (run)", "count", "Threads of this run."),
+    Figure("loaders", "loaders", "count", "Data-loader worker processes of this run."),
+    Figure(
+        "loaders_idle", "loaders idle", "count", "Workers that used under 5 % of a core in the last interval."
+    ),
+    Figure("swap_used_bytes", "swap", "bytes", "Swap in use on the machine."),
+    Figure("disk_read_bytes_per_s", "disk read", "bytes", "Read from all disks, per second.", unit="/s"),
+    Figure("disk_write_bytes_per_s", "disk write", "bytes", "Written to all disks, per second.", unit="/s"),
+    Figure(
+        "net_rx_bytes_per_s",
+        "net in",
+        "bytes",
+        "Received over the network, per second; loopback left out.",
+        unit="/s",
+    ),
+    Figure(
+        "net_tx_bytes_per_s",
+        "net out",
+        "bytes",
+        "Sent over the network, per second; loopback left out.",
+        unit="/s",
+    ),
+    # -- AWS Neuron --------------------------------------------------------------------------------------
+    Figure(
+        "flops_per_s",
+        "FLOP/s",
+        "number",
+        "Floating-point operations per second.",
+        unit="TFLOP/s",
+        scale=1e-12,
+    ),
+    Figure("executions_per_s", "executions", "rate", "Model executions completed per second, all runtimes."),
+    Figure("errors", "errors", "count", "Execution errors in the last report, all kinds and runtimes."),
+    Figure("latency_p50_ns", "latency p50", "ns", "Median time of one execution as the runtime sees it."),
+    Figure(
+        "latency_p99_ns", "latency p99", "ns", "99th percentile of execution time as the runtime sees it."
+    ),
+    Figure("latency_max_ns", "latency max", "ns", "Longest execution as the runtime sees it."),
+    Figure("device_latency_p50_ns", "device p50", "ns", "Median time of one execution on the device."),
+    Figure("device_latency_p99_ns", "device p99", "ns", "99th percentile of execution time on the device."),
+    Figure("device_latency_max_ns", "device max", "ns", "Longest execution on the device."),
+    Figure("host_mem_used_bytes", "host mem", "bytes", "Host memory held by the device runtime."),
+    Figure(
+        "host_util", "host CPU", "share", "CPU time over all cores as the vendor's monitor sees it.", full=1.0
+    ),
+    Figure(
+        "report_age_s", "report age", "number", "Time since the vendor's monitor last reported.", unit="s"
+    ),
+    # -- Google TPU --------------------------------------------------------------------------------------
+    Figure("tensorcore_util", "TensorCore", "share", "Share of the TensorCore's peak in use.", full=1.0),
+    Figure("transfer_latency_p50_ns", "transfer p50", "ns", "Median latency of transfers between slices."),
+)
+FIGURES: Final[dict[str, Figure]] = {item.key: item for item in _ALL}
+
+#: What a panel of each kind of device shows first, most telling first; keys a sample lacks are passed over.
+HEADLINE: Final[dict[str, tuple[str, ...]]] = {
+    "host": ("util", "tree_cpu", "tree_rss_bytes", "mem_used_bytes", "loaders", "loaders_idle"),
+    "nvidia": ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz"),
+    "amd": ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz"),
+    "neuron": ("util", "mem_used_bytes", "flops_per_s", "executions_per_s", "latency_p50_ns", "errors"),
+    "tpu": ("util", "mem_used_bytes", "tensorcore_util"),
+}
+
+#: Keys of ``Sample.text``, with the label of each.
+WORDS: Final[dict[str, str]] = {"throttle": "throttle", "error": "error", "errors": "errors"}
+
+_NUMBER = re.compile(r"\d+")
+
+
+def figure(key: str) -> Figure:
+    """Return how to show a figure.
+
+    Args:
+        key: A key of ``Sample.values``, for example ``"util"`` or ``"core3_util"``.
+
+    Returns:
+        Its description with the number filled in; for an unknown key one made from the key itself.
+    """
+    if key in FIGURES:
+        return FIGURES[key]
+    number = _NUMBER.search(key)
+    if number and (family := FIGURES.get(key[: number.start()] + "#" + key[number.end() :])):
+        return Figure(
+            key,
+            family.label.replace("#", number[0]),
+            family.kind,
+            family.help,
+            family.unit,
+            family.scale,
+            family.full,
+        )
+    return Figure(key, key.replace("_", " "), "number", "")
+
+
+def show(key: str, value: float | None) -> str:
+    """Return a figure as text with its unit, for example ``611 W`` or ``94 %``.
+
+    Args:
+        key: A key of ``Sample.values``.
+        value: Its value; None = not given by the device.
+    """
+    from tuiprof.model.units import NONE, format_value  # brings Polars, which a recorder does without
+
+    if value is None:
+        return NONE
+    what = figure(key)
+    if what.kind == "number" and what.unit:
+        scaled = value * what.scale
+        return f"{scaled:.0f} {what.unit}" if abs(scaled) >= 100 else f"{scaled:.3g} {what.unit}"
+    text = format_value(value, what.kind)
+    return text + what.unit if what.kind == "bytes" else text
+
+
+def headline(kind: str, present: Iterable[str]) -> list[str]:
+    """Return the keys a panel shows first.
+
+    Args:
+        kind: Kind of the device.
+        present: Keys that its samples hold.
+
+    Returns:
+        Those of :data:`HEADLINE` that are present; for an unknown kind everything, in the order given.
+    """
+    present = list(present)
+    if kind not in HEADLINE:
+        return present
+    return [key for key in HEADLINE[kind] if key in present]
