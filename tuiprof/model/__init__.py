@@ -1,12 +1,19 @@
-"""The one model that every format is decoded into and every analysis, report and screen reads."""
+"""The one model that every format is decoded into and every analysis, report and screen reads.
+
+Names load on first use, so that a screen may format a number without importing polars.
+"""
 
 from __future__ import annotations
 
-from tuiprof.model.report import Column, Fact, Report, Rule, Table, Unavailable, Verdict
-from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
-from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
-from tuiprof.model.trust import ReadStats, Remark, Trust
-from tuiprof.model.window import Window
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuiprof.model.report import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+    from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
+    from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
+    from tuiprof.model.trust import ReadStats, Remark, Trust
+    from tuiprof.model.window import Window
 
 __all__ = [
     "CATEGORIES",
@@ -31,3 +38,23 @@ __all__ = [
     "Verdict",
     "Window",
 ]
+
+_HOMES = {
+    "report": ("Column", "Fact", "Report", "Rule", "Table", "Unavailable", "Verdict"),
+    "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
+    "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
+    "trust": ("ReadStats", "Remark", "Trust"),
+    "window": ("Window",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name from its module on first use."""
+    try:
+        module = import_module(f"{__name__}.{_HOME_OF[name]}")
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(module, name)
+    globals()[name] = value
+    return value

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tuiprof.model.report import Kind
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuiprof.model.report import Kind
 
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
