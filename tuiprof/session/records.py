@@ -28,6 +28,8 @@ class Head(msgspec.Struct, tag="head", tag_field="t"):
         world: Number of ranks; None = unknown.
         python: Python version of the writer.
         versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
+        boot: The kernel's boot identity: writers with the same one share one monotonic clock, others are
+            aligned by their Unix times. Empty = the clock of the session's own machine.
     """
 
     v: int
@@ -39,6 +41,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t"):
     world: int | None = None
     python: str = ""
     versions: dict[str, str] = {}
+    boot: str = ""
 
 
 class Step(msgspec.Struct, tag="step", tag_field="t"):

@@ -1,0 +1,98 @@
+"""Who a process is, in a way that a reused process number cannot fool."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import psutil
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """One process, for good: process numbers are reused, number and start time together are not.
+
+    Attributes:
+        pid: Process number.
+        start: When it started, in the kernel's own words (clock ticks since boot on Linux, so that a wall
+            clock that jumps changes nothing).
+    """
+
+    pid: int
+    start: str
+
+
+class Processes(msgspec.Struct):
+    """``control/process.json``: who records a session and who is recorded.
+
+    Attributes:
+        supervisor: The supervisor and recorder.
+        script: The script, leader of its process group; None = not yet started.
+        place: Where these numbers mean something (:func:`place`).
+    """
+
+    supervisor: ProcessId
+    script: ProcessId | None = None
+    place: str = ""
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Return the identity of a running process.
+
+    Args:
+        pid: Process number.
+
+    Returns:
+        Its identity; None if there is no such process, or only a zombie of it.
+    """
+    start = _start(pid)
+    return None if start is None else ProcessId(pid, start)
+
+
+def alive(process: ProcessId) -> bool:
+    """Return whether exactly this process still runs (a zombie does not).
+
+    Args:
+        process: Its identity.
+    """
+    return _start(process.pid) == process.start
+
+
+def _start(pid: int) -> str | None:
+    if sys.platform == "linux":
+        try:
+            text = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return None
+        # The name (field 2) is in parentheses and may itself hold spaces and parentheses.
+        fields = text[text.rfind(b")") + 2 :].split()
+        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else repr(process.create_time())
+    except psutil.Error:
+        return None
+
+
+@cache
+def boot_id() -> str:
+    """Return the kernel's identity of this boot: processes that share it share CLOCK_MONOTONIC.
+
+    Returns:
+        Linux's ``boot_id``; elsewhere the host name and boot time.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{os.uname().nodename}:{psutil.boot_time():.0f}"
+
+
+@cache
+def place() -> str:
+    """Return where this process's process numbers mean something: boot and, on Linux, process namespace."""
+    try:
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return boot_id()
