@@ -1,0 +1,172 @@
+"""How a session stands: read from who still runs and from the last lines of its logs."""
+
+from __future__ import annotations
+
+import signal as signals
+import time
+from typing import Final, Literal
+
+import msgspec
+
+from tuiprof.session import process
+from tuiprof.session.files import read_end
+from tuiprof.session.records import End, Record
+from tuiprof.session.store import Session
+
+State = Literal["running", "finished", "failed", "stopped", "interrupted"]
+
+#: A session without a supervisor is being started if it is younger than this.
+STARTING_S: Final = 15.0
+#: On another machine (or in another process namespace) process numbers say nothing; there a session is
+#: running while a log was written within this time. The recorder writes at least every 5 s.
+FRESH_S: Final = 20.0
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a session stands.
+
+    Attributes:
+        state: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted``
+            (supervisor or machine died, and nothing tells how the script ended).
+        code: Exit status as a shell gives it (128 + signal); None while running or unknown.
+        signal: Signal that ended the script; None = none.
+        detail: What else there is to say, e.g. ``"recorder lost"``; may be empty.
+    """
+
+    state: State
+    code: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Return one phrase: ``failed (exit 1)``, ``running (recorder lost)``."""
+        said = [self.detail] if self.detail else []
+        if self.signal is not None and self.state != "stopped":
+            said.insert(0, signal_name(self.signal))
+        elif self.code and self.state == "failed":
+            said.insert(0, f"exit {self.code}")
+        return f"{self.state} ({', '.join(said)})" if said else self.state
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be recorded."""
+        return self.state != "running"
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9.
+
+    Args:
+        number: Signal number.
+    """
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def shell_code(code: int | None, signal: int | None) -> int | None:
+    """Return an exit status as a shell gives it.
+
+    Args:
+        code: Exit status; None = unknown.
+        signal: Signal that ended the process; None = none.
+    """
+    return 128 + signal if signal is not None else code
+
+
+def from_end(end: End) -> Status:
+    """Return the status that a last record tells.
+
+    Args:
+        end: The record.
+    """
+    code = shell_code(end.code, end.signal)
+    if end.why == "stopped":
+        return Status("stopped", code, end.signal)
+    if code is None:
+        return Status("interrupted", detail="exit status unknown")
+    detail = "" if end.why == "exit" else end.why
+    return Status("finished" if code == 0 else "failed", code, end.signal, detail)
+
+
+def last_end(session: Session, writer: str) -> End | None:
+    """Return the end record of a writer, if it ended in order.
+
+    Args:
+        session: The session.
+        writer: Its name, e.g. ``"recorder"``.
+    """
+    for line in reversed(read_end(session.log / f"{writer}.jsonl", 8192).splitlines()):
+        try:
+            record = _decoder.decode(line)
+        except msgspec.DecodeError:
+            continue
+        # Notes may follow the end; anything else means that the writer went on.
+        if isinstance(record, End):
+            return record
+    return None
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def processes(session: Session) -> process.Processes | None:
+    """Return who records and who is recorded; None = not started, or unreadable.
+
+    Args:
+        session: The session.
+    """
+    try:
+        data = (session.control / "process.json").read_bytes()
+        return msgspec.json.decode(data, type=process.Processes)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def status(session: Session) -> Status:
+    """Return how a session stands now.
+
+    Args:
+        session: The session.
+    """
+    end = last_end(session, "recorder")
+    if end is not None:
+        return from_end(end)
+    who = processes(session)
+    if who is None:
+        age_s = time.time() - session.meta.unix_ns / 1e9
+        if 0 <= age_s < STARTING_S:
+            return Status("running", detail="starting")
+        return Status("interrupted", detail="never started")
+    if who.place != process.place():
+        return _elsewhere(session)
+    if process.alive(who.supervisor):
+        return Status("running")
+    # It may have ended between our two looks.
+    end = last_end(session, "recorder")
+    if end is not None:
+        return from_end(end)
+    if who.script is not None and process.alive(who.script):
+        return Status("running", detail="recorder lost")
+    return _from_probes(session)
+
+
+def _elsewhere(session: Session) -> Status:
+    """Status of a session of another machine or process namespace: by the age of its logs."""
+    newest = max((path.stat().st_mtime for path in session.log_files()), default=0.0)
+    if time.time() - newest < FRESH_S:
+        return Status("running", detail=f"on {session.meta.host}" if session.meta.host else "")
+    return _from_probes(session)
+
+
+def _from_probes(session: Session) -> Status:
+    """Status of a session whose recorder died: what the script's own processes wrote last."""
+    writers = [path.stem for path in session.log_files() if path.stem != "recorder"]
+    ends = [last_end(session, writer) for writer in writers]
+    known = [end for end in ends if end is not None and shell_code(end.code, end.signal) is not None]
+    if not known or len(known) < len(ends):
+        return Status("interrupted", detail="recorder lost")
+    worst = max(known, key=lambda end: shell_code(end.code, end.signal) or 0)
+    told = from_end(worst)
+    return Status(told.state, told.code, told.signal, "recorder lost")

@@ -1,0 +1,255 @@
+"""Reading the logs of a session while they grow: live view, second viewer, replay and list read alike.
+
+A writer never waits for a reader and may die at any moment, so a last line may be partial (it is kept until
+the rest arrives), a line may be damaged (it is counted), and files appear by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from tuiprof.session.records import Head, Record
+from tuiprof.session.store import Session, SessionMeta
+
+#: Bytes read from one file at a time.
+BLOCK: Final = 4 << 20
+#: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
+LONGEST_LINE: Final = 8 << 20
+
+_decoder = msgspec.json.Decoder(Record)
+_KNOWN: Final = frozenset(
+    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"note", b"end"),
+)
+
+
+class Clock:
+    """Session time: ns since the session was made, the same for every writer.
+
+    On the session's own machine it is the monotonic clock shifted to the session's origin, so that a wall
+    clock that jumps disorders nothing. A writer of another machine is aligned by the Unix times in the heads.
+
+    Args:
+        meta: The session's origin.
+    """
+
+    def __init__(self, meta: SessionMeta) -> None:
+        self._meta = meta
+
+    def offset_ns(self, head: Head | None) -> int:
+        """Return what to add to a writer's ``at`` to get session time.
+
+        Args:
+            head: The writer's head; None = not read, taken for a writer of the session's own machine.
+        """
+        meta = self._meta
+        if head is None or not head.boot or not meta.boot or head.boot == meta.boot:
+            return -meta.mono_ns
+        return (head.unix_ns - meta.unix_ns) - head.mono_ns
+
+    def unix_ns(self, t_ns: int) -> int:
+        """Return the Unix time of a session time, by the wall clock at the start of the session.
+
+        Args:
+            t_ns: Session time, ns.
+        """
+        return self._meta.unix_ns + t_ns
+
+
+@dataclass(slots=True)
+class Batch:
+    """Successive records of one writer.
+
+    Attributes:
+        writer: Its name: ``rank0``, ``recorder``, …
+        records: Its records, in the order written.
+    """
+
+    writer: str
+    records: list[Record]
+
+
+class LogFile:
+    """One log file, read as it grows.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        writer: Name of its writer.
+        malformed: Lines that are no JSON record (a truncated line, damage).
+        unknown: Lines of a type that this version does not know.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writer = path.stem
+        self.malformed = 0
+        self.unknown = 0
+        self._file: BinaryIO | None = None
+        self._position = 0  # of the first byte not yet decoded
+        self._partial = b""
+
+    @property
+    def behind(self) -> int:
+        """Bytes not yet decoded."""
+        try:
+            return max(0, self.path.stat().st_size - self._position)
+        except OSError:
+            return 0
+
+    def read(self, max_bytes: int = BLOCK) -> list[Record]:
+        """Decode what was appended since.
+
+        Args:
+            max_bytes: Read at most so much.
+
+        Returns:
+            The whole lines among it; empty when there is nothing new.
+        """
+        if self._file is None:
+            try:
+                self._file = open(self.path, "rb")  # noqa: SIM115 - stays open while it is followed
+            except OSError:
+                return []
+            self._file.seek(self._position)
+        block = self._partial + self._file.read(max_bytes)
+        cut = block.rfind(b"\n") + 1
+        self._partial = block[cut:]
+        self._position += cut
+        if len(self._partial) > LONGEST_LINE:
+            self._position += len(self._partial)
+            self._partial = b""
+            self.malformed += 1
+        return self._decode(block[:cut]) if cut else []
+
+    def skip_to_end(self, keep_bytes: int) -> list[Record]:
+        """Leave out all but the end, for a first picture of a huge log; call before anything is read.
+
+        Args:
+            keep_bytes: What stays to be read.
+
+        Returns:
+            The first line (the head), which the rest cannot be understood without.
+        """
+        if self.behind <= keep_bytes + BLOCK:
+            return []
+        with open(self.path, "rb") as file:
+            first = file.readline(LONGEST_LINE)
+            file.seek(-keep_bytes, 2)
+            file.readline()  # the line that the cut goes through
+            self._position = file.tell()
+        return self._decode(first)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _decode(self, block: bytes) -> list[Record]:
+        try:
+            return _decoder.decode_lines(block)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Some line of the block is not as it should be: find it line by line.
+            return [record for line in block.splitlines() if (record := self._decode_line(line)) is not None]
+
+    def _decode_line(self, line: bytes) -> Record | None:
+        if not line.strip():
+            return None
+        try:
+            return _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        try:
+            # Python's writers say NaN and Infinity, which JSON proper does not know; a loss that is not
+            # a number is the last thing to be lost.
+            content = json.loads(line)
+            if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
+                self.unknown += 1
+                return None
+            record: Record = msgspec.convert(content, Record)  # type: ignore[arg-type]
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            self.malformed += 1
+            return None
+        return record
+
+
+class LogReader:
+    """All logs of a session, followed as they grow.
+
+    Args:
+        session: The session.
+        tail_bytes: Start with only so many bytes of the end of each log, for a first picture of a huge one.
+    """
+
+    def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
+        self.session = session
+        self.clock = Clock(session.meta)
+        self._tail_bytes = tail_bytes
+        self._files: dict[str, LogFile] = {}
+
+    def __enter__(self) -> LogReader:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        self.close()
+
+    @property
+    def malformed(self) -> int:
+        """Damaged lines so far."""
+        return sum(file.malformed for file in self._files.values())
+
+    @property
+    def unknown(self) -> int:
+        """Lines of types unknown to this version so far."""
+        return sum(file.unknown for file in self._files.values())
+
+    @property
+    def behind(self) -> int:
+        """Bytes written but not yet read."""
+        self._find()
+        return sum(file.behind for file in self._files.values())
+
+    def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
+        """Return what was written since the last call, record by record.
+
+        Args:
+            max_bytes: Read at most so much of each file.
+        """
+        return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
+
+    def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
+        """Yield what was written since the last call, writer by writer; the fast way to fill a fold.
+
+        Args:
+            max_bytes: Read at most so much of each file.
+        """
+        for first in self._find():
+            yield first
+        for file in self._files.values():
+            records = file.read(max_bytes)
+            if records:
+                yield Batch(file.writer, records)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _find(self) -> list[Batch]:
+        """Take up files that have appeared; return the heads of those read from their end."""
+        heads = []
+        for path in self.session.log_files():
+            if path.stem not in self._files:
+                file = self._files[path.stem] = LogFile(path)
+                if self._tail_bytes is not None and (head := file.skip_to_end(self._tail_bytes)):
+                    heads.append(Batch(file.writer, head))
+        return heads
