@@ -1,0 +1,235 @@
+"""The command line of every ladder, made from the ladder's own header. Standard library only.
+
+A ladder script begins with a PEP 723 comment block whose ``[tool.tuiprof]`` table tells the story: the variants, what
+each changes, what it needs, and what was published. ``main`` reads that block, so a script runs alone and says the
+same as ``tuiprof`` does when it lists it.
+
+Exit status: 0 done · 1 crashed · 2 wrong usage · 3 the numbers differ from the baseline's · 77 cannot run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from common import needs
+
+if TYPE_CHECKING:
+    from common.checking import Check
+    from common.training import Loop
+
+WRONG_NUMBERS, CANNOT_RUN = 3, 77
+
+
+@dataclass
+class Run:
+    """One run of one variant, as asked for on the command line.
+
+    Attributes:
+        ladder: The ladder's header.
+        variant: The variant's entry in it.
+        preset: Name of the preset in use, never ``"fit"``.
+        size: The preset's sizes (image, batch, …).
+        set: What the variant sets, by name.
+        steps: Steps in all, warm-up included.
+        warmup: First steps, which are not measured.
+        price: Dollars an hour of the machine; None = not given.
+        check: Compare with the baseline first.
+        seed: Seed of weights and data.
+        argv: The command line, for variants that launch themselves again.
+    """
+
+    ladder: dict[str, Any]
+    variant: dict[str, Any]
+    preset: str
+    size: SimpleNamespace
+    set: dict[str, Any]
+    steps: int
+    warmup: int
+    price: float | None
+    check: bool
+    seed: int
+    argv: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """``ladder:variant``."""
+        return f"{self.ladder['name']}:{self.variant['name']}"
+
+    def of(self, variant: str) -> Run:
+        """Return this run with another variant of the ladder, for example its baseline."""
+        entry = _variant(self.ladder, variant)
+        return replace(self, variant=entry, set=entry.get("set", {}))
+
+    def shortened(self, steps: int) -> Run:
+        """Return this run with fewer steps, none of them warm-up, for a check."""
+        return replace(self, steps=steps, warmup=0)
+
+
+def header(script: str | Path) -> dict[str, Any]:
+    """Read the ``[tool.tuiprof]`` table from a script's PEP 723 block; raise ValueError when it has none."""
+    block: list[str] = []
+    for line in Path(script).read_text(encoding="utf-8").splitlines():
+        if line == "# /// script":
+            block = [""]
+        elif line == "# ///" and block:
+            return tomllib.loads("\n".join(block))["tool"]["tuiprof"]
+        elif block:
+            block.append(line[2:])
+    raise ValueError(f"{script} has no '# /// script' block")
+
+
+def main(script: str, train: Callable[[Run], Loop], check: Callable[[Run], Check]) -> int:
+    """Run one ladder script.
+
+    Args:
+        script: The script's ``__file__``.
+        train: Trains one variant and returns its timed loop.
+        check: Compares one variant's numbers with its baseline's.
+
+    Returns:
+        The exit status.
+    """
+    ladder = header(script)
+    options = _parser(script, ladder).parse_args()
+    variant = _variant(ladder, options.variant)
+    lacks = needs.missing({**ladder.get("needs", {}), **variant.get("needs", {})})
+    if lacks:
+        return cannot_run(f"{ladder['name']}:{variant['name']}", lacks)
+    run = _run(ladder, variant, options)
+    result: dict[str, Any] = {"ladder": ladder["name"], "variant": variant["name"], "preset": run.preset}
+    if run.check:
+        checked = check(run)
+        result["check"] = checked.result()
+        print(checked, flush=True)
+        if not checked.ok:
+            report(result)
+            print(f"{run.name} does not compute what {checked.baseline} computes", file=sys.stderr)
+            return WRONG_NUMBERS
+    if run.steps:
+        loop = train(run)
+        if not loop.is_first_rank:
+            return 0
+        result |= loop.result(run.price)
+    report(result)
+    return 0
+
+
+def cannot_run(name: str, lacks: list[tuple[str, str]]) -> int:
+    """Say why a variant cannot run here, and return the exit status for that."""
+    for reason, remedy in lacks:
+        print(f"{name} cannot run here: {reason}" + (f" — {remedy}" if remedy else ""), file=sys.stderr)
+    report({"unavailable": [{"reason": reason, "remedy": remedy} for reason, remedy in lacks]})
+    return CANNOT_RUN
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the machine-readable last line."""
+    print(json.dumps({"tuiprof_result": result}), flush=True)
+
+
+def relaunch(command: list[str], mark: str) -> NoReturn:
+    """Replace this process by a launcher that runs the script again; ``mark`` tells the second run that it is one.
+
+    Args:
+        command: The launcher's command line, which ends with the script's own.
+        mark: Environment variable to set.
+    """
+    sys.stdout.flush()
+    os.execve(command[0], command, {**os.environ, mark: "1"})
+
+
+def _variant(ladder: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(variant for variant in ladder["variants"] if variant["name"] == name)
+
+
+def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Namespace) -> Run:
+    preset = options.preset
+    if preset == "fit":
+        preset = variant.get("preset", "paper") if _has_accelerator(ladder, variant) else "smoke"
+    size = SimpleNamespace(**ladder["presets"][preset])
+    steps = size.steps if options.steps is None else options.steps
+    warmup = min(size.warmup, steps // 2) if options.warmup is None else options.warmup
+    if steps and warmup >= steps:
+        raise SystemExit(f"--warmup {warmup} leaves none of {steps} steps to measure")
+    changes = dict(variant.get("set", {}))
+    for name in ("batch", "workers"):
+        if getattr(options, name) is not None:
+            setattr(size, name, getattr(options, name))
+            changes.pop(name, None)  # the flag wins over what the variant sets
+    argv = [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+    return Run(
+        ladder,
+        variant,
+        preset,
+        size,
+        changes,
+        steps,
+        warmup,
+        options.price,
+        options.check,
+        options.seed,
+        argv,
+    )
+
+
+def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
+    if {**ladder.get("needs", {}), **variant.get("needs", {})}.get("device") == "cpu":
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _parser(script: str, ladder: dict[str, Any]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python {os.path.relpath(script)}",
+        description=f"{ladder['title']}\n\n{ladder['story'].strip()}\n\n{_reference(ladder)}",
+        epilog="variants:\n" + "\n".join(map(_describe, ladder["variants"])),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [variant["name"] for variant in ladder["variants"]]
+    presets = ["fit", *ladder["presets"]]
+    parser.add_argument(
+        "--variant", choices=names, default=ladder["baseline"], metavar="NAME", help="see below"
+    )
+    parser.add_argument(
+        "--preset", choices=presets, default="fit", help="fit: paper size on an accelerator, smoke elsewhere"
+    )
+    parser.add_argument("--steps", type=_count, metavar="N", help="steps in all, warm-up included; 0 = none")
+    parser.add_argument("--warmup", type=_count, metavar="N", help="first steps, not measured")
+    parser.add_argument("--batch", type=_count, metavar="N", help="batch size instead of the preset's")
+    parser.add_argument(
+        "--workers", type=_count, metavar="N", help="data-loader workers instead of the preset's"
+    )
+    parser.add_argument("--price", type=float, metavar="USD", help="dollars an hour, for samples per dollar")
+    parser.add_argument("--check", action="store_true", help="first compare the numbers with the baseline's")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and data")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _reference(ladder: dict[str, Any]) -> str:
+    reference = ladder["reference"]
+    return f"Published figures are from {reference['hardware']}, {reference['software']}; they are not ours."
+
+
+def _describe(variant: dict[str, Any]) -> str:
+    figures = "; ".join(figure["text"] for figure in variant.get("published", []))
+    text = variant["note"] + (f"  [published: {figures}]" if figures else "")
+    return f"  {variant['name']}\n" + textwrap.indent(textwrap.fill(text, 100), "      ")

@@ -1,0 +1,168 @@
+"""Synthetic images with a real data loader, and a training loop that times steps without making the host wait."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+from torch.utils.data import DataLoader, Dataset
+
+try:  # the scripts run without tuiprof too; under it, the phases and steps appear on its live screen
+    import tuiprof
+except ImportError:
+    tuiprof = None
+
+
+class Images(Dataset):
+    """Random images and labels, the same for the same seed and index.
+
+    Args:
+        count: Number of samples.
+        size: Height and width in pixels.
+        classes: Labels are 0 … classes − 1.
+        seed: Seed.
+    """
+
+    def __init__(self, count: int, size: int, classes: int, seed: int = 0) -> None:
+        self.count, self.size, self.classes, self.seed = count, size, classes, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a uint8 image ``[3, size, size]`` and its label (int64, no dimensions)."""
+        random = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
+        image = torch.randint(0, 256, (3, self.size, self.size), dtype=torch.uint8, generator=random)
+        return image, torch.randint(0, self.classes, (), generator=random)
+
+
+def loader(images: Images, batch: int, workers: int, device: torch.device) -> DataLoader:
+    """Return a loader of whole batches; on CUDA from pinned memory, so that copies need not wait.
+
+    Args:
+        images: The data.
+        batch: Samples a batch.
+        workers: Wanted worker processes; no more are started than there are CPUs.
+        device: Where the batches will go.
+    """
+    workers = min(workers, len(os.sched_getaffinity(0)))
+    return DataLoader(images, batch, num_workers=workers, drop_last=True, pin_memory=device.type == "cuda")
+
+
+def normalise(images: torch.Tensor) -> torch.Tensor:
+    """Turn uint8 images into float32 in −1 … 1, on whatever device they are: a quarter of the bytes is copied."""
+    return images.float().div_(127.5).sub_(1)
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Name a part of the step, in the profiler's trace and on tuiprof's live screen."""
+    with ExitStack() as stack:
+        stack.enter_context(record_function(name))
+        if tuiprof is not None:
+            stack.enter_context(tuiprof.phase(name))
+        yield
+
+
+class Loop:
+    """Iterates over batches and times the steps.
+
+    On CUDA the time of a step is taken from events that the device passes, read when all is over: asking during
+    training would make the host wait, and so change what is measured. Elsewhere the host's clock is used.
+
+    Args:
+        batches: Anything that yields batches; iterated once.
+        batch: Samples a step, over all ranks.
+        warmup: First steps, not measured.
+        device: Where the training runs.
+    """
+
+    def __init__(self, batches: Any, batch: int, warmup: int, device: torch.device) -> None:
+        self.batches, self.batch, self.warmup, self.device = batches, batch, warmup, device
+        self.marks: list[Any] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield step number and batch; a step ends when the next one is asked for."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        batches = iter(self.batches)
+        self._mark()
+        for step in range(len(self.batches)):
+            with phase("data"):
+                batch = next(batches)
+            yield step, batch
+            self._mark()
+            if tuiprof is not None:
+                tuiprof.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this process reports for all."""
+        return os.environ.get("RANK", "0") == "0"
+
+    def result(self, price: float | None = None) -> dict[str, Any]:
+        """Summarise the measured steps.
+
+        Args:
+            price: Dollars an hour of the machine; None = unknown, and so are the samples per dollar.
+
+        Returns:
+            Median step time in ms, mean throughput in samples/s, samples per dollar, peak memory in bytes (the CUDA
+            allocator's, else the process's resident set) and what it ran on.
+        """
+        steps_ms = [self._between(a, b) for a, b in zip(self.marks, self.marks[1:], strict=False)][
+            self.warmup :
+        ]
+        samples_per_s = self.batch * len(steps_ms) / sum(steps_ms) * 1e3
+        cuda = self.device.type == "cuda"
+        peak = (
+            torch.cuda.max_memory_allocated(self.device)
+            if cuda
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        )
+        print(
+            f"{len(steps_ms)} steps measured after {self.warmup} of warm-up: median "
+            f"{statistics.median(steps_ms):.2f} ms, {samples_per_s:.1f} samples/s"
+            + (
+                f", {samples_per_s * 3600 / price:,.0f} samples per dollar at ${price} an hour"
+                if price
+                else ""
+            )
+        )
+        return {
+            "steps": len(steps_ms),
+            "warmup": self.warmup,
+            "batch": self.batch,
+            "step_ms": round(statistics.median(steps_ms), 4),
+            "samples_per_s": round(samples_per_s, 3),
+            "samples_per_usd": round(samples_per_s * 3600 / price) if price else None,
+            "peak_memory_bytes": peak,
+            "device": torch.cuda.get_device_name(self.device) if cuda else self.device.type,
+            "torch": torch.__version__,
+        }
+
+    def _mark(self) -> None:
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+        else:
+            self.marks.append(time.perf_counter())
+
+    def _between(self, start: Any, end: Any) -> float:
+        """Milliseconds between two marks."""
+        return start.elapsed_time(end) if self.device.type == "cuda" else (end - start) * 1e3
+
+
+def accelerator() -> torch.device:
+    """Return the CUDA device if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
