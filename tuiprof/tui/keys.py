@@ -1,0 +1,120 @@
+"""Key bindings: each has an id, a tooltip and a group, and can be remapped in ``config.toml``.
+
+::
+
+    theme = "tuiprof-light"
+
+    [keys]
+    "live.capture" = "c"            # one key
+    "output.end" = "end,G"          # or several
+
+The file lies in the platform's user configuration directory (``TUIPROF_CONFIG`` names another). Ids are in
+the help (``?``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from textual.binding import Binding
+
+
+def key(
+    keys: str,
+    action: str,
+    label: str,
+    tooltip: str,
+    *,
+    id: str,  # noqa: A002 - the name Textual uses
+    group: str,
+    show: bool = True,
+    priority: bool = False,
+    display: str | None = None,
+) -> Binding:
+    """Return a binding with all that help, palette and configuration need.
+
+    Args:
+        keys: Key or keys, separated by commas.
+        action: Action it runs.
+        label: One or two words for the line of keys.
+        tooltip: One sentence for the help and the palette.
+        id: Name for the configuration, ``screen.what``.
+        group: Heading in the help.
+        show: Show it in the line of keys.
+        priority: It works even while a widget takes text.
+        display: How the key is written; None = by its name.
+    """
+    return Binding(
+        keys,
+        action,
+        label,
+        show=show,
+        priority=priority,
+        tooltip=tooltip,
+        id=id,
+        group=Binding.Group(group),
+        key_display=display,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user configured.
+
+    Attributes:
+        keys: Keys by id of binding.
+        theme: Name of a theme; empty = the default.
+        problems: What could not be used, each a sentence.
+    """
+
+    keys: dict[str, str] = field(default_factory=dict)
+    theme: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def config_path() -> Path:
+    """Return where the configuration is, whether or not it exists."""
+    if named := os.environ.get("TUIPROF_CONFIG"):
+        return Path(named).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("tuiprof", appauthor=False)) / "config.toml"
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the configuration; what is wrong with it is told, never fatal.
+
+    Args:
+        path: The file; None = the user's.
+    """
+    path = path or config_path()
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        return Settings(problems=(f"{path} cannot be read: {error.strerror}",))
+    import tomllib
+
+    try:
+        content = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return Settings(problems=(f"{path} is not TOML: {error}",))
+    problems = [f"{path}: unknown setting {name!r}" for name in content if name not in ("keys", "theme")]
+    keys: dict[str, str] = {}
+    table = content.get("keys", {})
+    if not isinstance(table, dict):
+        problems.append(f"{path}: [keys] must be a table of binding ids and keys")
+        table = {}
+    for name, value in table.items():
+        if isinstance(value, str) and value.strip():
+            keys[name] = value
+        else:
+            problems.append(f'{path}: the key of {name!r} must be text such as "c" or "ctrl+s"')
+    theme = content.get("theme", "")
+    if not isinstance(theme, str):
+        problems.append(f"{path}: theme must be the name of a theme")
+        theme = ""
+    return Settings(keys, theme, tuple(problems))

@@ -1,0 +1,271 @@
+"""What the machine does: one block a device, with history, in as much detail as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuiprof.model.units import format_bytes, format_share
+from tuiprof.telemetry.figures import WORDS, figure, headline, show
+from tuiprof.tui import glyphs
+from tuiprof.tui.safe import plain
+from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+
+#: Detail of an accelerator and of the host, tried from the fullest until it fits.
+_DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
+_LABEL = 11
+_VALUE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device as it stands.
+
+    Attributes:
+        key: Its key in samples.
+        kind: ``"host"``, ``"nvidia"``, …
+        name: Product name; untrusted.
+        memory_bytes: Total memory; None = unknown.
+        details: What is fixed (``cores``, ``power_limit_w``, …).
+        latest: The last figures.
+        words: The last readings that are words (``throttle``).
+        history: Past values of the figures that are drawn as history, oldest first.
+        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
+    """
+
+    key: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+    details: Mapping[str, str | float | int] = field(default_factory=dict)
+    latest: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    allocator: tuple[int, int, int] | None = None
+
+    @property
+    def label(self) -> str:
+        """What the block is called: ``GPU 0``, ``host``."""
+        number = "".join(char for char in self.key if char.isdigit())
+        word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
+        return f"{word} {number}" if word else plain(self.key)
+
+    def limit(self, key: str) -> float | None:
+        """Return the value of a figure at which its bar is full.
+
+        Args:
+            key: Key of the figure.
+        """
+        if key == "mem_used_bytes":
+            return self.memory_bytes
+        if key == "power_w" and (limit := self.details.get("power_limit_w")):
+            return float(limit)
+        if key == "tree_cpu":
+            return float(self.cores) if self.cores else None
+        return figure(key).full
+
+    @property
+    def cores(self) -> int:
+        """Number of cores that were sampled; 0 = none."""
+        return sum(key.startswith("core") and key.endswith("_util") for key in self.latest)
+
+
+class DevicePanel(Lines):
+    """Every device of the run."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self.compact = False
+        self._devices: list[DeviceView] = []
+        self._notes: list[str] = []
+
+    def show(self, devices: list[DeviceView], notes: list[str]) -> None:
+        """Show new readings.
+
+        Args:
+            devices: In panel order.
+            notes: Said below the devices: hardware that is absent and why, or why there is nothing yet.
+        """
+        changed = len(devices) != len(self._devices) or len(notes) != len(self._notes)
+        self._devices, self._notes = devices, notes
+        if changed:
+            self.refresh(layout=True)
+        self.redraw()
+
+    def height_for(self, width: int) -> int:
+        """Return the height of the compact form, one line a device; the full form takes what it gets."""
+        return max(1, len(self._devices))
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw with the most detail that fits."""
+        height = height or len(self._devices)
+        rows: list[Row] = []
+        for detail in _DETAIL if not self.compact else _DETAIL[-1:]:
+            rows = [row for device in self._devices for row in _block(device, detail, width)]
+            if len(rows) <= height:
+                break
+        if len(rows) > height > 0:
+            left = len(rows) - height + 1
+            rows = [*rows[: height - 1], [(f" {glyphs.ELLIPSIS} {left} more: enlarge the terminal", "dim")]]
+        rows.extend([(f" {note}", "dim")] for note in self._notes)
+        return [fit(row, width) for row in rows]
+
+
+def _block(device: DeviceView, detail: tuple[int, int], width: int) -> list[Row]:
+    """Return the lines of one device: 0 one line, 1 three lines, 2 one line a figure."""
+    level = detail[1] if device.kind == "host" else detail[0]
+    if level == 0:
+        return [_one_line(device, width)]
+    return _short(device, width) if level == 1 else _full(device, width)
+
+
+def _one_line(device: DeviceView, width: int) -> Row:
+    """Return the state of a device in one line, history last where it fits."""
+    row: Row = [(f" {device.label:<6}", "title")]
+    for index, key in enumerate(_headline(device)):
+        if index:
+            row.append((glyphs.DOT, "rule"))
+        row.extend([(f"{figure(key).label} ", "dim"), (_value(device, key), "text")])
+    row.extend(_throttle(device))
+    room = width - row_width(row) - 2
+    if room >= 8:
+        row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "line")])
+    return fit(row, width)
+
+
+def _short(device: DeviceView, width: int) -> list[Row]:
+    """Return three lines: utilisation with history, memory with history, the rest in words."""
+    rows: list[Row] = []
+    keys = _headline(device)
+    for index, key in enumerate(keys[:2]):
+        head = device.label if index == 0 else ""
+        rows.append([(f" {head:<6} ", "title"), *_figure_line(device, key, width - 8)])
+    rest: Row = [(" " * 8, "text")]
+    for key in keys[2:]:
+        if len(rest) > 1:
+            rest.append((glyphs.DOT, "rule"))
+        rest.extend([(f"{figure(key).label} ", "dim"), (_value(device, key), "text")])
+    rest.extend(_throttle(device))
+    if len(rest) > 1:
+        rows.append(rest)
+    return rows
+
+
+def _full(device: DeviceView, width: int) -> list[Row]:
+    """Return a heading and one line a figure, then the pairs that have no history."""
+    rows: list[Row] = [[(f" {device.label}  ", "title"), (plain(device.name), "dim")]]
+    drawn = [key for key in _headline(device) if device.history.get(key)]
+    rows.extend([("  ", "text"), *_figure_line(device, key, width - 2)] for key in drawn)
+    if device.cores:
+        rows.append(_cores(device, width))
+    if device.allocator:
+        allocated, reserved, peak = device.allocator
+        words = (
+            f"{format_bytes(allocated)} allocated",
+            f"{format_bytes(reserved)} reserved",
+            f"peak {format_bytes(peak)}",
+        )
+        rows.append([(f"  {'allocator':<{_LABEL}}", "dim"), (glyphs.DOT.join(words), "text")])
+    skip = {*drawn, "mem_total_bytes", "energy_j", "mem_used_bytes"}
+    rest = [
+        key
+        for key in device.latest
+        if key not in skip and not key.startswith(("core", "pid")) and not _silent(device, key)
+    ]
+    rows.extend(_pairs(device, rest, width))
+    if words_row := _throttle(device):
+        rows.append([("  ", "text"), *words_row[1:]])
+    return rows
+
+
+def _silent(device: DeviceView, key: str) -> bool:
+    """Return whether a figure says nothing while it is 0: errors that did not happen, swap not used."""
+    return device.latest[key] == 0 and key in {
+        "ecc_corrected",
+        "ecc_uncorrected",
+        "swap_used_bytes",
+        "io_wait",
+        "errors",
+        "loaders_idle",
+    }
+
+
+def _pairs(device: DeviceView, keys: list[str], width: int) -> list[Row]:
+    """Return figures without history in columns: label and right-aligned value."""
+    cell = 32
+    columns = max(1, (width - 2) // cell)
+    rows: list[Row] = []
+    for start in range(0, len(keys), columns):
+        row: Row = [("  ", "text")]
+        for key in keys[start : start + columns]:
+            label, value = figure(key).label, show(key, device.latest[key])
+            room = cell - 2 - len(value)
+            row.extend([(f"{label[:room]:<{room}}", "dim"), (value, "text"), ("  ", "text")])
+        rows.append(row)
+    return rows
+
+
+def _figure_line(device: DeviceView, key: str, width: int) -> Row:
+    """Return label, right-aligned value and history of one figure."""
+    row: Row = [
+        (f"{figure(key).label[: _LABEL - 1]:<{_LABEL}}", "dim"),
+        (f"{_value(device, key):>{_VALUE}}", "strong"),
+    ]
+    room = width - row_width(row) - 3
+    if room >= 6:
+        row.extend([("  ", "text"), (_spark(device, key, room), "line")])
+    return row
+
+
+def _cores(device: DeviceView, width: int) -> Row:
+    """Return every core as one bar, in order; where they do not fit, groups of neighbours by their mean."""
+    shares = [device.latest[f"core{index}_util"] for index in range(device.cores)]
+    label: Row = [
+        (f"  {'cores':<{_LABEL}}", "dim"),
+        (f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy".rjust(_VALUE), "strong"),
+    ]
+    room = max(4, width - row_width(label) - 3)
+    group = -(-len(shares) // room)
+    means = [
+        sum(shares[at : at + group]) / len(shares[at : at + group]) for at in range(0, len(shares), group)
+    ]
+    return [*label, ("  ", "text"), (glyphs.sparkline([*means], len(means)), "line")]
+
+
+def _headline(device: DeviceView) -> list[str]:
+    """Return the figures to show first."""
+    return headline(device.kind, device.latest)
+
+
+def _main_key(device: DeviceView) -> str:
+    """Return the figure whose history stands for the device."""
+    return next(iter(_headline(device)), "util")
+
+
+def _value(device: DeviceView, key: str) -> str:
+    """Return a figure with its unit and, where it has an end, that end."""
+    value = device.latest.get(key)
+    if key == "mem_used_bytes" and device.memory_bytes:
+        return f"{format_bytes(value)} of {format_bytes(device.memory_bytes)}"
+    if key == "tree_cpu" and device.cores:
+        return f"{format_share(value)} of {device.cores} cores"
+    return show(key, value)
+
+
+def _spark(device: DeviceView, key: str, width: int) -> str:
+    """Return the history of a figure as bars, full at its natural end or at its own maximum."""
+    history = list(device.history.get(key, ()))[-width:]
+    top = device.limit(key) or max((value for value in history if value == value), default=0.0)
+    return glyphs.sparkline(
+        [None if value != value else value / top if top else 0.0 for value in history], width
+    )
+
+
+def _throttle(device: DeviceView) -> Row:
+    """Return the readings that are words; that clocks are held back is a warning."""
+    row: Row = []
+    for key, word in device.words.items():
+        calm = key == "throttle" and word in ("", "none", "idle")
+        text = "no throttle" if calm else f"{WORDS.get(key, plain(key))}: {plain(word)}"
+        row.extend([(glyphs.DOT, "rule"), (text, "dim" if calm else "warn")])
+    return row

@@ -1,0 +1,235 @@
+"""The base of what changes often: a widget drawn as lines of styled text that repaints only what differs.
+
+A subclass says what each line holds, as spans of ``(text, role)``; a role is a component class whose colours
+come from the theme (``app.tcss``). After new data it calls :meth:`Lines.redraw`: lines are compared with what
+is on the screen, and only the cells that changed are sent. A view in which nothing changes costs no bytes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+Span = tuple[str, str]
+Row = list[Span]
+
+#: What text can be; each is styled once, in ``app.tcss``.
+ROLES: Final = (
+    "text",
+    "dim",
+    "faint",
+    "strong",
+    "title",
+    "accent",
+    "good",
+    "info",
+    "warn",
+    "bad",
+    "rule",
+    "line",
+    "median",
+    "mark",
+    "capture",
+    "key",
+    "cursor",
+    "phase1",
+    "phase2",
+    "phase3",
+    "phase4",
+    "phase5",
+    "phase6",
+)
+
+
+def row_width(row: Row) -> int:
+    """Return the number of cells a row takes.
+
+    Args:
+        row: The row.
+    """
+    return sum(cell_len(text) for text, _ in row)
+
+
+def fit(row: Row, width: int, ellipsis: str = "…") -> Row:
+    """Return the row cut to a width, with an ellipsis where something was cut.
+
+    Args:
+        row: The row.
+        width: Cells.
+        ellipsis: What ends a cut row.
+    """
+    if row_width(row) <= width:
+        return row
+    if width <= 0:
+        return []
+    out: Row = []
+    left = width - cell_len(ellipsis)
+    for text, role in row:
+        size = cell_len(text)
+        if size > left:
+            out.append((set_cell_size(text, max(0, left)).rstrip() + ellipsis, role))
+            break
+        out.append((text, role))
+        left -= size
+    return out
+
+
+def spread(left: Row, right: Row, width: int) -> Row:
+    """Return a row with one part at each edge; where both do not fit, the right one is dropped.
+
+    Args:
+        left: What must be seen.
+        right: What is flush right.
+        width: Cells.
+    """
+    gap = width - row_width(left) - row_width(right)
+    if gap < 2:
+        return fit(left, width)
+    return [*left, (" " * gap, "text"), *right]
+
+
+def join(parts: list[Row], separator: Span) -> Row:
+    """Return rows one after the other with a separator between; empty ones are left out.
+
+    Args:
+        parts: The rows.
+        separator: What goes between two.
+    """
+    out: Row = []
+    for part in parts:
+        if part:
+            out.extend([separator, *part] if out else part)
+    return out
+
+
+class Lines(Widget):
+    """A widget drawn line by line; see the module."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
+    ALLOW_SELECT = False
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the name Textual uses
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self._rows: list[Row] = []
+        self._strips: list[Strip] = []
+        self._role_styles: dict[str, Style] = {}
+        self._drawn_for = Size(0, 0)
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Return what to show now; rows that are missing are blank.
+
+        Args:
+            width: Cells.
+            height: Lines; more rows than this are cut off.
+        """
+        raise NotImplementedError
+
+    def height_for(self, width: int) -> int:
+        """Return the number of lines wanted where the style sheet says ``height: auto``.
+
+        Args:
+            width: Cells.
+        """
+        return len(self.draw(width, 0))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Answer the layout."""
+        return self.height_for(width)
+
+    def style_of(self, role: str) -> Style:
+        """Return the style of a role in the current theme.
+
+        Args:
+            role: One of :data:`ROLES`, or two joined by ``+`` (the second paints over the first).
+        """
+        style = self._role_styles.get(role)
+        if style is None:
+            first, _, second = role.partition("+")
+            style = self.get_component_rich_style(f"lines--{first}")
+            if second:
+                style += self.get_component_rich_style(f"lines--{second}", partial=True)
+            self._role_styles[role] = style
+        return style
+
+    def notify_style_update(self) -> None:
+        """Forget colours when the theme or a class changes."""
+        self._role_styles.clear()
+        self._drawn_for = Size(0, 0)
+        super().notify_style_update()
+
+    def redraw(self) -> None:
+        """Draw again and mark what differs from the screen for repainting."""
+        size = self.size
+        if not self.is_attached or not size or self.screen is not self.app.screen:
+            self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
+            return
+        if size != self._drawn_for:
+            self.refresh()
+            return
+        for y, row in enumerate(self._complete(size)):
+            old = self._rows[y]
+            if row == old:
+                continue
+            left, right = _changed(old, row, size.width)
+            self._rows[y] = row
+            self._strips[y] = self._strip(row, size.width)
+            self.refresh(Region(left, y, right - left, 1))
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line of the content."""
+        size = self.size
+        if size != self._drawn_for:
+            self._rows = self._complete(size)
+            self._strips = [self._strip(row, size.width) for row in self._rows]
+            self._drawn_for = size
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip([Segment(" " * size.width, self.style_of("text"))], size.width)
+
+    def _complete(self, size: Size) -> list[Row]:
+        """Draw exactly as many rows as there are lines, each exactly as wide as the widget."""
+        rows = [_pad(row, size.width) for row in self.draw(size.width, size.height)[: size.height]]
+        rows.extend([[(" " * size.width, "text")]] * (size.height - len(rows)))
+        return rows
+
+    def _strip(self, row: Row, width: int) -> Strip:
+        """Return a row as styled cells."""
+        return Strip([Segment(text, self.style_of(role)) for text, role in row], width)
+
+
+def _pad(row: Row, width: int) -> Row:
+    """Return a row of exactly ``width`` cells, without empty spans."""
+    row = fit([span for span in row if span[0]], width)
+    missing = width - row_width(row)
+    if missing > 0:
+        row = [*row, (" " * missing, "text")]
+    return row
+
+
+def _changed(old: Row, new: Row, width: int) -> tuple[int, int]:
+    """Return the range of cells in which two rows of one width differ."""
+    first = 0
+    while first < min(len(old), len(new)) and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    left = row_width(new[:first])
+    right = width - row_width(new[len(new) - last :])
+    if len(new) - first - last == 1 and len(old) - first - last == 1 and old[first][1] == new[first][1]:
+        before, after = old[first][0], new[first][0]
+        if before.isascii() and after.isascii() and len(before) == len(after):
+            same = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+            return left + same, right
+    return left, right

@@ -1,0 +1,116 @@
+"""Where a step goes: host time by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuiprof.model.units import format_ns, format_share
+from tuiprof.tui import glyphs
+from tuiprof.tui.safe import plain
+from tuiprof.tui.widgets.lines import Lines, Row, fit, join, row_width
+
+_TITLE = "where a step goes"
+#: Beyond this many the smallest are added up as "… more".
+_MOST = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a step.
+
+    Attributes:
+        name: As the script or the probe calls it; untrusted.
+        dur_ns: Median host time per step.
+        role: Colour role; the name beside it carries the meaning.
+    """
+
+    name: str
+    dur_ns: float
+    role: str
+
+
+class PhaseBar(Lines):
+    """Phases of the median step, as one line each where there is room, else in one line together.
+
+    Attributes:
+        tall: One line a phase, with its share.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self.tall = False
+        self._phases: list[Phase] = []
+        self._step_ns = 0.0
+        self._why_empty = ""
+
+    def show(self, phases: list[tuple[str, float]], step_ns: float, why_empty: str) -> None:
+        """Show new figures.
+
+        Args:
+            phases: Name and median host time per step in ns, in the order in which they run.
+            step_ns: Median time of the whole step, ns.
+            why_empty: What to say when there are no phases.
+        """
+        shown = phases if len(phases) <= _MOST else phases[: _MOST - 1]
+        rest = sum(dur for _, dur in phases[len(shown) :])
+        before = len(self._phases)
+        self._phases = [
+            Phase(plain(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)
+        ]
+        if rest:
+            self._phases.append(Phase(f"{len(phases) - len(shown)} more", rest, "dim"))
+        # What no phase covers is part of the step too; where phases overlap there is nothing left over.
+        other = step_ns - sum(dur for _, dur in phases)
+        if phases and other > 0.01 * step_ns:
+            self._phases.append(Phase("other", other, "dim"))
+        self._step_ns, self._why_empty = step_ns, why_empty
+        if len(self._phases) != before:
+            self.refresh(layout=True)
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the list or the one line."""
+        if not self._phases:
+            return [[(f" {_TITLE}   ", "dim"), (self._why_empty, "dim")]] if self._why_empty else []
+        return self._draw_list(width) if self.tall else self._draw_line(width)
+
+    def _draw_list(self, width: int) -> list[Row]:
+        """One line a phase: name, time, share, bar."""
+        names = max(len(phase.name) for phase in self._phases)
+        names = min(max(names, 9), max(9, width // 3))
+        bar_width = width - names - 22
+        rows: list[Row] = []
+        for phase in self._phases:
+            share = phase.dur_ns / self._step_ns if self._step_ns else 0.0
+            row: Row = [
+                (" " + phase.name[:names].ljust(names), "text"),
+                (format_ns(phase.dur_ns).rjust(10), "strong"),
+                (format_share(min(share, 1.0)).rjust(8), "dim"),
+            ]
+            if bar_width >= 4:
+                row.append(("  " + glyphs.bar(share, bar_width), phase.role))
+            rows.append(row)
+        return rows
+
+    def _draw_line(self, width: int) -> list[Row]:
+        """All in one line; bars take what the words leave, and words go before anything is cut."""
+        title: Row = [(f" {_TITLE}  ", "dim")] if width >= 72 else [(" ", "text")]
+        separator = (f" {glyphs.AXIS} ", "rule")
+
+        def words(phase: Phase) -> Row:
+            return [(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")]
+
+        parts = [words(phase) for phase in self._phases]
+        room = width - row_width(title) - row_width(join(parts, separator)) - 1
+        largest = max(phase.dur_ns for phase in self._phases)
+        if room < len(parts) * 2:
+            order = sorted(range(len(parts)), key=lambda index: -self._phases[index].dur_ns)
+            while parts and row_width(title) + row_width(join(parts, separator)) > width and len(order) > 1:
+                parts[order.pop()] = []
+            return [fit([*title, *join(parts, separator)], width)]
+        total = sum(phase.dur_ns for phase in self._phases)
+        cells = [int((room - len(parts)) * phase.dur_ns / total) for phase in self._phases]
+        for part, phase, size in zip(parts, self._phases, cells, strict=True):
+            if size or phase.dur_ns == largest:
+                part.append((" " + glyphs.BAR * max(1, size), phase.role))
+        return [[*title, *join(parts, separator)]]

@@ -1,0 +1,262 @@
+"""The strip chart of step times: what each step took, against time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tuiprof.model.units import format_ns
+from tuiprof.tui import glyphs
+from tuiprof.tui.widgets.braille import Floats, column_ranges, nice_step, trace_line
+from tuiprof.tui.widgets.lines import Lines, Row, Span
+
+_EMPTY: Floats = np.empty(0)
+#: Room for the numbers of the y axis, with unit and blank.
+_MARGIN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step worth pointing at.
+
+    Attributes:
+        at_s: When it ended, on the clock of the chart.
+        dur_ms: What it took.
+        label: What to write beside it.
+    """
+
+    at_s: float
+    dur_ms: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChartData:
+    """What the chart shows.
+
+    Attributes:
+        ends_s: End of each step in seconds, ascending, shape ``(n,)``.
+        dur_ms: What each took, same shape.
+        now_s: Right edge of the axis, on the same clock.
+        window_s: Width of the axis.
+        median_ms: Drawn as a dotted line; None = not yet known.
+        marks: Outliers, the most telling first.
+        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
+        live: The right edge is the present (it is then called "now").
+        zero_s: What the clock shows at the start of the run; the axis of a replay counts from here.
+    """
+
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)
+    dur_ms: Floats = field(default_factory=lambda: _EMPTY)
+    now_s: float = 0.0
+    window_s: float = 60.0
+    median_ms: float | None = None
+    marks: tuple[Mark, ...] = ()
+    captured_s: tuple[tuple[float, float], ...] = ()
+    live: bool = True
+
+
+class StripChart(Lines):
+    """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
+
+    A column shows the range from the shortest to the longest step that ran in it. The axis follows the bulk
+    of the steps (2nd to 98th percentile) and changes only when they leave it, so that it stands still; what
+    lies beyond is drawn at the edge and marked with its value.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self._data = ChartData()
+        self._empty: list[str] = []
+        self._range: tuple[float, float] | None = None
+
+    def show(self, data: ChartData) -> None:
+        """Show new data.
+
+        Args:
+            data: What to draw.
+        """
+        self._data, self._empty = data, []
+        self.redraw()
+
+    def explain(self, lines: list[str]) -> None:
+        """Say why there is nothing to draw, and what to do.
+
+        Args:
+            lines: Plain text.
+        """
+        self._empty = lines
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the plot and the time axis below it."""
+        if self._empty or not len(self._data.ends_s):
+            return self._draw_empty(height)
+        margin = _MARGIN if width >= 50 else 8
+        plot_width, plot_height = width - margin - 2, height - 1
+        if plot_width < 10 or plot_height < 2:
+            return []
+        data = self._data
+        # The axis moves by whole cells: between two of them nothing on the screen needs to change.
+        cell_s = data.window_s / plot_width
+        right = np.ceil(data.now_s / cell_s) * cell_s if data.live else data.now_s
+        left = right - data.window_s
+        starts = data.ends_s - data.dur_ms / 1e3
+        least, greatest = column_ranges(starts, data.ends_s, data.dur_ms, left, right, 2 * plot_width)
+        low, high = self._axis(least, greatest, data.median_ms)
+        plot = trace_line(least, greatest, low, high, plot_height)
+        rows = [[(text, "line")] for text in plot]
+        self._draw_median(rows, plot, low, high)
+        for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
+            rows[row_index] = _overlay(rows[row_index], column, spans)
+        out = [
+            [*label, *row]
+            for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
+        ]
+        out.append([(" " * (margin + 1), "dim"), *self._time_axis(left, right, plot_width)])
+        return out
+
+    def _axis(self, least: Floats, greatest: Floats, median: float | None) -> tuple[float, float]:
+        """Return the range of the y axis; it stays as it was while the bulk of the steps fits it well."""
+        shown = ~np.isnan(least)
+        if not shown.any():
+            return self._range or (0.0, 1.0)
+        values = np.concatenate((least[shown], greatest[shown]))
+        bulk_low, bulk_high = np.percentile(values, (2, 98))
+        middle = median if median is not None else float(np.median(values))
+        # A steady run must look steady: the axis never spans less than 12 % of the median.
+        bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
+        if self._range is not None:
+            low, high = self._range
+            if low <= bulk_low and high >= bulk_high and (bulk_high - bulk_low) > 0.35 * (high - low):
+                return low, high
+        pad = (bulk_high - bulk_low) * 0.15
+        step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
+        low = max(0.0, np.floor((bulk_low - pad) / step) * step)
+        self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
+        return self._range
+
+    def _draw_median(self, rows: list[Row], plot: list[str], low: float, high: float) -> None:
+        """Draw the median as a dotted line through the cells that hold nothing else."""
+        median = self._data.median_ms
+        if median is None or not low <= median <= high:
+            return
+        index = min(len(plot) - 1, int((high - median) / (high - low) * len(plot)))
+        spans: Row = []
+        text = plot[index]
+        at = 0
+        while at < len(text):
+            blank = text[at] == " "
+            end = at
+            while end < len(text) and (text[end] == " ") == blank:
+                end += 1
+            spans.append((glyphs.MEDIAN * (end - at), "median") if blank else (text[at:end], "line"))
+            at = end
+        rows[index] = spans
+
+    def _place_marks(
+        self, left: float, cell_s: float, low: float, high: float, width: int, height: int
+    ) -> list[tuple[int, int, Row]]:
+        """Return where each mark goes: line, column, and what to write; labels never overlap."""
+        placed: list[tuple[int, int, Row]] = []
+        taken: dict[int, list[tuple[int, int]]] = {}
+        for mark in self._data.marks:
+            column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+            if not 0 <= column < width:
+                continue
+            line = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+            label = f" {mark.label}"
+            begin = column
+            row: Row = [(glyphs.OUTLIER, "mark"), (label, "dim")]
+            if column + 1 + len(label) > width:
+                begin = column - len(label)
+                row = [(f"{mark.label} ", "dim"), (glyphs.OUTLIER, "mark")]
+            end = begin + 1 + len(label)
+            others = taken.setdefault(line, [])
+            if begin < 0 or any(begin < b + 1 and a - 1 < end for a, b in others):
+                if any(a <= column < b for a, b in others):
+                    continue
+                begin, end, row = column, column + 1, [(glyphs.OUTLIER, "mark")]
+            others.append((begin, end))
+            placed.append((line, begin, row))
+        return placed
+
+    def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
+        """Return the y axis: a round number where its line is, the unit with each."""
+        step = nice_step(high - low, max(2, height // 2))
+        texts = [""] * height
+        value = np.ceil(low / step) * step
+        while value <= high + step * 1e-6:
+            line = int((high - value) / (high - low) * height)
+            texts[min(line, height - 1)] = _milliseconds(float(value), step)
+            value += step
+        return [
+            [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts
+        ]
+
+    def _time_axis(self, left: float, right: float, width: int) -> Row:
+        """Return the line below the plot: times, and which of them ran under the profiler."""
+        cells = [" "] * width
+        last = "now" if self._data.live else _clock(right)
+        places = [(0, left), (width // 2, (left + right) / 2)]
+        for column, at in places:
+            text = f"−{_span(right - at)}" if self._data.live else _clock(at)
+            cells[column : column + len(text)] = list(text)
+        cells[width - len(last) :] = list(last)
+        row: Row = [("".join(cells), "dim")]
+        cell_s = (right - left) / width
+        for start, end in self._data.captured_s:
+            begin, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
+            if stop > begin:
+                text = (glyphs.CAPTURED * (stop - begin) + " captured")[: width - begin]
+                row = _overlay(row, begin, [(text, "capture")])
+        return row
+
+    def _draw_empty(self, height: int) -> list[Row]:
+        """Centre the explanation."""
+        above = max(0, (height - len(self._empty)) // 2)
+        return [
+            *([[]] * above),
+            *([("   " + line, "dim" if index else "text")] for index, line in enumerate(self._empty)),
+        ]
+
+
+def _overlay(row: Row, column: int, spans: Row) -> Row:
+    """Return a row with spans painted over it from a column on; all are one-cell characters."""
+    width = sum(len(text) for text, _ in spans)
+    out: list[Span] = []
+    at = 0
+    for text, role in row:
+        end = at + len(text)
+        if at < column:
+            out.append((text[: max(0, column - at)], role))
+        if at <= column < end:
+            out.extend(spans)
+        if end > column + width:
+            out.append((text[max(0, column + width - at) :], role))
+        at = end
+    return out
+
+
+def _milliseconds(value: float, step: float) -> str:
+    """Return a tick's number with as many decimals as the step between ticks needs, in ms or s."""
+    if step >= 1000:
+        value, step, unit = value / 1000, step / 1000, "s"
+    elif step < 0.01:
+        value, step, unit = value * 1000, step * 1000, "µs"
+    else:
+        unit = "ms"
+    decimals = max(0, -int(np.floor(np.log10(step) + 1e-9)))
+    return f"{value:.{decimals}f} {unit} "
+
+
+def _span(seconds: float) -> str:
+    """Return a length of time as a label of the axis."""
+    return format_ns(seconds * 1e9) if seconds >= 100 else f"{seconds:.3g} s"
+
+
+def _clock(seconds: float) -> str:
+    """Return a time of the run as minutes and seconds."""
+    minutes, rest = divmod(max(0.0, seconds), 60)
+    return f"{int(minutes):02d}:{rest:04.1f}"
