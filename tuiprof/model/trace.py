@@ -321,11 +321,7 @@ class Trace:
         Args:
             row: Row in ``events``.
         """
-        chain, parent = [], int(self.nesting.parent[row])
-        while parent >= 0:
-            chain.append(parent)
-            parent = int(self.nesting.parent[parent])
-        return chain
+        return [int(level[0]) for level in self.nesting.outward(np.array([row], dtype=np.int64))]
 
     def raw_event(self, row: int) -> str:
         """Return the untouched text of an event as it stands in the file.
