@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import psutil
+
+_PROC: Final = Path("/proc")  # Linux
 
 
 class ProcessId(msgspec.Struct, frozen=True):
@@ -61,9 +63,9 @@ def alive(process: ProcessId) -> bool:
 
 
 def _start(pid: int) -> str | None:
-    if sys.platform == "linux":
+    if (_PROC / "self" / "stat").exists():
         try:
-            text = Path(f"/proc/{pid}/stat").read_bytes()
+            text = (_PROC / str(pid) / "stat").read_bytes()
         except OSError:
             return None
         # The name (field 2) is in parentheses and may itself hold spaces and parentheses.

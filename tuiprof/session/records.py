@@ -14,8 +14,10 @@ import msgspec
 
 SCHEMA_VERSION: Final = 1
 
+# gc=False: records hold no cycles, and millions of them would keep the garbage collector busy.
 
-class Head(msgspec.Struct, tag="head", tag_field="t"):
+
+class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
     """First line of every file.
 
     Attributes:
@@ -44,7 +46,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t"):
     boot: str = ""
 
 
-class Step(msgspec.Struct, tag="step", tag_field="t"):
+class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
     """One training step, written when it ends.
 
     Attributes:
@@ -64,7 +66,7 @@ class Step(msgspec.Struct, tag="step", tag_field="t"):
     cap: bool = False
 
 
-class DeviceStep(msgspec.Struct, tag="dev", tag_field="t"):
+class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later.
 
     Attributes:
@@ -76,7 +78,7 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t"):
     dur: int
 
 
-class Memory(msgspec.Struct, tag="mem", tag_field="t"):
+class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
     """The framework allocator's view of one device, bytes.
 
     Attributes:
@@ -94,7 +96,7 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t"):
     peak: int
 
 
-class Cost(msgspec.Struct, tag="cost", tag_field="t"):
+class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
     """What the probe itself cost, measured by itself.
 
     Attributes:
@@ -108,7 +110,7 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t"):
     ns: int
 
 
-class Capture(msgspec.Struct, tag="capture", tag_field="t"):
+class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     """State of a capture request.
 
     Attributes:
@@ -132,7 +134,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t"):
     ns: int = 0
 
 
-class Telemetry(msgspec.Struct, tag="tele", tag_field="t"):
+class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
     """One reading of one device by the recorder (see :class:`tuiprof.telemetry.Sample`)."""
 
     at: int
@@ -141,7 +143,7 @@ class Telemetry(msgspec.Struct, tag="tele", tag_field="t"):
     s: dict[str, str] = {}
 
 
-class Note(msgspec.Struct, tag="note", tag_field="t"):
+class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
     """Something worth telling the user: ``info``, ``warn`` or ``bad``."""
 
     at: int
@@ -149,7 +151,7 @@ class Note(msgspec.Struct, tag="note", tag_field="t"):
     text: str
 
 
-class End(msgspec.Struct, tag="end", tag_field="t"):
+class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     """Last line of a writer that ended in order.
 
     Attributes:

@@ -22,7 +22,7 @@ BLOCK: Final = 4 << 20
 #: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
 LONGEST_LINE: Final = 8 << 20
 
-_decoder = msgspec.json.Decoder(Record)
+_decoder: Final = msgspec.json.Decoder(Record)
 _KNOWN: Final = frozenset(
     (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"note", b"end"),
 )
@@ -97,9 +97,9 @@ class LogFile:
 
     @property
     def behind(self) -> int:
-        """Bytes not yet decoded."""
+        """Bytes not yet read; the start of a line whose end is not yet written counts as read."""
         try:
-            return max(0, self.path.stat().st_size - self._position)
+            return max(0, self.path.stat().st_size - self._position - len(self._partial))
         except OSError:
             return 0
 
@@ -151,19 +151,21 @@ class LogFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+            self._partial = b""  # it is read again when the file is opened again
 
     def _decode(self, block: bytes) -> list[Record]:
         try:
             return _decoder.decode_lines(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # Some line of the block is not as it should be: find it line by line.
-            return [record for line in block.splitlines() if (record := self._decode_line(line)) is not None]
+            return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
 
     def _decode_line(self, line: bytes) -> Record | None:
         if not line.strip():
             return None
         try:
-            return _decoder.decode(line)
+            record: Record = _decoder.decode(line)
+            return record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         try:
@@ -173,11 +175,15 @@ class LogFile:
             if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
                 self.unknown += 1
                 return None
-            record: Record = msgspec.convert(content, Record)  # type: ignore[arg-type]
+            return _convert(content)
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             self.malformed += 1
             return None
-        return record
+
+
+def _convert(content: object) -> Record:
+    record: Record = msgspec.convert(content, Record)
+    return record
 
 
 class LogReader:
@@ -193,6 +199,7 @@ class LogReader:
         self.clock = Clock(session.meta)
         self._tail_bytes = tail_bytes
         self._files: dict[str, LogFile] = {}
+        self._heads: dict[str, list[Record]] = {}  # of files read from their end, not yet handed on
 
     def __enter__(self) -> LogReader:
         """Return itself."""
@@ -232,10 +239,9 @@ class LogReader:
         Args:
             max_bytes: Read at most so much of each file.
         """
-        for first in self._find():
-            yield first
+        self._find()
         for file in self._files.values():
-            records = file.read(max_bytes)
+            records = self._heads.pop(file.writer, []) + file.read(max_bytes)
             if records:
                 yield Batch(file.writer, records)
 
@@ -244,12 +250,10 @@ class LogReader:
         for file in self._files.values():
             file.close()
 
-    def _find(self) -> list[Batch]:
-        """Take up files that have appeared; return the heads of those read from their end."""
-        heads = []
+    def _find(self) -> None:
+        """Take up files that have appeared."""
         for path in self.session.log_files():
             if path.stem not in self._files:
                 file = self._files[path.stem] = LogFile(path)
-                if self._tail_bytes is not None and (head := file.skip_to_end(self._tail_bytes)):
-                    heads.append(Batch(file.writer, head))
-        return heads
+                if self._tail_bytes is not None:
+                    self._heads[file.writer] = file.skip_to_end(self._tail_bytes)

@@ -1,0 +1,254 @@
+"""Feeding a fold: from a log that grows (live, attach) or by a clock (replay). A screen knows only `Feed`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from tuiprof.session.fold import Fold
+from tuiprof.session.records import DeviceStep, Head, Record
+from tuiprof.session.store import Session
+from tuiprof.session.tail import BLOCK, Batch, Clock, LogFile, LogReader
+
+
+class Feed(Protocol):
+    """What a live screen draws from: call :meth:`advance` at screen rate, then draw :attr:`fold`."""
+
+    session: Session
+
+    @property
+    def fold(self) -> Fold:
+        """The state to draw; another object after a seek backwards, so ask for it every time."""
+
+    @property
+    def behind(self) -> int:
+        """Bytes of log that are written and belong into the fold, but are not yet in it."""
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Take in what is due; return whether anything changed.
+
+        Args:
+            max_bytes: Read at most so much of each log, to keep the screen alive while catching up.
+        """
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+class Live:
+    """Follows a session as it is written; a finished one is read to its end.
+
+    Args:
+        session: The session.
+        tail_bytes: Start with only the end of huge logs (see :class:`LogReader`).
+    """
+
+    def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
+        self.session = session
+        self.reader = LogReader(session, tail_bytes)
+        self._fold = Fold(self.reader.clock)
+
+    @property
+    def fold(self) -> Fold:
+        """The state to draw."""
+        return self._fold
+
+    @property
+    def behind(self) -> int:
+        """Bytes of log not yet in the fold."""
+        return self.reader.behind
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Take in what was written since; return whether anything changed.
+
+        Args:
+            max_bytes: Read at most so much of each log.
+        """
+        return self._fold.feed(self.reader.poll_batches(max_bytes))
+
+    def close(self) -> None:
+        """Close the files."""
+        self.reader.close()
+
+
+def load(session: Session) -> Fold:
+    """Return the fold of all that a session holds now.
+
+    Args:
+        session: The session.
+    """
+    live = Live(session)
+    try:
+        # An empty poll is the end; a partial last line stays out.
+        while live.advance():
+            pass
+    finally:
+        live.close()
+    return live.fold
+
+
+class _Due:
+    """One log read up to a session time."""
+
+    def __init__(self, file: LogFile, clock: Clock) -> None:
+        self.file = file
+        self._clock = clock
+        self._offset_ns = clock.offset_ns(None)
+        self._waiting: list[Record] = []
+        self._next = 0
+        self._last_t_ns = 0
+
+    def take(self, until_ns: int, max_bytes: int) -> Batch:
+        """Return the records up to a time; what has none of its own goes with the record before it."""
+        taken: list[Record] = []
+        while True:
+            if self._next >= len(self._waiting):
+                self._waiting, self._next = self.file.read(max_bytes), 0
+                if not self._waiting:
+                    return Batch(self.file.writer, taken)
+            for index in range(self._next, len(self._waiting)):
+                if self._t_ns(self._waiting[index]) > until_ns:
+                    taken += self._waiting[self._next : index]
+                    self._next = index
+                    return Batch(self.file.writer, taken)
+            taken += self._waiting[self._next :]
+            self._next = len(self._waiting)
+
+    def _t_ns(self, record: Record) -> int:
+        if isinstance(record, Head):
+            self._offset_ns = self._clock.offset_ns(record)
+            self._last_t_ns = record.mono_ns + self._offset_ns
+        elif not isinstance(record, DeviceStep):
+            self._last_t_ns = record.at + self._offset_ns
+        return self._last_t_ns
+
+
+class Replay:
+    """The same fold, fed by a clock that can be paused, sped up and set.
+
+    Args:
+        session: A session, over or going on.
+        speed: Session seconds a second.
+        now_s: The clock, for tests.
+    """
+
+    def __init__(
+        self, session: Session, speed: float = 1.0, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.session = session
+        self._now_s = now_s
+        self._speed = speed
+        self._paused = False
+        self._anchor_s = now_s()  # the clock stood at _anchor_ns then
+        self._anchor_ns = 0
+        self._fed_ns = -1
+        self._clock = Clock(session.meta)
+        self._logs: dict[str, _Due] = {}
+        self._fold = Fold(self._clock)
+        self._whole = _span_ns(session, self._clock)
+
+    @property
+    def fold(self) -> Fold:
+        """The state at :attr:`position_ns`; another object after a seek backwards."""
+        return self._fold
+
+    @property
+    def behind(self) -> int:
+        """Always 0: what is due is fed at once."""
+        return 0
+
+    @property
+    def duration_ns(self) -> int:
+        """Session time of the last record written when the replay began."""
+        return self._whole
+
+    @property
+    def position_ns(self) -> int:
+        """Session time shown."""
+        if self._paused:
+            return self._anchor_ns
+        passed_ns = int((self._now_s() - self._anchor_s) * 1e9 * self._speed)
+        return min(self._anchor_ns + passed_ns, self._whole)
+
+    @property
+    def speed(self) -> float:
+        """Session seconds a second."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, value: float) -> None:
+        self._anchor()
+        self._speed = value
+
+    @property
+    def paused(self) -> bool:
+        """Whether the clock stands."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._anchor()
+        self._paused = value
+
+    @property
+    def over(self) -> bool:
+        """Whether the end is reached."""
+        return self.position_ns >= self._whole
+
+    def seek(self, t_ns: int) -> None:
+        """Set the clock.
+
+        Args:
+            t_ns: Session time, clamped to the session.
+        """
+        self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self._whole))
+        if self._anchor_ns < self._fed_ns:
+            self.close()
+            self._logs.clear()
+            self._fold = Fold(self._clock)
+            self._fed_ns = -1
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Feed what is due; return whether anything changed.
+
+        Args:
+            max_bytes: Size of the pieces read.
+        """
+        until_ns = self.position_ns
+        if until_ns <= self._fed_ns and self._fed_ns < self._whole:
+            return False
+        for path in self.session.log_files():
+            if path.stem not in self._logs:
+                self._logs[path.stem] = _Due(LogFile(path), self._clock)
+        # At the end everything is due, also what bears a time beyond the last record.
+        limit_ns = until_ns if until_ns < self._whole else _FOREVER
+        self._fed_ns = until_ns
+        return self._fold.feed([log.take(limit_ns, max_bytes) for log in self._logs.values()])
+
+    def close(self) -> None:
+        """Close the files."""
+        for log in self._logs.values():
+            log.file.close()
+
+    def _anchor(self) -> None:
+        self._anchor_ns, self._anchor_s = self.position_ns, self._now_s()
+
+
+_FOREVER: Final = 1 << 62
+
+
+def _span_ns(session: Session, clock: Clock) -> int:
+    """Return the session time of the last record, from the ends of the logs."""
+    latest = 0
+    for path in session.log_files():
+        file = LogFile(path)
+        records = file.skip_to_end(1 << 16)
+        while found := file.read():
+            records += found
+        file.close()
+        head = next((record for record in records if isinstance(record, Head)), None)
+        offset_ns = clock.offset_ns(head)
+        times = [record.at for record in records if not isinstance(record, (Head, DeviceStep))]
+        latest = max(latest, max(times, default=-offset_ns) + offset_ns)
+    return latest

@@ -1,0 +1,255 @@
+"""Measurements over time in bounded memory: the recent ones whole, the whole run in few buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
+
+_NOTHING: Final[dict[str, Array]] = {}
+
+
+class Series:
+    """Columns of equal length that grow at the end and, beyond ``keep`` rows, forget at the front.
+
+    What is visible depends only on what was appended, never on how it was cut into pieces.
+
+    Args:
+        keep: Number of rows kept.
+        columns: Data type and value for "not given", by name.
+    """
+
+    def __init__(self, keep: int, columns: Mapping[str, tuple[Any, Any]]) -> None:
+        self.keep = keep
+        self.total = 0
+        self._types = dict(columns)
+        self._data: dict[str, Array] = {
+            name: np.full(64, missing, dtype) for name, (dtype, missing) in columns.items()
+        }
+        self._size = 0  # rows in the buffers, up to twice ``keep``
+
+    def __len__(self) -> int:
+        """Number of rows kept."""
+        return min(self._size, self.keep)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is such a column."""
+        return name in self._data
+
+    @property
+    def names(self) -> list[str]:
+        """Columns, in order of appearance."""
+        return list(self._data)
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the kept rows of a column, oldest first: a read-only view, valid for good.
+
+        Args:
+            name: The column.
+        """
+        view = self._data[name][self._size - len(self) : self._size]
+        view.flags.writeable = False
+        return view
+
+    def add_column(self, name: str, dtype: Any, missing: Any) -> None:
+        """Add a column; rows already there get ``missing``.
+
+        Args:
+            name: Its name.
+            dtype: Its data type.
+            missing: Value for "not given".
+        """
+        capacity = len(next(iter(self._data.values()))) if self._data else 64
+        self._types[name] = (dtype, missing)
+        self._data[name] = np.full(capacity, missing, dtype)
+
+    def extend(self, rows: int, columns: Mapping[str, Array] = _NOTHING) -> None:
+        """Append rows.
+
+        Args:
+            rows: How many.
+            columns: Values by column, each of shape ``(rows,)``; other columns get their "not given".
+        """
+        self.total += rows
+        if rows > self.keep:  # only the last of them will be visible
+            columns = {name: values[rows - self.keep :] for name, values in columns.items()}
+            rows = self.keep
+        self._make_room(rows)
+        for name, values in columns.items():
+            self._data[name][self._size : self._size + rows] = values
+        self._size += rows
+
+    def put(self, name: str, positions: Ints, values: Array) -> None:
+        """Overwrite cells.
+
+        Args:
+            name: The column.
+            positions: Rows, counted from the oldest one kept.
+            values: Their new values.
+        """
+        self._data[name][self._size - len(self) + positions] = values
+
+    def _make_room(self, rows: int) -> None:
+        capacity = len(next(iter(self._data.values())))
+        if self._size + rows <= capacity:
+            return
+        # Into new buffers, so that views handed out before stay as they were.
+        kept = min(self._size, self.keep)
+        capacity = min(max(2 * (kept + rows), 64), 2 * self.keep)
+        for name, (dtype, missing) in self._types.items():
+            old = self._data[name]
+            new = self._data[name] = np.full(capacity, missing, dtype)
+            new[:kept] = old[self._size - kept : self._size]
+        self._size = kept
+
+
+class Overview:
+    """A whole run in at most ``buckets`` rows: each stands for ``width`` successive samples.
+
+    Sums, counts and extremes are exact; when the rows run out, neighbours are merged and ``width`` doubles.
+
+    Args:
+        buckets: Highest number of rows; even.
+
+    Attributes:
+        width: Samples a full row stands for.
+        total: Samples so far.
+    """
+
+    def __init__(self, buckets: int = 2048) -> None:
+        self.buckets = buckets
+        self.width = 1
+        self.total = 0
+        self._start = np.zeros(buckets, np.int64)
+        self._end = np.zeros(buckets, np.int64)
+        self._count = np.zeros(buckets, np.int64)
+        self._sum = np.zeros(buckets, np.float64)
+        self._low = np.full(buckets, np.inf)
+        self._high = np.full(buckets, -np.inf)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return -(-self.total // self.width)
+
+    @property
+    def t_start_ns(self) -> Ints:
+        """Time of each row's first sample, ns."""
+        return self._start[: len(self)]
+
+    @property
+    def t_end_ns(self) -> Ints:
+        """Time of each row's last sample, ns."""
+        return self._end[: len(self)]
+
+    @property
+    def count(self) -> Ints:
+        """Samples of each row that have a value."""
+        return self._count[: len(self)]
+
+    @property
+    def minimum(self) -> Floats:
+        """Lowest value of each row; NaN = no value."""
+        return np.where(self.count > 0, self._low[: len(self)], np.nan)
+
+    @property
+    def maximum(self) -> Floats:
+        """Highest value of each row; NaN = no value."""
+        return np.where(self.count > 0, self._high[: len(self)], np.nan)
+
+    @property
+    def mean(self) -> Floats:
+        """Mean value of each row; NaN = no value."""
+        count = self.count
+        return np.where(count > 0, self._sum[: len(self)] / np.maximum(count, 1), np.nan)
+
+    def extend(self, t_ns: Ints, values: Array) -> None:
+        """Append samples.
+
+        Args:
+            t_ns: Their times, ns.
+            values: Their values, same shape; NaN = none.
+        """
+        if not len(t_ns):
+            return
+        while -(-(self.total + len(t_ns)) // self.width) > self.buckets:
+            self._merge()
+        row = np.arange(self.total, self.total + len(t_ns)) // self.width
+        first = np.append(0, np.flatnonzero(np.diff(row)) + 1)
+        last = np.append(first[1:], len(row)) - 1
+        rows = row[first]
+        if self.total % self.width == 0:
+            self._start[rows] = t_ns[first]
+        else:
+            self._start[rows[1:]] = t_ns[first[1:]]
+        self._end[rows] = t_ns[last]
+        number = np.asarray(values, np.float64)
+        known = ~np.isnan(number)
+        self._count[rows] += np.add.reduceat(known.astype(np.int64), first)
+        self._sum[rows] += np.add.reduceat(np.where(known, number, 0.0), first)
+        self._low[rows] = np.fmin(self._low[rows], np.fmin.reduceat(number, first))
+        self._high[rows] = np.fmax(self._high[rows], np.fmax.reduceat(number, first))
+        self.total += len(t_ns)
+
+    def _merge(self) -> None:
+        used = len(self)
+        half = self.buckets // 2
+        left, right = slice(0, None, 2), slice(1, None, 2)
+        filled = np.arange(half) < -(-used // 2)
+        has_right = np.arange(half) * 2 + 1 < used
+        self._start[:half] = self._start[left]
+        self._end[:half] = np.where(has_right, self._end[right], self._end[left])
+        for column in (self._count, self._sum):
+            column[:half] = column[left] + column[right]
+            column[half:] = 0
+        self._low[:half] = np.minimum(self._low[left], self._low[right])
+        self._high[:half] = np.maximum(self._high[left], self._high[right])
+        self._low[half:] = np.inf
+        self._high[half:] = -np.inf
+        self._start[:half] *= filled
+        self._end[:half] *= filled
+        self.width *= 2
+
+
+class Histogram:
+    """Counts of positive values in logarithmic bins: quantiles of any number of values, within 0.2 %.
+
+    A bin is 1/256 of a power of two wide.
+    """
+
+    _BINS: Final = 64 * 256
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bins = np.zeros(self._BINS, np.int64)
+
+    def add(self, values: Ints) -> None:
+        """Count values.
+
+        Args:
+            values: Whole numbers; those below 1 count as 1.
+        """
+        mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
+        bins = (exponent.astype(np.int64) - 1) * 256 + ((mantissa * 2 - 1) * 256).astype(np.int64)
+        self._bins += np.bincount(np.minimum(bins, self._BINS - 1), minlength=self._BINS)
+        self.count += len(values)
+
+    def quantile(self, share: float) -> float:
+        """Return the value below which a share of all values lies.
+
+        Args:
+            share: 0 to 1.
+
+        Returns:
+            The middle of its bin; NaN if there are no values.
+        """
+        if not self.count:
+            return float("nan")
+        bin_ = int(np.searchsorted(np.cumsum(self._bins), max(1.0, share * self.count)))
+        exponent, part = divmod(bin_, 256)
+        return float(2.0**exponent * (1 + (part + 0.5) / 256))
