@@ -1,0 +1,297 @@
+"""The lanes of a timeline as sorted arrays, so that any zoom of any trace is drawn by a few binary searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.trace import Mask, Trace, Track
+
+LaneStyle = Literal["ranges", "calls", "device", "idle"]
+_SYNC_NAME = (
+    r"(?i)synchronize|^(cuda|hip|cu)Memcpy(?!.*Async)|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc)\b"
+)
+_STEP_NAME = r"^ProfilerStep#\d+$"
+
+
+class Bars:
+    """Events of one lane, in order of start.
+
+    Args:
+        trace: The trace.
+        rows: Rows of the events, in order of start.
+    """
+
+    def __init__(self, trace: Trace, rows: Ints) -> None:
+        self.rows = rows
+        self.starts = trace.starts[rows]
+        self.ends = trace.ends[rows]
+        # For each event the one so far that reaches furthest: it may still run when a later one has ended.
+        reach = np.maximum.accumulate(self.ends) if len(rows) else self.ends
+        fresh = np.where(self.ends == reach, np.arange(len(rows)), 0)
+        self._furthest: Ints = np.maximum.accumulate(fresh) if len(rows) else fresh
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.rows)
+
+    @cached_property
+    def covered(self) -> Coverage:
+        """The union of the events."""
+        return Coverage(*union(self.starts, self.ends))
+
+    def at(self, instants: Ints) -> Ints:
+        """Return which event runs at each instant: index into :attr:`rows`, -1 = none.
+
+        Args:
+            instants: Instants in ns, shape ``(n,)``.
+        """
+        if not len(self.rows):
+            return np.full(len(instants), -1, dtype=np.int64)
+        latest = np.searchsorted(self.starts, instants, side="right") - 1
+        safe = np.maximum(latest, 0)
+        further = self._furthest[safe]
+        found = np.where(
+            self.ends[safe] > instants, safe, np.where(self.ends[further] > instants, further, -1)
+        )
+        return np.where(latest >= 0, found, -1).astype(np.int64)
+
+    def within(self, edges: Ints) -> Ints:
+        """Return for each column an event that shows in it: the one at its middle, else the last to start in it.
+
+        Args:
+            edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
+
+        Returns:
+            Index into :attr:`rows` for each column, -1 = none.
+        """
+        picked = self.at((edges[:-1] + edges[1:]) // 2)
+        if not len(self.rows):
+            return picked
+        last = np.searchsorted(self.starts, edges[1:], side="left") - 1
+        safe = np.maximum(last, 0)
+        shows = (last >= 0) & ((self.ends[safe] > edges[:-1]) | (self.starts[safe] >= edges[:-1]))
+        further = self._furthest[safe]
+        reaches = (last >= 0) & (self.ends[further] > edges[:-1])
+        fallback = np.where(shows, safe, np.where(reaches, further, -1))
+        return np.where(picked >= 0, picked, fallback).astype(np.int64)
+
+    def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the covered share of each column, 0 to 1.
+
+        Args:
+            edges: Column edges in ns, ascending.
+        """
+        return coverage_shares(self.covered, edges)
+
+    def next_start(self, instant: int, forward: bool) -> int | None:
+        """Return the first event that starts after an instant, or the last before it.
+
+        Args:
+            instant: ns.
+            forward: After rather than before.
+
+        Returns:
+            Index into :attr:`rows`; None = there is none.
+        """
+        if forward:
+            index = int(np.searchsorted(self.starts, instant, side="right"))
+            return index if index < len(self.rows) else None
+        index = int(np.searchsorted(self.starts, instant, side="left")) - 1
+        return index if index >= 0 else None
+
+
+def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the covered share of each column, 0 to 1.
+
+    Args:
+        covered: A disjoint set.
+        edges: Column edges in ns, ascending.
+    """
+    width = np.maximum(np.diff(edges), 1)
+    return np.diff(covered.up_to(edges)) / width
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One line of the timeline.
+
+    Attributes:
+        label: What stands in front of it.
+        style: How it is drawn.
+        bars: Its events; of an idle lane, the work whose absence it shows.
+        priority: Which lanes to keep when there is no room; lower = more important.
+        syncs: Of a lane of calls: those that wait for the device (``S``).
+        launches: Of a lane of calls: those that launch work (``L``).
+    """
+
+    label: str
+    style: LaneStyle
+    bars: Bars
+    priority: int
+    syncs: Bars | None = None
+    launches: Bars | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Everything a timeline draws of one trace.
+
+    Attributes:
+        trace: The trace.
+        lanes: Lanes in order of display.
+        syncs: Host waits, in order of start.
+    """
+
+    trace: Trace
+    lanes: tuple[Lane, ...]
+    syncs: Bars
+
+    def choose(self, count: int) -> list[Lane]:
+        """Return the most important lanes, in order of display.
+
+        Args:
+            count: How many there is room for.
+        """
+        keep = sorted(range(len(self.lanes)), key=lambda i: self.lanes[i].priority)[:count]
+        return [self.lanes[i] for i in sorted(keep)]
+
+
+def build(trace: Trace) -> Lanes:
+    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness.
+
+    Args:
+        trace: The trace.
+    """
+    tracks = trace.ints("track")
+    host = [track for track in trace.tracks if track.kind != "stream"]
+    lanes: list[Lane] = []
+    syncs = Bars(trace, sync_calls(trace))
+    steps = trace.named(_STEP_NAME)
+    # Every host lane looks at its own track only; one pass groups the rows of all of them.
+    interesting = np.flatnonzero(
+        trace.is_category("annotation", "cpu_op", "dataloader", "compile", "other") & ~steps
+    ).astype(np.int64)
+    by_track = _group(interesting, tracks[interesting])
+    main = _main_track(trace, host, by_track, steps)
+    if main is not None:
+        lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
+    calls = trace.host_calls
+    if len(calls):
+        launches = Bars(trace, trace.links.launches)
+        lanes.append(Lane("runtime", "calls", Bars(trace, calls), 1, syncs, launches))
+    others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
+    for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
+        rows = _outermost(trace, by_track[track.index])[0]
+        lanes.append(Lane(track.name, "ranges", Bars(trace, rows), 40 + place))
+    lanes += _device_lanes(trace)
+    return Lanes(trace, tuple(lanes), syncs)
+
+
+def sync_calls(trace: Trace) -> Ints:
+    """Return the rows of host calls that wait for the device, in order of start.
+
+    Args:
+        trace: The trace.
+    """
+    waits = trace.is_category("runtime", "driver") & trace.named(_SYNC_NAME)
+    return np.flatnonzero(waits).astype(np.int64)
+
+
+def _none() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
+def _group(rows: Ints, keys: Ints) -> dict[int, Ints]:
+    """Split rows by key, each group in its first order."""
+    if not len(rows):
+        return {}
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    return {int(keys[part[0]]): rows[part] for part in np.split(order, cuts)}
+
+
+def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], steps: Mask) -> Track | None:
+    """Return the thread that trains: where the step markers are, else where most happens."""
+    if not host:
+        return None
+    tracks = trace.ints("track")
+    marked = np.bincount(tracks[steps & ~trace.is_category("device_annotation")], minlength=len(trace.tracks))
+    best = max(host, key=lambda t: (marked[t.index], len(by_track.get(t.index, _none()))))
+    return best if marked[best.index] or best.index in by_track else None
+
+
+def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
+    """Return the lanes of the main thread: named ranges, ranges within them, operators."""
+    codes = trace.is_category("annotation", "dataloader", "compile")[rows]
+    ranges, ops = rows[codes], rows[~codes]
+    outer, inner = _outermost(trace, ranges)
+    top_ops = _outermost(trace, ops)[0]
+    if not len(outer):
+        return [Lane("main", "ranges", Bars(trace, top_ops), 0)]
+    lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
+    if len(inner):
+        lanes.append(Lane("  within", "ranges", Bars(trace, _outermost(trace, inner)[0]), 5))
+    if len(top_ops):
+        lanes.append(Lane("  ops", "ranges", Bars(trace, top_ops), 4))
+    return lanes
+
+
+def _outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """Split rows of one track into those that no earlier one covers, and the rest."""
+    if not len(rows):
+        return rows, rows
+    starts, ends = trace.starts[rows], trace.ends[rows]
+    reach = np.maximum.accumulate(ends)
+    outer = np.ones(len(rows), dtype=bool)
+    outer[1:] = (starts[1:] >= reach[:-1]) | (ends[1:] > reach[:-1])
+    return rows[outer], rows[~outer]
+
+
+def _device_lanes(trace: Trace) -> list[Lane]:
+    """Return a lane for each stream that works, the busiest first in importance, and one of idleness a device."""
+    work = trace.device_work
+    device, tracks = trace.ints("device")[work], trace.ints("track")[work]
+    several = len(trace.device_indices) > 1
+    lanes: list[Lane] = []
+    groups = _group(work, tracks)
+    busy = {track: int(trace.ints("dur")[rows].sum()) for track, rows in groups.items()}
+    rank = {track: place for place, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
+    for index in trace.device_indices:
+        here = np.unique(tracks[device == index])
+        for track in here.tolist():
+            label = trace.tracks[track].name
+            label = f"{index}:{label}" if several else label
+            place = rank[track]
+            lanes.append(Lane(label, "device", Bars(trace, groups[track]), 2 if place == 0 else 9 + place))
+        rows = work[device == index]
+        first = index == trace.device_indices[0]
+        lanes.append(
+            Lane(f"{index}:idle" if several else "idle", "idle", Bars(trace, rows), 3 if first else 6)
+        )
+    return lanes
+
+
+def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
+    """Return the gap without work around an instant.
+
+    Args:
+        bars: The work of a device.
+        instant: ns.
+        low: Begin of the trace.
+        high: End of the trace.
+
+    Returns:
+        Begin and end of the gap in ns; None = the device works then.
+    """
+    starts, ends = bars.covered.starts, bars.covered.ends
+    index = int(np.searchsorted(starts, instant, side="right")) - 1
+    if not low <= instant < high or (index >= 0 and ends[index] > instant):
+        return None
+    begin = int(ends[index]) if index >= 0 else low
+    return begin, int(starts[index + 1]) if index + 1 < len(starts) else high

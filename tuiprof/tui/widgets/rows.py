@@ -1,0 +1,170 @@
+"""What a table shows: headings and rows in an order, behind one small protocol.
+
+Free of polars and numpy, so that a screen with a short list of things pays for neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.cells import cell_len, set_cell_size
+
+from tuiprof.report.sanitize import sanitize
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The head of one column.
+
+    Attributes:
+        label: Its heading.
+        right: Whether its values are right-aligned, as numbers are.
+        help: Its definition in one sentence.
+    """
+
+    label: str
+    right: bool = False
+    help: str = ""
+
+
+class Rows(Protocol):
+    """Rows in an order and under a filter.
+
+    A *position* counts the rows in view, from 0; a *source* names the same row whatever the order and the
+    filter.
+    """
+
+    @property
+    def headings(self) -> Sequence[Heading]:
+        """The columns, in order."""
+
+    @property
+    def total(self) -> int:
+        """Number of rows without a filter."""
+
+    def __len__(self) -> int:
+        """Return the number of rows in view."""
+
+    def text(self, position: int, column: int) -> str:
+        """Return what a cell shows: one line, safe for a terminal."""
+
+    def source(self, position: int) -> int:
+        """Return the source of the row at a position."""
+
+    def position(self, source: int) -> int | None:
+        """Return where a source stands now; None when the filter hides it."""
+
+    def sort(self, column: int | None, descending: bool = False) -> None:
+        """Sort by a column, unknown values last; None = back to the order given at first."""
+
+    def filter(self, text: str) -> None:
+        """Keep the rows in which any text contains this, ignoring case; empty = all."""
+
+
+SortKey = int | float | str | None
+
+
+class ListRows:
+    """Rows of a short list: texts, and what to sort them by.
+
+    Args:
+        headings: The columns.
+        texts: One sequence of cell texts a row; untrusted, they are made safe here.
+        keys: One sequence of sort keys a row (numbers sort as numbers); None = sort by the texts.
+    """
+
+    def __init__(
+        self,
+        headings: Sequence[Heading],
+        texts: Sequence[Sequence[str]],
+        keys: Sequence[Sequence[SortKey]] | None = None,
+    ) -> None:
+        self.headings = tuple(headings)
+        self._texts = [[sanitize(cell) for cell in row] for row in texts]
+        self._keys: Sequence[Sequence[SortKey]] = self._texts if keys is None else keys
+        self._order = list(range(len(texts)))
+        self._view = self._order
+        self._needle = ""
+
+    @property
+    def total(self) -> int:
+        """Number of rows without a filter."""
+        return len(self._texts)
+
+    def __len__(self) -> int:
+        """Return the number of rows in view."""
+        return len(self._view)
+
+    def text(self, position: int, column: int) -> str:
+        """Return what a cell shows.
+
+        Args:
+            position: Position in view.
+            column: Index into :attr:`headings`.
+        """
+        return self._texts[self._view[position]][column]
+
+    def source(self, position: int) -> int:
+        """Return the index of the row in the list given at first.
+
+        Args:
+            position: Position in view.
+        """
+        return self._view[position]
+
+    def position(self, source: int) -> int | None:
+        """Return where a row stands now; None when the filter hides it.
+
+        Args:
+            source: Index in the list given at first.
+        """
+        return self._view.index(source) if source in self._view else None
+
+    def sort(self, column: int | None, descending: bool = False) -> None:
+        """Sort by a column, unknown values last.
+
+        Args:
+            column: Index into :attr:`headings`; None = the order given at first.
+            descending: Largest first.
+        """
+        self._order = list(range(len(self._texts)))
+        if column is not None:
+            known = [i for i in self._order if self._keys[i][column] is not None]
+            unknown = [i for i in self._order if self._keys[i][column] is None]
+            known.sort(key=lambda i: _comparable(self._keys[i][column]), reverse=descending)
+            self._order = known + unknown
+        self.filter(self._needle)
+
+    def filter(self, text: str) -> None:
+        """Keep the rows in which any cell contains a text.
+
+        Args:
+            text: What to look for, ignoring case; empty = all rows.
+        """
+        self._needle = text
+        needle = text.casefold()
+        self._view = [
+            i for i in self._order if not needle or any(needle in cell.casefold() for cell in self._texts[i])
+        ]
+
+
+def _comparable(key: SortKey) -> tuple[bool, float, str]:
+    """Order numbers before texts, so that a mixed column sorts without an error."""
+    return (True, 0.0, key.casefold()) if isinstance(key, str) else (False, float(key or 0), "")
+
+
+def fit_text(text: str, width: int, right: bool = False) -> str:
+    """Pad or cut a text to a number of cells; a cut text ends in an ellipsis.
+
+    Args:
+        text: One line.
+        width: Cells.
+        right: Whether to align right.
+    """
+    length = cell_len(text)
+    if length > width:
+        return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    pad = " " * (width - length)
+    return pad + text if right else text + pad

@@ -1,0 +1,393 @@
+"""A table that draws only what is in view: a million rows open and scroll like ten."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.rows import ListRows, Rows, fit_text
+
+_SAMPLE = 200
+_WIDEST_TEXT = 72
+_NARROWEST_TEXT = 18
+_GAP = 2
+
+
+def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
+    return key(keys, action, label, tooltip, id=f"table.{label.replace(' ', '_')}", group="Table", show=show)
+
+
+class VirtualTable(ScrollView, can_focus=True):
+    """A sortable table over :class:`~tuiprof.tui.widgets.rows.Rows`.
+
+    The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by.
+    """
+
+    HELP = (
+        "**Table.** Arrows move the row and the column; `s` sorts by the column under the cursor (again: the other "
+        "way round, then the first order), `enter` opens the row, `y` copies it."
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("up,k", "move(-1)", "up", "one row up"),
+        _key("down,j", "move(1)", "down", "one row down"),
+        _key("pageup", "page(-1)", "page up", "one page up"),
+        _key("pagedown", "page(1)", "page down", "one page down"),
+        _key("home,g", "edge(False)", "first", "to the first row"),
+        _key("end,G", "edge(True)", "last", "to the last row"),
+        _key("left", "column(-1)", "column left", "one column left"),
+        _key("right", "column(1)", "column right", "one column right"),
+        _key("s", "sort", "sort", "sort by the column under the cursor", show=True),
+        _key("enter", "select", "open", "open the row under the cursor", show=True),
+        _key("y", "copy", "copy", "copy the row to the clipboard"),
+    ]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "table--header",
+        "table--header-cursor",
+        "table--row",
+        "table--cursor",
+        "table--cursor-cell",
+        "table--cursor-blurred",
+        "table--empty",
+    }
+
+    DEFAULT_CSS = """
+    VirtualTable {
+        background: $background;
+        color: $foreground;
+        scrollbar-size: 1 1;
+        & > .table--header { color: $text-muted; background: $background; text-style: bold; }
+        & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
+        & > .table--row { color: $foreground; background: $background; }
+        & > .table--cursor { color: $block-cursor-foreground; background: $block-cursor-background; }
+        & > .table--cursor-cell {
+            color: $block-cursor-foreground; background: $block-cursor-background; text-style: bold underline;
+        }
+        & > .table--cursor-blurred { color: $foreground; background: $surface-active; }
+        & > .table--empty { color: $text-muted; background: $background; }
+    }
+    """
+
+    class Highlighted(Message):
+        """The cursor came to another row.
+
+        Attributes:
+            table: The table.
+            source: The row, as its rows name it.
+        """
+
+        def __init__(self, table: VirtualTable, source: int) -> None:
+            super().__init__()
+            self.table = table
+            self.source = source
+
+        @property
+        def control(self) -> VirtualTable:
+            """The table."""
+            return self.table
+
+    class Selected(Highlighted):
+        """A row was opened with enter or a click on the row under the cursor."""
+
+    class Sorted(Message):
+        """The order changed.
+
+        Attributes:
+            table: The table.
+        """
+
+        def __init__(self, table: VirtualTable) -> None:
+            super().__init__()
+            self.table = table
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id, classes=classes)
+        self.rows: Rows = ListRows((), ())
+        self.empty = ""
+        self.cursor = 0
+        self.column = 0
+        self.sorted_by: int | None = None
+        self.descending = False
+        self._widths: list[int] = []
+        self._strips: LRUCache[tuple[int, int, int, bool], Strip] = LRUCache(512)
+
+    # -- content -------------------------------------------------------------------------------------------
+
+    def load(self, rows: Rows, *, empty: str = "", source: int | None = None) -> None:
+        """Show other rows.
+
+        Args:
+            rows: The rows.
+            empty: What to say when there are none; one line, safe for a terminal.
+            source: Row to put the cursor on; None = the first.
+        """
+        self.rows, self.empty = rows, empty
+        self.sorted_by, self.descending = None, False
+        self.column = min(self.column, max(len(rows.headings) - 1, 0))
+        position = rows.position(source) if source is not None else 0
+        self.cursor = position or 0
+        self._measure()
+        self._changed()
+
+    def refilter(self, text: str) -> None:
+        """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
+
+        Args:
+            text: What to look for; empty = all rows.
+        """
+        source = self.current
+        self.rows.filter(text)
+        self._return_to(source)
+
+    @property
+    def current(self) -> int | None:
+        """The source of the row under the cursor; None in an empty table."""
+        return self.rows.source(self.cursor) if len(self.rows) else None
+
+    def sort_by(self, column: int | None, descending: bool = False) -> None:
+        """Sort, keeping the cursor on its row.
+
+        Args:
+            column: Index of the column; None = the order given at first.
+            descending: Largest first.
+        """
+        source = self.current
+        self.rows.sort(column, descending)
+        self.sorted_by, self.descending = column, descending
+        self._return_to(source)
+        self.post_message(self.Sorted(self))
+
+    def _return_to(self, source: int | None) -> None:
+        position = self.rows.position(source) if source is not None else None
+        self.cursor = position if position is not None else 0
+        self._changed()
+
+    def _changed(self) -> None:
+        self._strips.clear()
+        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
+        self._show_cursor()
+        self.refresh()
+        self._announce()
+
+    def _announce(self) -> None:
+        source = self.current
+        if source is not None:
+            self.post_message(self.Highlighted(self, source))
+
+    # -- widths --------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        """Give each column the width its content asks for; long texts give way until the table fits."""
+        count = len(self.rows)
+        sample = (
+            range(count)
+            if count <= 2 * _SAMPLE
+            else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
+        )
+        headings = self.rows.headings
+        widths = []
+        for index, heading in enumerate(headings):
+            # Two cells beyond the label for the sort mark.
+            content = max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
+            label = cell_len(heading.label) + 2
+            widths.append(max(label, content if heading.right else min(content, _WIDEST_TEXT)))
+        room = self.size.width - 1
+        floors = [
+            width if heading.right else min(width, max(_NARROWEST_TEXT, cell_len(heading.label) + 2))
+            for width, heading in zip(widths, headings, strict=True)
+        ]
+        over = sum(widths) + _GAP * len(widths) - room
+        while room > 0 and over > 0:
+            slack, widest = max((w - f, i) for i, (w, f) in enumerate(zip(widths, floors, strict=True)))
+            if slack <= 0:
+                break
+            # The widest text comes down to the next widest, so that long ones share the loss.
+            widths[widest] -= 1
+            over -= 1
+        texts = [index for index, heading in enumerate(headings) if not heading.right]
+        if over < 0 and texts and room > 0:
+            widths[texts[-1]] += -over
+        self._widths = widths
+
+    @property
+    def _total_width(self) -> int:
+        return sum(self._widths) + _GAP * len(self._widths)
+
+    def on_resize(self) -> None:
+        """Fit the columns to the new width."""
+        self._measure()
+        self._strips.clear()
+        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
+        self._show_cursor()
+
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in the old colours."""
+        super().notify_style_update()
+        self._strips.clear()
+
+    # -- drawing -------------------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line: the heading, a row, or the reason why there is none.
+
+        Args:
+            y: Line within the widget.
+        """
+        width = self.size.width
+        left, top = self.scroll_offset
+        if y == 0:
+            return self._header().crop_extend(left, left + width, self._style("table--header"))
+        position = top + y - 1
+        if position >= len(self.rows):
+            text = f"  {self._why_empty()}" if y == 1 and not len(self.rows) else ""
+            style = self._style("table--empty")
+            return Strip([Segment(set_cell_size(text, width), style)], width)
+        at_cursor = position == self.cursor
+        key = (position, left, self.column if at_cursor else -1, at_cursor and self.has_focus)
+        strip = self._strips.get(key)
+        if strip is None:
+            strip = self._row(position, at_cursor)
+            rest = self._row_style(at_cursor)
+            strip = self._strips[key] = strip.crop_extend(left, left + width, rest)
+        return strip
+
+    def _why_empty(self) -> str:
+        if self.rows.total:
+            return "no row contains the filter text; escape clears the filter"
+        return self.empty
+
+    def _style(self, *names: str) -> Style:
+        return self.get_component_rich_style(*names)
+
+    def _row_style(self, at_cursor: bool) -> Style:
+        if not at_cursor:
+            return self._style("table--row")
+        return self._style("table--cursor" if self.has_focus else "table--cursor-blurred")
+
+    def _header(self) -> Strip:
+        plain, under = self._style("table--header"), self._style("table--header-cursor")
+        segments = []
+        for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
+            mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
+            label = f"{heading.label} {mark}" if mark else heading.label
+            style = under if index == self.column and self.has_focus else plain
+            pad = " " * max(width - cell_len(label), 0)
+            before, after = (pad, "") if heading.right else ("", pad)
+            segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * _GAP, plain)]
+        return Strip([segment for segment in segments if segment.text])
+
+    def _row(self, position: int, at_cursor: bool) -> Strip:
+        style = self._row_style(at_cursor)
+        cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
+        segments = []
+        for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
+            text = fit_text(self.rows.text(position, index), width, heading.right)
+            segments.append(Segment(text, cell_style if index == self.column else style))
+            segments.append(Segment(" " * _GAP, style))
+        return Strip(segments)
+
+    # -- moving --------------------------------------------------------------------------------------------
+
+    def move_to(self, position: int) -> None:
+        """Put the cursor on a row and bring it into view.
+
+        Args:
+            position: Position in view; beyond the ends = the end.
+        """
+        position = max(0, min(position, len(self.rows) - 1))
+        if position != self.cursor and len(self.rows):
+            self.cursor = position
+            self._show_cursor()
+            self.refresh()
+            self._announce()
+
+    def _show_cursor(self) -> None:
+        page = max(self.size.height - 1 - self.show_horizontal_scrollbar, 1)
+        top = self.scroll_offset.y
+        if self.cursor < top:
+            top = self.cursor
+        elif self.cursor >= top + page:
+            top = self.cursor - page + 1
+        left = self.scroll_offset.x
+        begin = sum(self._widths[: self.column]) + _GAP * self.column
+        end = begin + (self._widths[self.column] if self._widths else 0)
+        if self.size.width and end > left + self.size.width:
+            left = end - self.size.width
+        left = min(left, begin)
+        self.scroll_to(left, top, animate=False)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor by rows."""
+        self.move_to(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by pages."""
+        self.move_to(self.cursor + by * max(self.size.height - 2, 1))
+
+    def action_edge(self, last: bool) -> None:
+        """Move the cursor to the first or the last row."""
+        self.move_to(len(self.rows) - 1 if last else 0)
+
+    def action_column(self, by: int) -> None:
+        """Move the column under the cursor."""
+        if self._widths:
+            self.column = max(0, min(self.column + by, len(self._widths) - 1))
+            self._show_cursor()
+            self.refresh()
+
+    def action_sort(self) -> None:
+        """Sort by the column under the cursor: most telling way first, then the other, then as given."""
+        if not self.rows.headings:
+            return
+        first = self.rows.headings[self.column].right
+        if self.sorted_by != self.column:
+            self.sort_by(self.column, first)
+        elif self.descending == first:
+            self.sort_by(self.column, not first)
+        else:
+            self.sort_by(None)
+
+    def action_select(self) -> None:
+        """Open the row under the cursor."""
+        if (source := self.current) is not None:
+            self.post_message(self.Selected(self, source))
+
+    def action_copy(self) -> None:
+        """Copy the row under the cursor, cells separated by tabs."""
+        if len(self.rows):
+            cells = [self.rows.text(self.cursor, i) for i in range(len(self.rows.headings))]
+            self.app.copy_to_clipboard("\t".join(cells))
+            self.notify("row copied to the clipboard", timeout=2)
+
+    def on_click(self, event: events.Click) -> None:
+        """Sort by a clicked heading; move to a clicked row, and open it when it is under the cursor already."""
+        offset = event.get_content_offset(self)
+        if offset is None or not self._widths:
+            return
+        x, column = offset.x + self.scroll_offset.x, 0
+        while column < len(self._widths) - 1 and x >= self._widths[column] + _GAP:
+            x -= self._widths[column] + _GAP
+            column += 1
+        self.column = column
+        if offset.y == 0:
+            self.action_sort()
+            return
+        position = self.scroll_offset.y + offset.y - 1
+        if position >= len(self.rows):
+            return
+        if position == self.cursor and event.chain == 2:
+            self.action_select()
+        self.move_to(position)
+        self.refresh()
