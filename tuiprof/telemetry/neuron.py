@@ -1,0 +1,116 @@
+"""AWS Neuron devices, through the JSON stream of ``neuron-monitor``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
+from tuiprof.telemetry._neuron_report import Reports
+from tuiprof.telemetry._stream import JsonStream
+
+_TOOLS: Final = "/opt/aws/neuron/bin"  # where aws-neuronx-tools puts them, often outside PATH
+_PERIOD: Final = "1s"
+_CONFIG: Final = {
+    "period": _PERIOD,
+    "neuron_runtimes": [
+        {
+            "tag_filter": ".*",
+            "metrics": [
+                {"type": "neuroncore_counters"},
+                {"type": "memory_used"},
+                {"type": "execution_stats"},
+            ],
+        }
+    ],
+    "system_metrics": [{"type": "vcpu_usage"}, {"type": "memory_info"}, {"type": "neuron_hw_counters"}],
+}
+#: The monitor prints its first report at once; a machine that is starting up may need longer.
+_FIRST_S: Final = 3.0
+
+
+class Neuron:
+    """Samples every NeuronCore.
+
+    Args:
+        monitor: Path of ``neuron-monitor``.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, monitor: str) -> None:
+        self.reports = Reports()
+        handle, name = tempfile.mkstemp(prefix="tuiprof-neuron-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            json.dump(_CONFIG, file)
+        self._config = Path(name)
+        try:
+            self._stream = JsonStream([monitor, "-c", name], self.reports.take)
+        except OSError:
+            self._config.unlink()
+            raise
+        self._stream.wait_first(_FIRST_S)
+
+    def devices(self) -> list[Device]:
+        """Return the runtime and every NeuronCore."""
+        return self.reports.devices()
+
+    def sample(self) -> list[Sample]:
+        """Return the state after the last report; never waits."""
+        samples = self.reports.samples()
+        age = self._stream.age_s
+        first = samples[0]
+        words = dict(first.text)
+        if ended := self._stream.ended:
+            words["error"] = f"neuron-monitor {ended}"
+        values = dict(first.values) | ({"report_age_s": age} if age is not None else {})
+        return [Sample(first.device, values, words), *samples[1:]]
+
+    @property
+    def ended(self) -> str:
+        """How the monitor ended; empty while it runs."""
+        return self._stream.ended
+
+    def close(self) -> None:
+        """End the monitor."""
+        self._stream.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._config.unlink()
+
+
+def find_tool(name: str) -> str | None:
+    """Return the path of a Neuron tool.
+
+    Args:
+        name: For example ``"neuron-monitor"``.
+    """
+    return shutil.which(name) or shutil.which(name, path=_TOOLS)
+
+
+def _open(root: int | None) -> Source | Absent:  # the monitor sees all processes of the machine
+    if not any(Path("/dev").glob("neuron[0-9]*")) and find_tool("neuron-monitor") is None:
+        return Absent("no AWS Neuron device (/dev/neuron0 not found)")
+    monitor = find_tool("neuron-monitor")
+    if monitor is None:
+        return Absent(
+            "a Neuron device but no neuron-monitor",
+            "install aws-neuronx-tools, or put /opt/aws/neuron/bin on PATH",
+        )
+    try:
+        source = Neuron(monitor)
+    except OSError as error:
+        return Absent(f"neuron-monitor does not start: {error}")
+    reason = source.ended or source.reports.error
+    if reason or not source.reports.cores:
+        source.close()
+        return Absent(f"neuron-monitor: {reason or 'reports no NeuronCore'}", "see whether neuron-ls works")
+    return source
+
+
+BACKEND = Backend("neuron", _open, order=20)

@@ -1,0 +1,121 @@
+"""Google TPU chips: found on the PCI bus, read through libtpu in the script's own Python.
+
+libtpu answers only while a program runs on the chips; until then a chip has no figures, and the sample says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tuiprof.telemetry import Absent, Backend, Device, Sample, Source, _tpu_agent
+from tuiprof.telemetry._stream import JsonStream
+
+_VENDOR: Final = "0x1ae0"  # Google, in the PCI ID registry
+#: PCI device id → name and GiB of HBM a chip; v2 and v3 share an id and differ in the subsystem's.
+_CHIPS: Final = {
+    "0x005e": ("TPU v4", 32),
+    "0x0063": ("TPU v5e", 16),
+    "0x0062": ("TPU v5p", 95),
+    "0x006f": ("TPU v6e", 32),
+    "0x0076": ("TPU v7x", 192),
+}
+_V2_V3: Final = ("0x0027", {"0x004e": ("TPU v2", 16), "0x004f": ("TPU v3", 32)})
+
+
+class Tpu:
+    """Samples every TPU chip.
+
+    Args:
+        chips: Name and memory of each chip.
+        python: Python that has libtpu.
+
+    Raises:
+        OSError: That Python cannot be started.
+    """
+
+    def __init__(self, chips: list[tuple[str, int]], python: str) -> None:
+        self._chips = chips
+        self._readings: list[Any] = []
+        self._error = "libtpu has not answered yet"
+        self._stream = JsonStream([python, "-u", _tpu_agent.__file__], self._take)
+
+    def devices(self) -> list[Device]:
+        """Return the chips in the order of the PCI bus."""
+        return [Device(f"tpu{i}", "tpu", name, memory) for i, (name, memory) in enumerate(self._chips)]
+
+    def sample(self) -> list[Sample]:
+        """Return the last reading of every chip; never waits."""
+        readings, error = self._readings, self._stream.ended or self._error
+        samples = []
+        for i in range(len(self._chips)):
+            reading = readings[i] if i < len(readings) else {}
+            values = {key: float(value) for key, value in reading.items() if isinstance(value, (int, float))}
+            samples.append(Sample(f"tpu{i}", values, {"error": error} if error and not values else {}))
+        return samples
+
+    def close(self) -> None:
+        """End the process that asks libtpu."""
+        self._stream.close()
+
+    def _take(self, document: dict[str, Any]) -> None:
+        chips = document.get("chips")
+        self._readings = [chip for chip in chips if isinstance(chip, dict)] if isinstance(chips, list) else []
+        self._error = str(document.get("error") or "")
+
+
+def find_chips(pci: Path = Path("/sys/bus/pci/devices")) -> list[tuple[str, int]]:
+    """Return name and memory in bytes of each TPU chip, in the order of the PCI bus.
+
+    Args:
+        pci: Directory of PCI devices.
+    """
+    found = []
+    for device in sorted(pci.iterdir()) if pci.is_dir() else ():
+        if _word(device / "vendor") != _VENDOR:
+            continue
+        number = _word(device / "device")
+        known = _CHIPS.get(number)
+        if known is None and number == _V2_V3[0]:
+            known = _V2_V3[1].get(_word(device / "subsystem_device"))
+        if known is not None:
+            found.append((known[0], known[1] << 30))
+    return found
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip().lower()
+    except OSError:  # the device went away, or does not have the file
+        return ""
+
+
+def _python_of(root: int | None) -> str:
+    """Return the Python that the script runs in, else our own."""
+    try:
+        exe = psutil.Process(root).exe() if root is not None else ""
+        environment = psutil.Process(root).environ().get("VIRTUAL_ENV", "") if root is not None else ""
+    except psutil.Error:  # gone already, or not ours to ask
+        exe = environment = ""
+    # A virtual environment's interpreter is a link that exe() has resolved away.
+    inside = os.path.join(environment, "bin", "python") if environment else ""
+    if inside and os.access(inside, os.X_OK):
+        return inside
+    return exe if "python" in os.path.basename(exe) else sys.executable
+
+
+def _open(root: int | None) -> Source | Absent:
+    chips = find_chips()
+    if not chips:
+        return Absent("no Google TPU on the PCI bus")
+    try:
+        return Tpu(chips, _python_of(root))
+    except OSError as error:
+        return Absent(f"libtpu cannot be asked: {error}")
+
+
+BACKEND = Backend("tpu", _open, order=30)
