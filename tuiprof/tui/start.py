@@ -1,0 +1,72 @@
+"""What the dashboard is asked to show first. Light on purpose: the command line imports it before Textual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to show first.
+
+    Attributes:
+        view: Which screen.
+        path: The session directory or trace file it shows; None for the library.
+        sessions: Folder of recorded sessions; None = the default one.
+        scenarios: More folders of scenarios.
+        python: Interpreter that scenarios are to run in; None = the active environment's.
+        speed: Session seconds a second of a replay.
+        launched: The session was started by this very command: its exit status becomes ours.
+    """
+
+    view: Literal["library", "live", "replay", "trace"] = "library"
+    path: Path | None = None
+    sessions: Path | None = None
+    scenarios: tuple[Path, ...] = ()
+    python: Path | None = None
+    speed: float = 1.0
+    launched: bool = False
+
+    @classmethod
+    def library(
+        cls, *, sessions: Path | None = None, scenarios: tuple[Path, ...] = (), python: Path | None = None
+    ) -> Start:
+        """Show scenarios, sessions and traces.
+
+        Args:
+            sessions: Folder of recorded sessions; None = the default one.
+            scenarios: More folders of scenarios.
+            python: Interpreter to run them in.
+        """
+        return cls("library", sessions=sessions, scenarios=scenarios, python=python)
+
+    @classmethod
+    def live(cls, path: Path, *, launched: bool = False) -> Start:
+        """Show a session: live while it runs, else as it ended.
+
+        Args:
+            path: The session directory.
+            launched: This command started it, so that its exit status becomes ours.
+        """
+        return cls("live", path, launched=launched)
+
+    @classmethod
+    def replay(cls, path: Path, *, speed: float = 1.0) -> Start:
+        """Show a session from its beginning, by a clock.
+
+        Args:
+            path: The session directory.
+            speed: Session seconds a second.
+        """
+        return cls("replay", path, speed=speed)
+
+    @classmethod
+    def trace(cls, path: Path) -> Start:
+        """Show a trace.
+
+        Args:
+            path: The trace file.
+        """
+        return cls("trace", path)
