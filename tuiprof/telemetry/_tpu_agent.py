@@ -6,6 +6,7 @@ question to libtpu can block, and importing libtpu into a process that must not 
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import time
@@ -19,58 +20,51 @@ SDK_METRICS = (
 )
 
 
-def from_sdk():
-    """Read through libtpu's own SDK; a list with one object a chip, or the reason why not."""
-    try:
-        from libtpu.sdk import tpumonitoring
-    except Exception as error:
-        return "libtpu.sdk: " + repr(error)
-    chips = []
-    try:
-        for metric, key, factor in SDK_METRICS:
-            for index, text in enumerate(tpumonitoring.get_metric(metric).data()):
-                while len(chips) <= index:
-                    chips.append({})
-                chips[index][key] = float(text) * factor
-    except Exception as error:
-        return "libtpu.sdk: " + repr(error)
-    return chips or "libtpu.sdk: no TPU program is running"
+def from_sdk() -> list[dict[str, float]]:
+    """Read through libtpu's own SDK; one object a chip, or a core where libtpu counts those."""
+    tpumonitoring = importlib.import_module("libtpu.sdk").tpumonitoring
+    chips: list[dict[str, float]] = []
+    for metric, key, factor in SDK_METRICS:
+        for index, text in enumerate(tpumonitoring.get_metric(metric).data()):
+            while len(chips) <= index:
+                chips.append({})
+            chips[index][key] = float(text) * factor
+    if not chips:
+        raise RuntimeError("no program runs on the TPU")
+    return chips
 
 
-def from_tpu_info():
+def from_tpu_info() -> list[dict[str, float]]:
     """Read the runtime's metric service through the tpu-info package, as :func:`from_sdk`."""
-    try:
-        from tpu_info import device, metrics
-    except Exception as error:
-        return "tpu-info: " + repr(error)
-    try:
-        chip_type, count = device.get_local_chips()
-        if chip_type is None or not count:
-            return "tpu-info: no TPU on the PCI bus"
-        return [
-            {
-                "util": usage.duty_cycle_pct / 100,
-                "mem_used_bytes": usage.memory_usage,
-                "mem_total_bytes": usage.total_memory,
-            }
-            for usage in metrics.get_chip_usage(chip_type)
-        ]
-    except Exception as error:
-        return "tpu-info: " + repr(error)
+    device = importlib.import_module("tpu_info.device")
+    metrics = importlib.import_module("tpu_info.metrics")
+    chip_type, _ = device.get_local_chips()
+    return [
+        {
+            "util": usage.duty_cycle_pct / 100,
+            "mem_used_bytes": usage.memory_usage,
+            "mem_total_bytes": usage.total_memory,
+        }
+        for usage in metrics.get_chip_usage(chip_type)
+    ]
 
 
-def main():
+def ask() -> dict[str, object]:
+    """Return a reading of every chip, or why there is none."""
+    errors = []
+    for source in (from_sdk, from_tpu_info):
+        try:
+            return {"chips": source(), "error": ""}
+        except Exception as error:  # noqa: BLE001 - whatever a vendor's library raises is the answer then
+            errors.append(f"{source.__name__[5:].replace('_', '-')}: {error!r}")
+    return {"chips": [], "error": "; ".join(errors)}
+
+
+def main() -> None:
     """Print a reading a second until nobody reads any more."""
     while True:
-        first = from_sdk()
-        second = from_tpu_info() if isinstance(first, str) else None
-        found = first if second is None else second
-        if isinstance(found, str):
-            line = {"chips": [], "error": str(first) + "; " + found}
-        else:
-            line = {"chips": found, "error": ""}
         try:
-            sys.stdout.write(json.dumps(line) + "\n")
+            sys.stdout.write(json.dumps(ask()) + "\n")
             sys.stdout.flush()
         except OSError:  # the recorder is gone
             return

@@ -51,10 +51,10 @@ class Tpu:
     def sample(self) -> list[Sample]:
         """Return the last reading of every chip; never waits."""
         readings, error = self._readings, self._stream.ended or self._error
+        cores = max(1, len(readings) // len(self._chips))  # v2, v3 and v7x answer for each of two cores
         samples = []
         for i in range(len(self._chips)):
-            reading = readings[i] if i < len(readings) else {}
-            values = {key: float(value) for key, value in reading.items() if isinstance(value, (int, float))}
+            values = _together(readings[i * cores : (i + 1) * cores])
             samples.append(Sample(f"tpu{i}", values, {"error": error} if error and not values else {}))
         return samples
 
@@ -66,6 +66,16 @@ class Tpu:
         chips = document.get("chips")
         self._readings = [chip for chip in chips if isinstance(chip, dict)] if isinstance(chips, list) else []
         self._error = str(document.get("error") or "")
+
+
+def _together(readings: list[Any]) -> dict[str, float]:
+    """Return the figures of one chip from those of its cores: memory adds up, shares are averaged."""
+    values: dict[str, float] = {}
+    for key in dict.fromkeys(key for reading in readings for key in reading):
+        numbers = [float(r[key]) for r in readings if isinstance(r.get(key), (int, float))]
+        if numbers:
+            values[key] = sum(numbers) if key.endswith("_bytes") else sum(numbers) / len(numbers)
+    return values
 
 
 def find_chips(pci: Path = Path("/sys/bus/pci/devices")) -> list[tuple[str, int]]:
