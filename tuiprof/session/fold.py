@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.session.clock import Clock
 from tuiprof.session.records import (
     Capture,
     Cost,
@@ -22,7 +23,7 @@ from tuiprof.session.records import (
     Telemetry,
 )
 from tuiprof.session.series import Array, Floats, Ints, Overview, Series
-from tuiprof.session.tail import Batch, Clock
+from tuiprof.session.tail import Batch
 from tuiprof.session.writer_state import MemorySeries, WriterState
 
 #: Readings of a device kept whole: an hour at two a second.

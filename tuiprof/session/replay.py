@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from tuiprof.session.clock import Clock
 from tuiprof.session.fold import Fold
 from tuiprof.session.records import DeviceStep, Head, Record
 from tuiprof.session.store import Session
-from tuiprof.session.tail import BLOCK, Batch, Clock, LogFile, LogReader
+from tuiprof.session.tail import BLOCK, Batch, LogFile, LogReader
 
 
 class Feed(Protocol):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal as signals
 import time
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from tuiprof.session import process
 from tuiprof.session.files import read_end
 from tuiprof.session.records import End, Record
-from tuiprof.session.store import Session
+
+if TYPE_CHECKING:
+    from tuiprof.session.store import Session
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 

@@ -13,24 +13,45 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import os
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
-from tuiprof.errors import SessionError
+from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.files import explain, write_atomic
+from tuiprof.session.glance import Summary, glance
+from tuiprof.session.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.records import SCHEMA_VERSION
+from tuiprof.session.status import Status, status
 
-if TYPE_CHECKING:
-    from tuiprof.session.status import Status
+__all__ = [
+    "CaptureRequest",
+    "DeviceMeta",
+    "Git",
+    "RecorderLock",
+    "Scenario",
+    "Session",
+    "SessionMeta",
+    "Summary",
+    "create",
+    "find_session",
+    "list_sessions",
+    "read_meta",
+    "sessions_root",
+    "slug",
+    "write_meta",
+]
 
 SESSION_FILE: Final = "session.json"
+_NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
 _TRACE_SUFFIXES: Final = (
     ".pt.trace.json",
     ".pt.trace.json.gz",
@@ -38,106 +59,6 @@ _TRACE_SUFFIXES: Final = (
     ".trace.json.gz",
     ".trace.json",
 )
-
-
-class Scenario(msgspec.Struct, frozen=True):
-    """Which scenario a session ran.
-
-    Attributes:
-        name: Name of the ladder, e.g. ``"metrics"``.
-        variant: Its variant, e.g. ``"naive"``.
-        preset: ``"smoke"``, ``"paper"``, …
-    """
-
-    name: str
-    variant: str = ""
-    preset: str = ""
-
-    def __str__(self) -> str:
-        """Return ``metrics:naive``."""
-        return f"{self.name}:{self.variant}" if self.variant else self.name
-
-
-class Git(msgspec.Struct, frozen=True):
-    """State of the checkout the script was started in.
-
-    Attributes:
-        commit: Full hash.
-        branch: Branch; empty = detached.
-        dirty: Tracked files differ from the commit.
-    """
-
-    commit: str
-    branch: str = ""
-    dirty: bool = False
-
-
-class DeviceMeta(msgspec.Struct, frozen=True):
-    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`)."""
-
-    key: str
-    kind: str
-    name: str
-    memory_bytes: int | None = None
-    details: dict[str, str | float | int] = {}
-
-
-class CaptureRequest(msgspec.Struct, frozen=True):
-    """One request to profile some steps: the content of ``control/capture-<id>.json``.
-
-    Attributes:
-        id: Its name.
-        steps: How many steps.
-        at: First step; None = as soon as possible.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-    """
-
-    id: str
-    steps: int
-    at: int | None = None
-    stack: bool = False
-    shapes: bool = False
-    memory: bool = False
-
-
-class SessionMeta(msgspec.Struct):
-    """``session.json``.
-
-    Attributes:
-        v: Schema version.
-        name: What the session is called.
-        argv: The command as given.
-        cwd: Where it ran.
-        unix_ns: Unix time at ``mono_ns``: when the session was made.
-        mono_ns: Monotonic time at which the session was made: the origin of session time.
-        boot: The kernel's boot identity, whose monotonic clock that is.
-        host: Host name.
-        python: The interpreter that ran the script; empty = the script is not Python.
-        scenario: The scenario, if it was one.
-        capture: The capture asked for at the start, if any.
-        devices: What the recorder samples, in panel order.
-        absent: Telemetry backends that found nothing, by name, and why.
-        versions: Versions of tuiprof and its Python.
-        git: State of the checkout in ``cwd``; None = not a checkout.
-    """
-
-    v: int
-    name: str
-    argv: list[str]
-    cwd: str
-    unix_ns: int
-    mono_ns: int
-    boot: str = ""
-    host: str = ""
-    python: str = ""
-    scenario: Scenario | None = None
-    capture: CaptureRequest | None = None
-    devices: list[DeviceMeta] = []
-    absent: dict[str, str] = {}
-    versions: dict[str, str] = {}
-    git: Git | None = None
 
 
 class Session:
@@ -204,8 +125,6 @@ class Session:
 
     def status(self) -> Status:
         """Return how it stands now: running, finished, failed, stopped or interrupted."""
-        from tuiprof.session.status import status  # which reads sessions, so it imports this module
-
         return status(self)
 
     def reload(self) -> None:
@@ -307,6 +226,99 @@ def read_meta(path: Path) -> SessionMeta:
         raise SessionError(
             f"{file} is damaged: {error}", "delete the session, or restore the file"
         ) from error
+
+
+def session_dirs(root: Path) -> list[Path]:
+    """Return the session directories under a root, the newest first; nothing in them is read.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+
+    Raises:
+        SessionError: It cannot be read.
+    """
+    try:
+        found = [Path(entry.path) for entry in os.scandir(root) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise explain(error, root, "read") from error
+    # Names begin with the time, so their order is that of time.
+    return sorted(
+        (path for path in found if _NAMED.match(path.name)), key=lambda path: path.name, reverse=True
+    )
+
+
+def list_sessions(
+    root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
+) -> list[Summary]:
+    """Return what there is to say of each session, the newest first; a damaged one says so.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+        limit: Only so many of the newest.
+        known: Summaries of an earlier call by id, so that those that are over are not read again.
+
+    Raises:
+        SessionError: The root cannot be read.
+    """
+    listed = []
+    for path in session_dirs(root)[:limit]:
+        earlier = known.get(path.name) if known else None
+        if earlier is not None and earlier.over:
+            listed.append(earlier)
+            continue
+        try:
+            listed.append(glance(Session(path)))
+        except SessionError as error:
+            listed.append(Summary(path.name, str(path), path.name, "unreadable", detail=error.message))
+    return listed
+
+
+def find_session(root: Path, text: str) -> Session:
+    """Return the session a user means.
+
+    Args:
+        root: Where sessions are kept.
+        text: A path; ``last``; a session's id, the beginning of one, or a name (the newest of that name).
+
+    Raises:
+        UsageProblem: There is none, or several begin with it.
+        SessionError: It cannot be read.
+    """
+    path = Path(text).expanduser()
+    if (path / SESSION_FILE).exists():
+        return Session(path)
+    paths = session_dirs(root)
+    if not paths:
+        raise UsageProblem(
+            f"there are no sessions in {root}", "record one: tuiprof record -- python train.py"
+        )
+    if text == "last":
+        return Session(paths[0])
+    named = [path for path in paths if text in (path.name, path.name.partition("-")[2])]
+    if named:
+        return Session(named[0])
+    beginning = [path for path in paths if path.name.startswith(text)]
+    if len(beginning) > 1:
+        some = ", ".join(path.name for path in beginning[:3])
+        raise UsageProblem(f"{len(beginning)} sessions begin with {text!r}: {some}", "give more of the name")
+    if beginning:
+        return Session(beginning[0])
+    close = _closest(text, paths)
+    raise UsageProblem(
+        f"there is no session {text!r} in {root}", f"did you mean {close!r}?" if close else "see tuiprof list"
+    )
+
+
+def _closest(text: str, paths: list[Path]) -> str | None:
+    names = {path.name: path.name for path in paths} | {
+        path.name.partition("-")[2]: path.name for path in paths
+    }
+    close = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    return next((path.name for path in paths if text and text in path.name), None)
 
 
 class RecorderLock:

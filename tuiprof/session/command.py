@@ -1,0 +1,142 @@
+"""What to run: which interpreter, which file, and what was probably meant when there is none."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tuiprof.errors import LaunchError
+
+_PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
+
+
+def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str] | None = None) -> Path:
+    """Return the interpreter that runs scripts.
+
+    In this order: ``--python``; the active environment (VIRTUAL_ENV, then CONDA_PREFIX); the ``python``, then
+    ``python3``, on PATH; the interpreter tuiprof itself runs in.
+
+    Args:
+        explicit: ``--python``: an interpreter, the name of one on PATH, or the directory of an environment.
+        env: Environment variables; None = this process's.
+
+    Raises:
+        LaunchError: The explicit one does not exist or is not executable.
+    """
+    env = os.environ if env is None else env
+    if explicit is not None:
+        return _explicit_python(str(explicit), env)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if env.get(variable):
+            python = Path(env[variable]) / "bin" / "python"
+            if os.access(python, os.X_OK):
+                return python
+    for name in ("python", "python3"):
+        if found := shutil.which(name, path=env.get("PATH", os.defpath)):
+            return Path(found).absolute()
+    return Path(sys.executable)
+
+
+def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
+    path = Path(text).expanduser()
+    if path.is_dir() and os.access(path / "bin" / "python", os.X_OK):
+        return (path / "bin" / "python").absolute()
+    found = shutil.which(str(path), path=env.get("PATH", os.defpath))
+    if found is None:
+        raise LaunchError(
+            f"there is no interpreter {text!r}",
+            "give --python the path of a Python, or the directory of a virtual environment",
+        )
+    # Not resolved: a virtual environment's python is a link, and where it lies is what counts.
+    return Path(found).absolute()
+
+
+def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]) -> list[str]:
+    """Return the command to execute for a command as typed.
+
+    ``python …`` and ``script.py …`` are run by the chosen interpreter; other names are looked up beside that
+    interpreter first (its ``torchrun``), then on PATH.
+
+    Args:
+        argv: The command as typed.
+        cwd: Where it will run.
+        python: The chosen interpreter.
+        env: The script's environment.
+
+    Returns:
+        The command with an absolute program.
+
+    Raises:
+        LaunchError: Something named does not exist or cannot be executed.
+    """
+    if not argv or not argv[0]:
+        raise LaunchError("there is nothing to run", "name a script: tuiprof run -- python train.py")
+    program, *rest = argv
+    if _PYTHON_NAME.fullmatch(program):
+        if rest and not rest[0].startswith("-"):
+            _script_must_exist(rest[0], cwd)
+        return [str(python), *rest]
+    path = cwd / Path(program).expanduser()
+    if program.endswith(".py"):
+        _script_must_exist(program, cwd)
+        return [str(python), str(path), *rest]
+    if "/" in program:
+        if not path.exists():
+            raise LaunchError(f"there is no file {program!r} in {cwd}", _did_you_mean(path))
+        if path.is_dir():
+            raise LaunchError(f"{program!r} is a directory", "name the script in it")
+        if not os.access(path, os.X_OK):
+            raise LaunchError(
+                f"{program!r} is not executable", f"chmod +x {program}, or name its interpreter"
+            )
+        return [str(path), *rest]
+    beside = python.parent / program
+    if os.access(beside, os.X_OK) and beside.is_file():
+        return [str(beside), *rest]
+    found = shutil.which(program, path=env.get("PATH", os.defpath))
+    if found is None:
+        here = cwd / program
+        if here.is_file():
+            raise LaunchError(f"there is no command {program!r}", f"to run the file here, type ./{program}")
+        close = difflib.get_close_matches(program, _commands(env.get("PATH", os.defpath)), n=1, cutoff=0.7)
+        raise LaunchError(
+            f"there is no command {program!r} on PATH",
+            f"did you mean {close[0]!r}?" if close else "give its path, or activate its environment",
+        )
+    return [found, *rest]
+
+
+def _script_must_exist(name: str, cwd: Path) -> None:
+    path = cwd / Path(name).expanduser()
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise LaunchError(f"{name!r} is a directory without __main__.py", "name the script in it")
+    if not path.exists():
+        raise LaunchError(f"there is no script {name!r} in {cwd}", _did_you_mean(path))
+
+
+def _did_you_mean(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"the directory {folder} does not exist"
+    close = _close(path.name, (entry.name for entry in folder.iterdir()))
+    return f"did you mean {close!r}?" if close else "check the path"
+
+
+def _close(name: str, candidates: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def _commands(path: str) -> set[str]:
+    names: set[str] = set()
+    for folder in path.split(os.pathsep):
+        try:
+            names.update(entry.name for entry in os.scandir(folder or "."))
+        except OSError:  # PATH often names folders that do not exist
+            continue
+    return names

@@ -1,0 +1,119 @@
+"""What a list shows of a session: read from small files and the last lines of its logs, never a whole log."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tuiprof.session.clock import Clock
+from tuiprof.session.files import read_end
+from tuiprof.session.records import DeviceStep, Head, Record, Step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tuiprof.session.store import Session
+
+#: How much of the end of a rank's log is read: some hundred steps.
+_TAIL_BYTES: Final = 32 << 10
+_decoder: Final = msgspec.json.Decoder(Record)
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """One line of the list of sessions.
+
+    Attributes:
+        id: Name of the directory: what commands accept.
+        path: The directory.
+        title: ``scenario:variant``, or the session's name.
+        state: A :data:`tuiprof.session.status.State`, or ``unreadable``.
+        detail: What else there is to say of the state; may be empty.
+        code: Exit status as a shell gives it; None while running or unknown.
+        unix_ns: When it began.
+        duration_ns: From then to the last record; None = no record.
+        steps: Steps recorded (of the rank with the most); 0 = none seen.
+        median_ns: Median time of the last steps (as many as the end of the log holds, some hundred; captured
+            ones left out); None = no steps.
+        argv: The command as given.
+        host: Where it ran.
+    """
+
+    id: str
+    path: str
+    title: str
+    state: str
+    detail: str = ""
+    code: int | None = None
+    unix_ns: int = 0
+    duration_ns: int | None = None
+    steps: int = 0
+    median_ns: float | None = None
+    argv: list[str] = []
+    host: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it can be taken as it is without reading again."""
+        return self.state in ("finished", "failed", "stopped", "interrupted")
+
+
+def glance(session: Session) -> Summary:
+    """Return what a list shows of a session.
+
+    Args:
+        session: The session.
+    """
+    clock = Clock(session.meta)
+    steps, median_ns, latest_ns = 0, None, -1
+    for path in session.log_files():
+        records = _decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 4096))
+        timed = [record for record in records if not isinstance(record, (Head, DeviceStep))]
+        if timed:
+            head = next((record for record in records if isinstance(record, Head)), None) or _first(path)
+            latest_ns = max(latest_ns, timed[-1].at + clock.offset_ns(head))
+        marked = [record for record in records if isinstance(record, Step)]
+        if marked and marked[-1].n >= steps:
+            steps = marked[-1].n + 1
+            plain = [step.dur for step in marked if not step.cap]
+            median_ns = float(statistics.median(plain)) if plain else None
+    status = session.status()
+    return Summary(
+        id=session.id,
+        path=str(session.path),
+        title=session.title,
+        state=status.state,
+        detail=status.detail,
+        code=status.code,
+        unix_ns=session.meta.unix_ns,
+        duration_ns=latest_ns if latest_ns >= 0 else None,
+        steps=steps,
+        median_ns=median_ns,
+        argv=session.meta.argv,
+        host=session.meta.host,
+    )
+
+
+def _decode(block: bytes) -> list[Record]:
+    try:
+        records: list[Record] = _decoder.decode_lines(block)
+        return records
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    records = []
+    for line in block.split(b"\n"):
+        try:
+            records.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):  # a partial or foreign line: a list can do without
+            continue
+    return records
+
+
+def _first(path: Path) -> Head | None:
+    try:
+        with open(path, "rb") as file:
+            record = _decoder.decode(file.readline(1 << 16))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return record if isinstance(record, Head) else None

@@ -1,0 +1,105 @@
+"""What ``session.json`` and the requests to a running script hold."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """Which scenario a session ran.
+
+    Attributes:
+        name: Name of the ladder, e.g. ``"metrics"``.
+        variant: Its variant, e.g. ``"naive"``.
+        preset: ``"smoke"``, ``"paper"``, …
+    """
+
+    name: str
+    variant: str = ""
+    preset: str = ""
+
+    def __str__(self) -> str:
+        """Return ``metrics:naive``."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
+
+class Git(msgspec.Struct, frozen=True):
+    """State of the checkout the script was started in.
+
+    Attributes:
+        commit: Full hash.
+        branch: Branch; empty = detached.
+        dirty: Tracked files differ from the commit.
+    """
+
+    commit: str
+    branch: str = ""
+    dirty: bool = False
+
+
+class DeviceMeta(msgspec.Struct, frozen=True):
+    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`)."""
+
+    key: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+    details: dict[str, str | float | int] = {}
+
+
+class CaptureRequest(msgspec.Struct, frozen=True):
+    """One request to profile some steps: the content of ``control/capture-<id>.json``.
+
+    Attributes:
+        id: Its name.
+        steps: How many steps.
+        at: First step; None = as soon as possible.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+    """
+
+    id: str
+    steps: int
+    at: int | None = None
+    stack: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
+class SessionMeta(msgspec.Struct):
+    """``session.json``.
+
+    Attributes:
+        v: Schema version.
+        name: What the session is called.
+        argv: The command as given.
+        cwd: Where it ran.
+        unix_ns: Unix time at ``mono_ns``: when the session was made.
+        mono_ns: Monotonic time at which the session was made: the origin of session time.
+        boot: The kernel's boot identity, whose monotonic clock that is.
+        host: Host name.
+        python: The interpreter that ran the script; empty = the script is not Python.
+        scenario: The scenario, if it was one.
+        capture: The capture asked for at the start, if any.
+        devices: What the recorder samples, in panel order.
+        absent: Telemetry backends that found nothing, by name, and why.
+        versions: Versions of tuiprof and its Python.
+        git: State of the checkout in ``cwd``; None = not a checkout.
+    """
+
+    v: int
+    name: str
+    argv: list[str]
+    cwd: str
+    unix_ns: int
+    mono_ns: int
+    boot: str = ""
+    host: str = ""
+    python: str = ""
+    scenario: Scenario | None = None
+    capture: CaptureRequest | None = None
+    devices: list[DeviceMeta] = []
+    absent: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    git: Git | None = None
