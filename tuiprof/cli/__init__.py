@@ -1,0 +1,142 @@
+"""The command line: verbs and exit codes.
+
+Only click is imported here; what a verb needs is imported inside it, so that ``tuiprof --help`` answers at
+once. Stdout is data, stderr is narration.
+
+Exit codes:
+    0 done · 1 an unexpected failure · 2 a wrong command line · 3 a trace that cannot be read · 4 a session
+    that cannot be read or written · 5 a script that could not be started. ``run`` and ``record`` return the
+    exit status of the script itself (128 + n when signal n ended it).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuiprof import __version__
+from tuiprof.cli.common import Invocation
+from tuiprof.cli.machine import completion, doctor
+from tuiprof.cli.reading import list_, open_, report
+from tuiprof.cli.running import attach, record, replay, run
+from tuiprof.errors import TuiprofError
+
+#: Verbs whose arguments after ``--`` are a command of the user's, not ours.
+_TAKES_COMMAND = ("run", "record")
+
+
+class _Verbs(click.Group):
+    """A group that suggests the verb the user may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near:
+                error.message += f" Did you mean {near[0]!r}?"
+            elif Path(args[0]).exists():
+                error.message += f" To open a file: tuiprof open {args[0]}"
+            raise
+
+
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Without a verb the dashboard opens. `tuiprof --record …` is short for `tuiprof record …`.",
+)
+@click.version_option(__version__, prog_name="tuiprof")
+@click.option(
+    "--sessions",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="TUIPROF_SESSIONS",
+    help="Folder of recorded sessions (default: the user data directory).",
+)
+@click.option(
+    "--scenarios",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    multiple=True,
+    help="Another folder with scenario scripts; may be given more than once.",
+)
+@click.pass_context
+def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) -> None:
+    """Profile model training in the terminal: live, recorded, explained.
+
+    tuiprof launches a script, shows its step times and devices, records without a screen, and reads from a
+    profiler trace which line made the host wait and whether the step is bound by launching kernels.
+    """
+    invocation = ctx.find_object(Invocation) or Invocation()
+    invocation.sessions, invocation.scenarios = sessions, scenarios
+    ctx.obj = invocation
+    if ctx.invoked_subcommand is None:
+        from tuiprof.cli.common import open_screen
+        from tuiprof.tui.start import Start
+
+        ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
+
+
+for _verb in (run, record, attach, replay, open_, report, list_, doctor, completion):
+    cli.add_command(_verb)
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
+    """Part our own arguments from a user's command, and turn ``--record`` into the verb."""
+    args = list(argv)
+    if "--record" in args[: _first_verb(args) + 1]:
+        args[args.index("--record")] = "record"
+    if "--" in args and any(verb in args[: args.index("--")] for verb in _TAKES_COMMAND):
+        cut = args.index("--")
+        return args[:cut], tuple(args[cut + 1 :])
+    return args, None
+
+
+def _first_verb(args: list[str]) -> int:
+    """Return the index of the first argument that is a verb; the last index if none is."""
+    return next((i for i, arg in enumerate(args) if arg in cli.commands), len(args) - 1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name; None = those of this process.
+
+    Returns:
+        The exit status (see the module's docstring).
+    """
+    args, command = _split(sys.argv[1:] if argv is None else argv)
+    try:
+        result: Any = cli.main(
+            args, prog_name="tuiprof", standalone_mode=False, obj=Invocation(command=command)
+        )
+    except click.exceptions.Abort:
+        click.echo("tuiprof: interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except TuiprofError as error:
+        click.echo(f"tuiprof: {error.message}", err=True)
+        if error.remedy:
+            click.echo(f"         {error.remedy}", err=True)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of a pipe went away (`tuiprof report … | head`): not an error; keep Python from
+        # reporting it once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def entry() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Verbs about this machine: doctor, completion."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tuiprof.cli.common import Invocation
+
+_ACTIVATE = {
+    "bash": 'eval "$(tuiprof completion bash)"   # in ~/.bashrc',
+    "zsh": 'eval "$(tuiprof completion zsh)"   # in ~/.zshrc',
+    "fish": "tuiprof completion fish > ~/.config/fish/completions/tuiprof.fish",
+}
+
+
+@click.command()
+@click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to ask.")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.pass_obj
+def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
+    """Say what is here: devices, frameworks, what each scenario lacks, what the terminal can do."""
+    from tuiprof.doctor import examine
+    from tuiprof.report import render
+
+    found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
+    sys.stdout.write(render(found, "json" if as_json else "text"))
+    return 0
+
+
+@click.command(epilog="\n".join(f"{shell}: {line}" for shell, line in _ACTIVATE.items()))
+@click.argument("shell", type=click.Choice(list(_ACTIVATE)))
+def completion(shell: str) -> int:
+    """Print the completion script for a shell."""
+    from click.shell_completion import get_completion_class
+
+    from tuiprof.cli import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, f"click knows no completion for {shell}"
+    sys.stdout.write(kind(cli, {}, "tuiprof", "_TUIPROF_COMPLETE").source() + "\n")
+    return 0

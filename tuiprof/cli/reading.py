@@ -1,0 +1,143 @@
+"""Verbs that read what was recorded: open, report, list."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuiprof.cli.common import Invocation, open_screen, session_or_none
+
+if TYPE_CHECKING:
+    from tuiprof.model import Report, Trace, Unavailable, Window
+
+#: What `tuiprof report` shows when no analysis is named; the rest is a name away.
+DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels")
+
+
+@click.command("open")
+@click.argument("target")
+@click.pass_obj
+def open_(invocation: Invocation, target: str) -> int:
+    """Open a trace FILE or a recorded SESSION in the dashboard."""
+    from tuiprof.tui.start import Start
+
+    session = session_or_none(invocation, target)
+    if session is not None:
+        return open_screen(Start.live(session.path))
+    from tuiprof.formats import sniff
+
+    sniff(Path(target))  # a file that is no trace is said here, before the screen changes
+    return open_screen(Start.trace(Path(target)))
+
+
+@click.command()
+@click.argument("target")
+@click.argument("analyses", nargs=-1)
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(["text", "json", "csv", "md"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--step", type=int, help="Look at this step alone.")
+@click.option("--no-cache", is_flag=True, help="Read the file itself, not the cached columns.")
+@click.pass_obj
+def report(
+    invocation: Invocation,
+    target: str,
+    analyses: tuple[str, ...],
+    format_: str,
+    step: int | None,
+    no_cache: bool,
+) -> int:
+    """Print what a trace FILE or a SESSION tells.
+
+    ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one.
+    """
+    from tuiprof.report import render_all
+
+    session = session_or_none(invocation, target)
+    reports: list[Report | Unavailable] = []
+    trust = ""
+    if session is not None:
+        from tuiprof.session.summary import summarise
+
+        reports.append(summarise(session))
+        traces = session.traces()
+    else:
+        traces = [Path(target)]
+    for path in traces:
+        trace = _open(path, cache=not no_cache)
+        trust = trace.trust.line
+        reports.extend(run_analyses(trace, analyses, step))
+    sys.stdout.write(render_all(reports, format_, trust=trust))
+    return 0
+
+
+def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:
+    """Run analyses by name on one trace.
+
+    Args:
+        trace: The trace.
+        names: Names; none = the default ones; ``all`` = every one.
+        step: Step number to look at alone; None = the whole trace.
+
+    Raises:
+        UsageProblem: An analysis or the step does not exist.
+    """
+    from tuiprof.analyses import available, run
+
+    if "all" in names:
+        names = tuple(available())
+    window = _step_window(trace, step) if step is not None else None
+    return [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
+
+
+def _open(path: Path, *, cache: bool) -> Trace:
+    """Open a trace, with progress on a terminal's stderr for what takes long."""
+    from tuiprof.formats import open_trace
+
+    return open_trace(path, cache=cache)
+
+
+def _step_window(trace: Trace, number: int) -> Window:
+    """Return the window of one step by its number."""
+    from tuiprof.errors import UsageProblem
+
+    numbers = trace.steps.numbers.tolist()
+    if number not in numbers:
+        known = (
+            f"this trace has steps {numbers[0]} to {numbers[-1]}" if numbers else "this trace marks no steps"
+        )
+        raise UsageProblem(f"no step {number}", known)
+    return trace.steps.window(numbers.index(number))
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.pass_obj
+def list_(invocation: Invocation, as_json: bool) -> int:
+    """List recorded sessions, the newest first."""
+    from tuiprof.session.store import list_sessions, sessions_root
+    from tuiprof.session.summary import listing
+
+    root = sessions_root(invocation.sessions)
+    summaries = list_sessions(root)
+    if as_json:
+        import msgspec
+
+        for summary in summaries:
+            sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+        return 0
+    if not summaries:
+        click.echo(f"no sessions in {root}; record one: tuiprof record metrics:naive", err=True)
+        return 0
+    from tuiprof.report import render
+
+    sys.stdout.write(render(listing(root, summaries), "text"))
+    return 0

@@ -1,0 +1,259 @@
+"""What a recorded run was like, as a report: step times, phases, devices, captures and what was noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.session.fold import Fold
+from tuiprof.session.glance import Summary
+from tuiprof.session.replay import Live
+from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.status import Status
+from tuiprof.session.store import Session
+from tuiprof.session.writer_state import WriterState
+from tuiprof.telemetry.figures import figure, show
+
+#: Figures of a device that a summary shows, in this order, when the device gives them.
+_DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
+
+
+def read_fold(session: Session) -> Fold:
+    """Read a session's logs to their present end.
+
+    Args:
+        session: The session.
+    """
+    feed = Live(session)
+    try:
+        while feed.advance() or feed.behind:
+            pass
+        return feed.fold
+    finally:
+        feed.close()
+
+
+def summarise(session: Session, fold: Fold | None = None) -> Report:
+    """Tell what a run was like.
+
+    Args:
+        session: The session.
+        fold: Its state when already read; None = read it.
+    """
+    fold = fold or read_fold(session)
+    status = session.status()
+    lead = fold.lead
+    stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
+    tables = [table for table in (_ranks(fold), _phases(lead), _devices(fold), _captures(fold)) if table]
+    return Report(
+        analysis="session",
+        title=f"Session {session.id}",
+        verdict=Verdict(_sentence(session, status, stats), _level(status, stats)),
+        facts=_facts(fold, status, lead, stats),
+        tables=tuple(tables),
+        rules=(
+            Rule(
+                "step time",
+                "host time from the end of one step to the end of the next; captured steps left out",
+            ),
+            Rule("jitter", JITTER_RULE),
+            Rule("outlier", OUTLIER_RULE),
+        ),
+        notes=tuple(f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"),
+    )
+
+
+def _sentence(session: Session, status: Status, stats: StepStats | None) -> str:
+    if stats is None or not stats.count:
+        return (
+            f"{session.title} {status}: no training step was seen; "
+            "mark steps with tuiprof.step(), or train with a torch optimizer"
+        )
+    return (
+        f"{session.title} {status}: {format_count(stats.count)} steps, median {format_ns(stats.median_ns)} "
+        f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), {stats.rate_hz:.3g} steps/s"
+    )
+
+
+def _level(status: Status, stats: StepStats | None) -> Level:
+    if status.state in ("failed", "interrupted"):
+        return "bad"
+    return "good" if stats is not None and stats.count else "warn"
+
+
+def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStats | None) -> tuple[Fact, ...]:
+    facts = [
+        Fact("state", "state", str(status), "text", "How the run stands."),
+        Fact("exit_code", "exit status", status.code, "count", "As a shell gives it: 128 + n for signal n."),
+        Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the newest record."),
+    ]
+    if lead is None or stats is None:
+        return tuple(facts)
+    device = lead.steps.rows["device_ns"]
+    device = device[device >= 0]
+    facts += [
+        Fact("steps", "steps", len(lead.steps), "count", "Steps recorded, captured ones included."),
+        Fact("step_median_ns", "median step", stats.median_ns, "ns"),
+        Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
+        Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
+        Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
+        Fact("steps_per_s", "steps/s", stats.rate_hz, "number"),
+        Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
+        Fact(
+            "probe_ns_per_step",
+            "probe cost a step",
+            lead.cost_per_step_ns,
+            "ns",
+            "Time in the probe's own hooks, measured by itself.",
+        ),
+        Fact("probe_share", "of the step", lead.cost_share, "share"),
+    ]
+    if len(device):
+        facts.append(
+            Fact(
+                "device_step_mean_ns",
+                "device step",
+                float(device.mean()),
+                "ns",
+                "Mean time between the device events at the ends of two steps.",
+            )
+        )
+    return tuple(facts)
+
+
+def _ranks(fold: Fold) -> Table | None:
+    ranks = [rank for rank in fold.ranks if len(rank.steps)]
+    if len(ranks) < 2:
+        return None
+    found = [(rank, rank.steps.whole_run()) for rank in ranks]
+    rows = [
+        {
+            "rank": rank.name,
+            "steps": len(rank.steps),
+            "median_ns": stats.median_ns,
+            "p95_ns": stats.p95_ns,
+            "jitter": stats.jitter,
+        }
+        for rank, stats in found
+    ]
+    columns = (
+        Column("rank", "rank"),
+        Column("steps", "steps", "count"),
+        Column("median_ns", "median", "ns"),
+        Column("p95_ns", "p95", "ns"),
+        Column("jitter", "jitter", "share", JITTER_RULE),
+    )
+    return Table("ranks", "Ranks", columns, pl.DataFrame(rows).sort("median_ns", descending=True))
+
+
+def _phases(lead: WriterState | None) -> Table | None:
+    means = lead.steps.phase_means() if lead is not None else {}
+    total = sum(means.values())
+    if not total:
+        return None
+    rows = [{"phase": name, "mean_ns": ns, "share": ns / total} for name, ns in means.items()]
+    columns = (
+        Column("phase", "phase"),
+        Column("mean_ns", "a step", "ns", "Mean host time a step; the device may still be working on it."),
+        Column("share", "share", "share"),
+    )
+    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows))
+
+
+def _devices(fold: Fold) -> Table | None:
+    rows: list[dict[str, Any]] = []
+    for key, history in fold.devices.items():
+        for name in _DEVICE_FIGURES:
+            if name in history.overview:
+                values = history.figure(name)
+                values = values[values == values]  # NaN = not read
+                if len(values):
+                    rows.append(
+                        {
+                            "device": key,
+                            "figure": figure(name).label,
+                            "kind": name,
+                            "mean": show(name, float(values.mean())),
+                            "peak": show(name, history.peak[name]),
+                        }
+                    )
+    if not rows:
+        return None
+    columns = (
+        Column("device", "device"),
+        Column("figure", "figure"),
+        Column("mean", "mean"),
+        Column("peak", "peak"),
+    )
+    return Table("devices", "Devices", columns, pl.DataFrame(rows))
+
+
+def _captures(fold: Fold) -> Table | None:
+    rows = [
+        {
+            "id": capture.id,
+            "state": capture.state,
+            "first": capture.first,
+            "last": capture.last,
+            "trace": " ".join(capture.paths),
+            "why": capture.why,
+        }
+        for capture in fold.captures.values()
+    ]
+    if not rows:
+        return None
+    columns = (
+        Column("id", "capture"),
+        Column("state", "state"),
+        Column("first", "first step", "count"),
+        Column("last", "last step", "count"),
+        Column("trace", "trace"),
+        Column("why", "why"),
+    )
+    return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None))
+
+
+def listing(root: Path, summaries: Sequence[Summary]) -> Report:
+    """List sessions as a report.
+
+    Args:
+        root: Where they are.
+        summaries: They, the newest first.
+    """
+    rows = [
+        {
+            "id": item.id,
+            "title": item.title,
+            "state": f"{item.state}{f' ({item.detail})' if item.detail else ''}",
+            "code": item.code,
+            "started": datetime.fromtimestamp(item.unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M"),
+            "duration_ns": item.duration_ns,
+            "steps": item.steps,
+            "median_ns": item.median_ns,
+        }
+        for item in summaries
+    ]
+    columns = (
+        Column("id", "session"),
+        Column("state", "state"),
+        Column("code", "exit", "count"),
+        Column("started", "started (UTC)"),
+        Column("duration_ns", "lasted", "ns"),
+        Column("steps", "steps", "count"),
+        Column("median_ns", "median step", "ns"),
+    )
+    running = sum(item.state == "running" for item in summaries)
+    sentence = f"{format_count(len(rows))} sessions in {root}" + (f", {running} running" if running else "")
+    return Report(
+        "list",
+        "Sessions",
+        Verdict(sentence),
+        tables=(Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None)),),
+    )
