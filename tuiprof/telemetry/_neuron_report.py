@@ -45,9 +45,8 @@ class Reports:
         """
         with self._lock:
             self.count += 1
-            # `instance_info` and `neuron_hardware_info` are always there; keep the last one that says anything.
-            self._instance = _object(report, "instance_info") or self._instance
-            self._hardware = _object(report, "neuron_hardware_info") or self._hardware
+            self._instance.update(_object(report, "instance_info"))
+            self._hardware.update(_object(report, "neuron_hardware_info"))
             self._system.update(_object(report, "system_data"))
             runtimes = report.get("neuron_runtime_data")
             if not isinstance(runtimes, list):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-import msgspec
 
 #: A document longer than this is no report.
 _MOST_BYTES = 16 << 20
@@ -47,8 +46,8 @@ def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None)
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # damaged, not UTF-8, or nested beyond sense
         return None
     return value if isinstance(value, dict) else None
 
@@ -124,6 +123,8 @@ class JsonStream:
                 self._take(document)
                 self._arrived_at = time.monotonic()
                 self._arrived.set()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # so that `ended` can tell how it ended
+            self._process.wait(timeout=1.0)
         self._arrived.set()
 
     def _hear(self, line: str) -> None:

@@ -1,0 +1,161 @@
+"""The host backend, on the real host and a real process tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tuiprof.telemetry import Sample, backends
+from tuiprof.telemetry.figures import FIGURES, figure
+from tuiprof.telemetry.host import Host
+
+#: Forks two workers named as PyTorch names its own (one spins, one sleeps) and a child that is no worker.
+TREE = """
+import ctypes, os, subprocess, sys, time
+libc = ctypes.CDLL(None)
+for spin in (True, False):
+    if os.fork() == 0:
+        libc.prctl(15, b"pt_data_worker")
+        os.write(1, b"up\\n")
+        while spin:
+            pass
+        time.sleep(60)
+        os._exit(0)
+other = subprocess.Popen(["sleep", "60"])
+os.write(1, b"up\\n")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def tree() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TREE], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    for _ in range(3):
+        assert process.stdout.readline() == "up\n"
+    yield process
+    os.killpg(process.pid, 9)
+    process.wait()
+    process.stdout.close()
+
+
+def only(samples: list[Sample]) -> Sample:
+    assert len(samples) == 1
+    return samples[0]
+
+
+def test_sample_of_the_machine() -> None:
+    host = Host(None)
+    (device,) = host.devices()
+    assert device.key == "host"
+    assert device.details["cores"] == os.cpu_count()
+    deadline = time.monotonic() + 0.25
+    while time.monotonic() < deadline:
+        pass
+    values = only(host.sample()).values
+    assert 0 < values["util"] <= 1
+    assert values["util"] == pytest.approx(
+        sum(values[f"core{i}_util"] for i in range(os.cpu_count() or 1)) / (os.cpu_count() or 1), abs=0.1
+    )
+    assert device.memory_bytes is not None
+    assert 0 < values["mem_used_bytes"] < device.memory_bytes
+    assert "tree_rss_bytes" not in values
+    time.sleep(1.0)  # disks, network and swap are asked once a second
+    assert {"disk_read_bytes_per_s", "net_rx_bytes_per_s", "swap_used_bytes"} <= only(
+        host.sample()
+    ).values.keys()
+
+
+def test_process_tree_and_loaders(tree: subprocess.Popen[str]) -> None:
+    host = Host(tree.pid)
+    time.sleep(0.5)
+    values = only(host.sample()).values
+    assert values["tree_processes"] == 4  # the script, two workers, and sleep
+    assert values["loaders"] == 2
+    assert values["loaders_idle"] == 1
+    assert 0.3 < values["tree_cpu"] < 1.5  # one worker spins on one core
+    assert values["tree_rss_bytes"] > 5_000_000
+
+
+def test_children_that_come_and_go(tree: subprocess.Popen[str]) -> None:
+    host = Host(os.getpid())
+    before = only(host.sample()).values["tree_processes"]
+    child = subprocess.Popen(["sleep", "60"])
+    assert only(host.sample()).values["tree_processes"] == before + 1
+    child.kill()
+    # A zombie, not yet waited for, is no process of the run any more.
+    deadline = time.monotonic() + 5
+    while only(host.sample()).values["tree_processes"] != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert only(host.sample()).values["tree_processes"] == before
+    child.wait()
+
+
+def test_orphans_stay_members() -> None:
+    script = """
+import os, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        print("up", flush=True)
+        time.sleep(60)
+    time.sleep(0.3)
+    os._exit(0)
+time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    host = Host(process.pid)
+    assert only(host.sample()).values["tree_processes"] == 3
+    time.sleep(0.5)
+    assert only(host.sample()).values["tree_processes"] == 2  # the middle one ended; its child still counts
+    os.killpg(process.pid, 9)
+    process.wait()
+    process.stdout.close()
+
+
+def test_the_run_ended() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    host = Host(process.pid)
+    process.kill()
+    process.wait()
+    values = only(host.sample()).values
+    assert values["tree_processes"] == 0
+    assert values["tree_rss_bytes"] == 0
+
+
+def test_every_key_is_described() -> None:
+    host = Host(os.getpid())
+    time.sleep(1.1)
+    for key in only(host.sample()).values:
+        assert figure(key).help, key
+
+
+def test_backends_in_panel_order_and_absent_ones_say_why() -> None:
+    found = backends()
+    assert list(found)[:2] == ["host", "nvidia"]
+    for name, backend in found.items():
+        source = backend.open(None)
+        if hasattr(source, "devices"):
+            assert source.devices(), name
+            source.close()
+        else:
+            assert source.reason, name
+
+
+def test_keys_carry_their_unit() -> None:
+    for key, item in FIGURES.items():
+        if item.kind == "bytes":
+            assert "bytes" in key
+            assert key.endswith("_bytes_per_s") == (item.unit == "/s")
+        if item.kind == "ns":
+            assert key.endswith("_ns")
