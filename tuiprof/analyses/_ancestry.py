@@ -1,0 +1,96 @@
+"""What encloses host calls: annotation, chain of operators, Python frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses import _frames
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+_OPERATORS, _FRAMES = 5, 6
+_STEP = r"^ProfilerStep#\d+$"
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """What encloses each of ``k`` host events; all values are name codes of the trace, -1 = none.
+
+    Attributes:
+        annotation: Innermost named range that is not a step marker, shape ``(k,)``.
+        operators: Innermost operators, innermost first, shape ``(k, 5)``.
+        outer_operator: Outermost operator, shape ``(k,)``; its row in ``outer_row``.
+        outer_row: Row of the outermost operator, shape ``(k,)``.
+        frames: Innermost Python frames of the user, innermost first, shape ``(k, 6)``.
+        by_profiler: Whether a frame of the profiler lies between the event and the user's code.
+    """
+
+    annotation: Ints
+    operators: Ints
+    outer_operator: Ints
+    outer_row: Ints
+    frames: Ints
+    by_profiler: npt.NDArray[np.bool_]
+
+
+def of(trace: Trace, rows: Ints) -> Ancestry:
+    """Look up what encloses host events.
+
+    Args:
+        trace: The trace.
+        rows: Rows in the event table, shape ``(k,)``.
+    """
+    k = len(rows)
+    names, codes = trace.names, trace.name_codes
+    marker = trace.named(_STEP)  # PyTorch 1.9 writes step markers as operators
+    operator = trace.is_category("cpu_op") & ~marker
+    annotation = trace.is_category("annotation") & ~marker
+    python = trace.is_category("python_function")
+    kinds = _frame_kinds(trace, python)
+    found = Ancestry(
+        np.full(k, -1, dtype=np.int64),
+        np.full((k, _OPERATORS), -1, dtype=np.int64),
+        np.full(k, -1, dtype=np.int64),
+        np.full(k, -1, dtype=np.int64),
+        np.full((k, _FRAMES), -1, dtype=np.int64),
+        np.zeros(k, dtype=bool),
+    )
+    operators_seen = np.zeros(k, dtype=np.int64)
+    frames_seen = np.zeros(k, dtype=np.int64)
+    if not k or not names:
+        return found
+    for level in trace.nesting.outward(rows):
+        inside = np.flatnonzero(level >= 0)
+        at = level[inside]
+        name = codes[at]
+
+        hit = annotation[at] & (found.annotation[inside] < 0)
+        found.annotation[inside[hit]] = name[hit]
+
+        hit = operator[at]
+        who = inside[hit]
+        found.outer_operator[who], found.outer_row[who] = name[hit], at[hit]
+        room = operators_seen[who] < _OPERATORS
+        found.operators[who[room], operators_seen[who[room]]] = name[hit][room]
+        operators_seen[who] += 1
+
+        kind = np.where(python[at], kinds[name], 0)
+        found.by_profiler[inside] |= (kind == 2) & (frames_seen[inside] == 0)
+        hit = kind == 1
+        who = inside[hit]
+        room = frames_seen[who] < _FRAMES
+        found.frames[who[room], frames_seen[who[room]]] = name[hit][room]
+        frames_seen[who] += 1
+    return found
+
+
+def _frame_kinds(trace: Trace, python: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """Return for every distinct name 1 = a frame of the user, 2 = of the profiler, 0 = anything else."""
+    kinds = np.zeros(len(trace.names), dtype=np.int8)
+    for code in np.unique(trace.name_codes[python]).tolist():
+        name = trace.names[code]
+        kinds[code] = 2 if _frames.is_profiler(name) else 1 if _frames.is_user(name) else 0
+    return kinds

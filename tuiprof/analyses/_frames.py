@@ -1,0 +1,102 @@
+"""Python frames as profilers write them: which are the user's, and how to show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# "torchmetrics/aggregation.py(85): update" in Kineto, "aggregation.py:91 update" in a probe's sync site.
+_KINETO = re.compile(r"^(?P<file>.+?\.pyx?)\((?P<line>\d+)\): (?P<function>.*)$")
+_SITE = re.compile(r"^(?P<file>.+?):(?P<line>\d+) (?P<function>.*)$")
+
+#: Where frames belong to the framework or to the interpreter. Model and metric libraries (``torchmetrics/``,
+#: ``transformers/``, ``timm/``) are not skipped: their lines are what the user can change or configure.
+FRAMEWORK = re.compile(
+    r"(^|/)(torch|torch_xla|torchgen|functorch|triton|jax|jaxlib|flax|tensorflow|numpy|apex)/"
+    r"|(^|/)(contextlib|functools|threading|runpy|queue|selectors|weakref|typing|abc|enum|copy)\.py\b"
+    r"|(^|/)(importlib|multiprocessing|concurrent|asyncio|collections|logging|unittest)/"
+    r"|(^|/)tuiprof/probe/|^<"
+)
+
+#: Frames that only the profiler itself runs.
+PROFILER = re.compile(r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/")
+
+
+def is_frame(name: str) -> bool:
+    """Return whether a name is a Python frame with file and line.
+
+    Args:
+        name: Name of a ``python_function`` event, or one frame of a sync site.
+    """
+    return _KINETO.match(name) is not None
+
+
+def is_user(name: str) -> bool:
+    """Return whether a Python frame is neither the framework's nor the interpreter's.
+
+    Args:
+        name: Name of a ``python_function`` event.
+    """
+    return is_frame(name) and FRAMEWORK.search(name) is None
+
+
+def is_profiler(name: str) -> bool:
+    """Return whether a Python frame belongs to the profiler.
+
+    Args:
+        name: Name of a ``python_function`` event.
+    """
+    return PROFILER.search(name) is not None
+
+
+def function_label(name: str) -> str:
+    """Return a Kineto frame as ``file: function()``, with the line the function begins at.
+
+    Kineto's frames carry the first line of the function, not the line that runs, so the line is put where it
+    cannot be read as the latter.
+
+    Args:
+        name: Name of a ``python_function`` event.
+    """
+    match = _KINETO.match(name)
+    if match is None:
+        return name
+    return f"{shorten(match['file'])} {match['function']}() from line {match['line']}"
+
+
+def site_label(frames: Sequence[str]) -> str:
+    """Return the innermost frame of a sync site that is not the framework's, as ``file:line function``.
+
+    Args:
+        frames: ``file:line function``, innermost first.
+
+    Returns:
+        The label; the innermost frame when all are the framework's; empty when there are none.
+    """
+    for frame in frames:
+        match = _SITE.match(frame)
+        if match is not None and FRAMEWORK.search(match["file"]) is None:
+            return f"{shorten(match['file'])}:{match['line']} {match['function']}"
+    return frames[0] if frames else ""
+
+
+def shorten(path: str) -> str:
+    """Return a source path as an import would name it, or its last three parts.
+
+    Args:
+        path: A path as the profiler or the probe wrote it.
+    """
+    _, marker, inside = path.rpartition("site-packages/")
+    if marker:
+        return inside
+    parts = path.split("/")
+    return path if len(parts) <= 3 else "…/" + "/".join(parts[-3:])
+
+
+def operator_label(name: str) -> str:
+    """Return an operator's name without the default namespace: ``item`` for ``aten::item``.
+
+    Args:
+        name: Name of a ``cpu_op`` event.
+    """
+    return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")

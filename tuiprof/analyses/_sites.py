@@ -1,0 +1,101 @@
+"""Joins waits with the source lines that the probe saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.analyses import _frames
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+#: The probe stamps a site when the warning reaches Python, which is after the operator returned. Profiler
+#: clock and system clock are calibrated against each other to a few microseconds.
+CLOCK_SLACK_NS = 5_000
+#: A warning that reaches Python later than this after its operator is not believed to belong to it.
+MAX_LAG_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Source lines of waits.
+
+    Attributes:
+        of_wait: For each wait the index into ``labels``; -1 = none. Shape ``(k,)``.
+        labels: ``file:line function`` of the innermost frame that is not the framework's.
+        stacks: All frames of each label's site, innermost first, one a line.
+        seen: Number of sites the probe recorded.
+        unjoined: Number of sites that met no wait.
+    """
+
+    of_wait: Ints
+    labels: tuple[str, ...]
+    stacks: tuple[str, ...]
+    seen: int
+    unjoined: int
+
+
+def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
+    """Find the source line of each wait by thread and time.
+
+    A site belongs to the last wait of its thread that ended before the site was stamped. All waits of
+    the same outermost operator share the line, because one Python call made them.
+
+    Args:
+        trace: The trace.
+        rows: Rows of the calls that end the waits, shape ``(k,)``.
+        outer_rows: Row of the outermost operator around each, -1 = none, shape ``(k,)``.
+    """
+    of_wait = np.full(len(rows), -1, dtype=np.int64)
+    sites, origin = trace.sync_sites, trace.info.origin_unix_ns
+    if sites is None or not len(sites) or origin is None:
+        return Sites(of_wait, (), (), 0 if sites is None else len(sites), 0 if sites is None else len(sites))
+    stamped = sites["unix_ns"].to_numpy().astype(np.int64) - origin
+    threads = sites["tid"].to_numpy().astype(np.int64)
+    frames = sites["frames"].to_list()
+    thread_of_track = {track.index: _thread(track.tid) for track in trace.tracks if track.kind == "thread"}
+    wait_thread = np.array(
+        [thread_of_track.get(int(track), -1) for track in trace.ints("track")[rows]], dtype=np.int64
+    )
+    call = np.where(outer_rows >= 0, outer_rows, rows)
+    joined = 0
+    site_of_wait = np.full(len(rows), -1, dtype=np.int64)
+    for thread in np.unique(threads):
+        mine = np.flatnonzero(wait_thread == thread)
+        here = np.flatnonzero(threads == thread)
+        here = here[np.argsort(stamped[here], kind="stable")]
+        if not len(mine):
+            continue
+        mine = mine[np.argsort(trace.ends[rows[mine]], kind="stable")]
+        at = np.searchsorted(trace.ends[rows[mine]], stamped[here] + CLOCK_SLACK_NS, side="right") - 1
+        near = at >= 0
+        near[near] = stamped[here[near]] - trace.ends[call[mine[at[near]]]] <= MAX_LAG_NS
+        joined += int(near.sum())
+        # The first site of an operator wins: later ones of the same call repeat it.
+        for site, wait in zip(here[near][::-1].tolist(), mine[at[near]][::-1].tolist(), strict=True):
+            site_of_wait[wait] = site
+    # Share the line among the waits of one call.
+    site_of_call = {int(call[wait]): int(site_of_wait[wait]) for wait in np.flatnonzero(site_of_wait >= 0)}
+    labels: dict[tuple[str, str], int] = {}
+    for wait, row in enumerate(call.tolist()):
+        site = site_of_call.get(row)
+        if site is not None:
+            stack = [str(frame) for frame in (frames[site] or [])]
+            key = (_frames.site_label(stack), "\n".join(stack))
+            of_wait[wait] = labels.setdefault(key, len(labels))
+    return Sites(
+        of_wait,
+        tuple(label for label, _ in labels),
+        tuple(stack for _, stack in labels),
+        len(sites),
+        len(sites) - joined,
+    )
+
+
+def _thread(tid: int | str) -> int:
+    """Return a track's thread as a number; -2 (which no site has) where it is not one."""
+    try:
+        return int(tid)
+    except ValueError:
+        return -2

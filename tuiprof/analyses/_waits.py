@@ -1,0 +1,308 @@
+"""Finds the calls in which the host waits for the device.
+
+A *wait* is one stop of the host, however many calls it takes: ``aten::item`` copies a value to the host and
+then synchronises the stream, which is one wait of two calls.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses import _ancestry
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+#: What a call is by its name alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
+CALLS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (
+            "device sync",
+            r"^(cuda|hip|musa)DeviceSynchronize|^(cu|hip)CtxSynchronize|^aclrtSynchronizeDevice"
+            r"|^synchronize(Device)?$|^zeCommandQueueSynchronize|^nrt_.*wait$",
+        ),
+        (
+            "stream sync",
+            r"^(cuda|hip|musa|cu)StreamSynchronize|^aclrtSynchronizeStream|^synchronizeStream$"
+            r"|^zeCommandListHostSynchronize|^(ur|pi)QueueFinish",
+        ),
+        (
+            "event sync",
+            r"^(cuda|hip|musa|cu)EventSynchronize|^aclrtSynchronizeEvent|^synchronizeEvent$"
+            r"|^ze(Event|Fence)HostSynchronize|^(ur|pi)Events?Wait$",
+        ),
+        (
+            "blocking copy",
+            r"^(cuda|hip|musa)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|ToArray|FromArray|HtoD|DtoH|DtoD)?(_v\d+)?$"
+            r"|^hipMemcpyWithStream$|^cuMemcpy(2D|3D|HtoD|DtoH|DtoD)?(_v\d+)?(_ptds)?$|^aclrtMemcpy$",
+        ),
+        (
+            "allocator",
+            r"^(cuda|hip|musa)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree"
+            r"|HostRegister|HostUnregister|ExtMallocWithFlags)$"
+            r"|^cuMem(Alloc|AllocPitch|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v\d+)?$"
+            r"|^aclrt(Malloc|MallocHost|Free|FreeHost)$",
+        ),
+        # XLA: the host reads a buffer or waits for one; also a blocking execute or read of the Neuron runtime.
+        (
+            "device read",
+            r"(TransferFromDevice|TransferLiteralFromDevice|ToLiteralSync|BlockHostUntilReady|BlockUntilReady"
+            r"|block_until_ready|AwaitReady)$|^nrt_(execute|tensor_read)$",
+        ),
+    )
+)
+
+#: What the operator around a call says about why the host waits; the innermost that matches counts.
+OPERATORS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("item", r"^aten::(_local_scalar_dense|item|is_nonzero|equal)$"),
+        (
+            "size from device",
+            r"^aten::(nonzero|nonzero_numpy|argwhere|masked_select|unique|_unique|_unique2|unique_dim"
+            r"|unique_consecutive|repeat_interleave|bincount|histc|combinations)$",
+        ),
+        ("pin memory", r"^aten::(_pin_memory|pin_memory)$"),
+        ("collective wait", r"^(c10d|nccl|rccl|gloo|mpi|hccl|xccl)[:_]|^record_param_comms$"),
+    )
+)
+
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
+_TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> (Host|Pageable|Pinned)")
+
+COUNTED, BY_PROFILER, AT_EDGE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits in order of their end; arrays of shape ``(k,)``.
+
+    Attributes:
+        first: Row of the first call of each.
+        last: Row of the call whose return ends it.
+        copy: Row of the device copy it made; -1 = none.
+        starts: When the host began to wait, ns.
+        ends: When it went on, ns.
+        waited: Time inside the blocking calls, ns; at most ``ends - starts``.
+        kind: Index into ``kinds``.
+        kinds: Names of the kinds.
+        apart: ``COUNTED``, or why it is listed apart: ``BY_PROFILER``, ``AT_EDGE``.
+        ancestry: What encloses ``last``.
+    """
+
+    first: Ints
+    last: Ints
+    copy: Ints
+    starts: Ints
+    ends: Ints
+    waited: Ints
+    kind: Ints
+    kinds: tuple[str, ...]
+    apart: Ints
+    ancestry: _ancestry.Ancestry
+
+    def __len__(self) -> int:
+        """Return the number of waits, those apart included."""
+        return len(self.first)
+
+
+_KINDS = (
+    *dict.fromkeys(kind for kind, _ in (*OPERATORS, *CALLS)),
+    "copy to host",
+    "copy to device",
+)
+
+
+def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
+    """Find the calls that wait by their name alone.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
+    """
+    kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
+    for code, name in enumerate(trace.names):
+        word = next((word for word, pattern in CALLS if pattern.search(name)), None)
+        if word is not None:
+            kind_of_name[code] = _KINDS.index(word)
+    host = trace.is_category("runtime", "driver")
+    read = _KINDS.index("device read")
+    kind = kind_of_name[trace.name_codes] if len(trace.names) else np.empty(0, dtype=np.int64)
+    # XLA's host events are plain ranges, not calls of a device API.
+    plain = trace.is_category("other", "cpu_op", "annotation")
+    rows = np.flatnonzero((host & (kind >= 0)) | (plain & (kind == read)))
+    return rows.astype(np.int64), kind[rows]
+
+
+def find(trace: Trace, window: Window) -> Waits:
+    """Find every wait that overlaps a window.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    rows, kinds = calls_by_kind(trace)
+    copies, copy_work = _host_copies(trace)
+    own = np.isin(copies, rows)
+    blocked = copies[~own & _copy_blocked(trace, copies, copy_work)]
+    kinds = np.concatenate((kinds, np.full(len(blocked), _KINDS.index("blocking copy"), dtype=np.int64)))
+    rows = np.concatenate((rows, blocked))
+    order = np.argsort(rows)
+    rows, kinds = rows[order], kinds[order]
+    keep = _outermost(trace, rows) & _first_of_correlation(trace, rows)
+    rows, kinds = rows[keep], kinds[keep]
+
+    absorbed, first = _absorb_copies(trace, rows, kinds, copies)
+    waits_on = ~np.isin(rows, absorbed)
+    work_of_call = dict(zip(copies.tolist(), copy_work.tolist(), strict=True))
+    last, kinds, first = rows[waits_on], kinds[waits_on], first[waits_on]
+    copy = np.array([work_of_call.get(int(row), -1) for row in first], dtype=np.int64)
+    blocks = np.isin(first, rows)
+    starts = np.where(blocks, trace.starts[first], trace.starts[last])
+    ends = trace.ends[last]
+    waited = (
+        ends
+        - trace.starts[last]
+        + np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
+    )
+
+    low, high = trace.bounds(window)
+    keep = (starts < high) & (ends > low) if not window.whole else np.ones(len(last), dtype=bool)
+    order = np.flatnonzero(keep)
+    order = order[np.argsort(ends[order], kind="stable")]
+    first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
+    starts, ends, waited = starts[order], ends[order], waited[order]
+    ancestry = _ancestry.of(trace, last)
+    kinds = _refine(trace, kinds, copy, ancestry)
+    apart = _apart(trace, last, kinds, ancestry, (starts < low) | (ends > high))
+    return Waits(first, last, copy, starts, ends, waited, kinds, _KINDS, apart, ancestry)
+
+
+def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
+    """Return calls that launched one copy between host and device, and that copy, both as rows."""
+    work = trace.device_work[trace.is_category("memcpy")[trace.device_work]]
+    named = trace.named(_HOST_COPY.pattern)
+    work = work[named[work] & (trace.links.launch_of[work] >= 0)]
+    calls, position = np.unique(trace.links.launch_of[work], return_index=True)
+    alone = np.isin(calls, trace.links.launches[trace.links.work_count == 1])
+    return calls[alone].astype(np.int64), work[position[alone]]
+
+
+def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
+    """Return which asynchronous copies nevertheless held the host.
+
+    A copy from or to pageable memory did when it had begun on the device before the call returned: the host
+    stood until the stream came to it. Where the trace does not say what memory it was (ROCm), it did when
+    it had even ended by then. A copy of pinned memory never does.
+    """
+    pageable = trace.named("Pageable")[copies]
+    pinned = trace.named("Pinned")[copies]
+    reached = np.where(pageable, trace.starts[copies], trace.ends[copies])
+    result: Mask = ~pinned & (reached <= trace.ends[calls])
+    return result
+
+
+def _outermost(trace: Trace, rows: Ints) -> Mask:
+    """Return which calls do not lie inside another of them on their track."""
+    track = trace.ints("track")[rows]
+    keep = np.ones(len(rows), dtype=bool)
+    for one in np.unique(track):
+        mine = np.flatnonzero(track == one)
+        ends = trace.ends[rows[mine]]
+        reach = np.maximum.accumulate(ends)
+        keep[mine[1:]] = ends[1:] > reach[:-1]
+    return keep
+
+
+def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
+    """Return which calls are the first with their correlation.
+
+    MTIA records one synchronise twice: as the caller's call and, on a lane of the device, as the driver's.
+    """
+    correlation = trace.ints("correlation")[rows]
+    _, first = np.unique(correlation, return_index=True)
+    keep = correlation <= 0
+    keep[first] = True
+    return keep
+
+
+def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple[Ints, Ints]:
+    """Join a copy with the synchronise that the same operator makes right after it.
+
+    Returns:
+        Rows of waiting calls that are part of a later one, and for each of ``rows`` the first call of its wait.
+    """
+    first = rows.copy()
+    if not len(copies) or not len(rows):
+        return np.empty(0, dtype=np.int64), first
+    parent, track = trace.nesting.parent, trace.ints("track")
+    syncs = np.isin(
+        kinds, [_KINDS.index("stream sync"), _KINDS.index("event sync"), _KINDS.index("device sync")]
+    )
+    launches = trace.links.launches
+    for one in np.unique(track[rows[syncs]]):
+        on_track = launches[track[launches] == one]
+        mine = np.flatnonzero(syncs & (track[rows] == one))
+        position = np.searchsorted(on_track, rows[mine]) - 1
+        mine, position = mine[position >= 0], position[position >= 0]
+        before = on_track[position]
+        same_operator = (parent[before] == parent[rows[mine]]) & (parent[before] >= 0)
+        # Of several synchronises after one copy only the first belongs to it.
+        earliest = np.append(True, before[1:] != before[:-1])
+        joined = np.isin(before, copies) & same_operator & earliest
+        first[mine[joined]] = before[joined]
+    return first[first != rows], first
+
+
+def _refine(trace: Trace, kinds: Ints, copy: Ints, ancestry: _ancestry.Ancestry) -> Ints:
+    """Name a wait after the operator that made it, where there is one, else after the copy's direction."""
+    kinds = kinds.copy()
+    is_copy = copy >= 0
+    to_host = trace.named(_TO_HOST.pattern)[np.maximum(copy, 0)] if len(trace) else np.zeros(0, dtype=bool)
+    kinds[is_copy] = np.where(to_host[is_copy], _KINDS.index("copy to host"), _KINDS.index("copy to device"))
+    of_name = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
+    for code in np.unique(ancestry.operators[ancestry.operators >= 0]).tolist():
+        for kind, pattern in OPERATORS:
+            if pattern.search(trace.names[code]):
+                of_name[code] = _KINDS.index(kind)
+                break
+    allocator = kinds == _KINDS.index("allocator")
+    pin = _KINDS.index("pin memory")
+    # Outermost first, so that the innermost operator has the last word.
+    for level in range(ancestry.operators.shape[1] - 1, -1, -1):
+        named = of_name[ancestry.operators[:, level]]
+        better = (named >= 0) & (~allocator | (named == pin))
+        kinds[better] = named[better]
+    return kinds
+
+
+def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry, cut: Mask) -> Ints:
+    """Tell waits made by the profiler, or cut by the edge of the window, from those that count."""
+    apart = np.zeros(len(last), dtype=np.int64)
+    apart[cut] = AT_EDGE
+    apart[ancestry.by_profiler] = BY_PROFILER
+    bare = (
+        (kinds == _KINDS.index("device sync"))
+        & (ancestry.outer_row < 0)
+        & (ancestry.annotation < 0)
+        & (ancestry.frames[:, 0] < 0 if len(last) else True)
+    )
+    launches = trace.links.launches
+    if len(launches):
+        nothing_after = trace.ends[last] > trace.starts[launches[-1]]
+        nothing_before = trace.ends[last] <= trace.starts[launches[0]]
+        step = trace.steps.step_of[last]
+        in_step = step >= 0
+        # The profiler synchronises once when it stops, which may still fall into the last step. A synchronise
+        # that every step makes is the user's.
+        habit = len(np.unique(step[bare & in_step])) > 1
+        apart[bare & (nothing_after | nothing_before) & ~(in_step & habit)] = BY_PROFILER
+    return apart

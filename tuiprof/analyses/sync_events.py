@@ -1,0 +1,302 @@
+"""Which line made the host wait for the device, and what that cost."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tuiprof.analyses import Analysis, _wait_table, _waits
+from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses._wait_table import WaitTable
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import total, union
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_count, format_ns, format_share
+
+NAME, TITLE = "sync_events", "Syncs"
+
+#: From this share of the step to be won on, syncs are called bad; from the lower one on, worth a look.
+BAD_SHARE, WARN_SHARE = 0.05, 0.01
+
+_RULES = (
+    Rule(
+        "sync",
+        "A call in which the host stands until the device reaches a point: stream, device and event synchronise, "
+        "blocking copies, copies of pageable memory that had begun on the device before the call returned, "
+        "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals). A copy and the synchronise that the "
+        "same operator makes after it are one sync.",
+    ),
+    Rule(
+        "host wait",
+        "Time inside the blocking calls. Not all of it is lost: a wait while the device has work is free.",
+    ),
+    Rule(
+        "device starved",
+        "From when all work launched before the sync's end is done (not before the wait began) to the start of the "
+        "first work launched after it: the device is idle on all streams for want of the host. Each instant is "
+        "charged once, to the sync that began last. Syncs are ranked by it.",
+    ),
+    Rule(
+        "can win",
+        "Upper bound of what removing this sync alone can win: the smaller of its host wait and the device's idle time "
+        "until the next sync; 0 where it starves nobody.",
+    ),
+    Rule(
+        "verdict",
+        f"bad where removing syncs can win {format_share(BAD_SHARE)} of the step or more, a warning from "
+        f"{format_share(WARN_SHARE)}.",
+    ),
+    Rule(
+        "where",
+        "file:line = the line itself, from the framework's own sync warning; file function() from line N = the "
+        "function that begins at line N (a trace knows no more); else the innermost named range, else the operators.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Find the waits, their cost and their place.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    if not len(trace.host_calls) and not _waits.calls_by_kind(trace)[0].size:
+        return _unavailable(trace)
+    scope = Scope.of(trace, window)
+    table = _wait_table.build(trace, scope)
+    counted = table.counted
+    groups = _wait_table.group(table, scope)
+    word = device_word(trace)
+    figures = _figures(trace, scope, table, counted)
+    facts = tuple(_facts(scope, table, counted, figures))
+    notes = tuple(_notes(trace, scope, table))
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(trace, scope, groups, figures, word),
+        facts,
+        tuple(_tables(trace, scope, table, groups)),
+        _RULES,
+        notes,
+        window,
+    )
+
+
+def _unavailable(trace: Trace) -> Unavailable:
+    if not len(trace.device_work):
+        return Unavailable(
+            NAME,
+            "a CPU-only trace: nothing runs beside the host, so the host never waits for a device",
+            "look at `kernels` (operators by self time), `steps` and `data_loading` instead",
+        )
+    return Unavailable(
+        NAME,
+        "device work but no runtime calls were recorded, so the host's waits cannot be seen",
+        "record the CUDA, HIP or XPU runtime as well: ProfilerActivity.CPU together with the device's activity",
+    )
+
+
+def _figures(trace: Trace, scope: Scope, table: WaitTable, counted: pl.DataFrame) -> dict[str, float | None]:
+    """Return the headline figures, per step where there are steps, else in all."""
+    in_steps = counted.filter(pl.col("in_step")) if scope.step_count else counted
+    per = scope.step_count or 1
+    has_device = bool(trace.device_indices)
+    starved = float(in_steps["starved_ns"].sum())
+    if scope.step_count:
+        base = float(scope.step_time_ns)
+    else:
+        base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
+    # With several devices each can be starved for the whole step.
+    base *= max(len(trace.device_indices), 1) if scope.step_count else 1
+    return {
+        "count": len(in_steps) / per,
+        "waited": float(in_steps["waited_ns"].sum()) / per,
+        "starved": starved / per if has_device else None,
+        "can_win": float(in_steps["can_win_ns"].sum()) / per if has_device else None,
+        "share": min(starved / base, 1.0) if has_device and base else None,
+        "win_share": float(in_steps["can_win_ns"].sum()) / base if has_device and base else None,
+    }
+
+
+def _facts(
+    scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None]
+) -> list[Fact]:
+    stepped = bool(scope.step_count)
+    starts, ends = counted["start_ns"].to_numpy(), counted["end_ns"].to_numpy()
+    has_device = figures["starved"] is not None
+    return [
+        Fact("steps", "steps", scope.step_count, "count", "Whole steps in the window."),
+        Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
+        Fact(
+            "device_starved_ns_per_step",
+            "starved a step",
+            figures["starved"] if stepped else None,
+            "ns",
+            "Idle time of the device that a sync is the reason for.",
+        ),
+        Fact(
+            "starved_share", "starved", figures["share"], "share", "Device-starved time over the steps' time."
+        ),
+        Fact("host_wait_ns_per_step", "host waits a step", figures["waited"] if stepped else None, "ns"),
+        Fact("can_win_ns_per_step", "can win a step, at most", figures["can_win"] if stepped else None, "ns"),
+        Fact("syncs", "syncs in all", len(counted), "count"),
+        Fact(
+            "device_starved_ns",
+            "starved in all",
+            int(counted["starved_ns"].sum()) if has_device else None,
+            "ns",
+            "Every instant is charged to one sync only, so this is a sum and a union at once.",
+        ),
+        Fact(
+            "host_wait_ns", "host wait, sum", int(counted["waited_ns"].sum()), "ns", "Added over all threads."
+        ),
+        Fact(
+            "host_wait_union_ns",
+            "host wait, union",
+            total(*union(starts, ends)),
+            "ns",
+            "Time in which at least one thread waits.",
+        ),
+        Fact("lines_known", "syncs with their exact line", int((counted["found"] == "line").sum()), "count"),
+        Fact("sites_unjoined", "source lines that met no sync", table.sites.unjoined, "count"),
+        Fact("syncs_apart", "listed apart", len(table.waits) - len(counted), "count"),
+    ]
+
+
+def _verdict(
+    trace: Trace, scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str
+) -> Verdict:
+    count, waited, starved, share = (figures[k] or 0.0 for k in ("count", "waited", "starved", "share"))
+    a_step = " a step" if scope.step_count else ""
+    one = format_count(round(count, 2)) == "1"
+    hold = f"{plural(count, 'sync')}{a_step} {'holds' if one else 'hold'} the host {format_ns(waited)}"
+    if not len(groups) and figures["starved"] is None:
+        return Verdict(
+            "no synchronise calls; without device activity, copies that block cannot be told", "info"
+        )
+    if not len(groups):
+        return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
+    if figures["starved"] is None:
+        return Verdict(f"{hold}; without device activity in the trace their cost cannot be told", "info")
+    if not count:
+        outside = plural(float(groups["count"].sum()), "sync")
+        return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
+    if starved <= 0:
+        return Verdict(f"{hold}, but the {word} never runs dry: harmless", "good")
+    gain, win = figures["win_share"] or 0.0, figures["can_win"] or 0.0
+    level: Level = "bad" if gain >= BAD_SHARE else "warn" if gain >= WARN_SHARE else "good"
+    where = str(groups["where"][0])
+    through = str(groups["through"][0])
+    place = f"{where} ({through})" if through and through != where else where
+    first = f", most of it at {place}" if len(groups) > 1 else f": {place}"
+    starve = "starves" if one else "starve"
+    return Verdict(
+        f"{hold} and {starve} the {word} {format_ns(starved)} ({format_share(share)}){first}", level
+    )
+
+
+def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
+    notes = []
+    if not trace.device_indices:
+        notes.append(
+            "No device activity in this trace: starved time and what a sync waited for cannot be told."
+        )
+    if not trace.steps.numbers.size:
+        notes.append("No step markers: figures are for the whole window, not per step.")
+    if table.counted.is_empty():
+        return notes
+    if not (table.counted["found"].is_in(["line", "function"])).any():
+        notes.append("No Python frames and no sync warnings: places are named ranges or operators.")
+    if table.sites.unjoined:
+        notes.append(
+            f"{table.sites.unjoined} of {table.sites.seen} source lines the probe saw met no sync here."
+        )
+    return notes
+
+
+def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) -> list[Table]:
+    stepped = bool(scope.step_count)
+    cost = (
+        Column(
+            "starved_ns_per_step", "starved/step", "ns", "Device-starved time a step.", hidden=not stepped
+        ),
+        Column("waited_ns_per_step", "waited/step", "ns", "Host wait a step.", hidden=not stepped),
+        Column(
+            "can_win_ns_per_step", "can win ≤", "ns", "Upper bound of the gain a step.", hidden=not stepped
+        ),
+        Column("per_step", "n/step", "count", "Syncs a step.", hidden=not stepped),
+        Column("starved_ns", "starved", "ns", "Device-starved time in all.", hidden=stepped),
+        Column("waited_ns", "waited", "ns", "Host wait in all.", hidden=stepped),
+        Column("can_win_ns", "can win ≤", "ns", "Upper bound of the gain in all.", hidden=stepped),
+        Column("count", "n", "count", "Syncs in all.", hidden=stepped),
+    )
+    place = (
+        Column("kind", "kind", "text", "Why the host waits."),
+        Column("where", "where", "text", "Line, function, named range or operator."),
+        Column("through", "through", "text", "Operators, outermost first."),
+        Column("range", "range", "text", "Innermost named range.", hidden=True),
+        Column("calls", "calls", "text", "Calls of one sync.", hidden=True),
+        Column(
+            "found", "found by", "text", "What `where` is: line, function, range or operator.", hidden=True
+        ),
+        Column("stack", "stack", "text", "Python frames, innermost first, one a line.", hidden=True),
+    )
+    work = (
+        Column("waited_for", "waited for", "text", "Last device work that ended before it.", hidden=True),
+        Column("delayed", "delayed", "text", "First device work launched after it.", hidden=True),
+        Column("bytes", "bytes", "bytes", "Bytes its copies moved.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
+    each = (
+        Column("start_ns", "at", "ns", "When the host began to wait."),
+        Column("step", "step", "text"),
+        Column("starved_ns", "starved", "ns"),
+        Column("waited_ns", "waited", "ns"),
+        Column("can_win_ns", "can win ≤", "ns", hidden=True),
+        *place,
+        *work,
+    )
+    apart = table.frame.filter(pl.col("apart") != "")
+    calls = _wait_table.calls(trace, scope)
+    return [
+        Table("groups", "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"),
+        Table(
+            "syncs",
+            "Every sync",
+            each,
+            table.counted.sort("starved_ns", "waited_ns", descending=True),
+            empty="no syncs",
+        ),
+        Table(
+            "apart",
+            "Listed apart, not in any total",
+            (Column("apart", "why", "text"), *each),
+            apart,
+            empty="none",
+        ),
+        Table(
+            "calls",
+            "Calls that wait, by name",
+            (
+                Column("call", "call", "text"),
+                Column("count", "n", "count", "Calls in the window, those listed apart included."),
+                Column("total_ns", "total", "ns", "Summed length."),
+                Column("longest_ns", "longest", "ns"),
+            ),
+            calls,
+            empty="none",
+        ),
+    ]
+
+
+def _apart_note(apart: pl.DataFrame) -> str:
+    if apart.is_empty():
+        return ""
+    counts = apart.group_by("apart", "calls", maintain_order=True).len()
+    said = [f"{n} {why} ({calls})" for why, calls, n in counts.iter_rows()]
+    return "excluded: " + ", ".join(said)
+
+
+ANALYSIS = Analysis(
+    NAME, TITLE, "Which line made the host wait for the device, and what did that cost?", run, order=10
+)
