@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import psutil
 
 _PROC: Final = Path("/proc")  # Linux
 
@@ -71,6 +70,8 @@ def _start(pid: int) -> str | None:
         # The name (field 2) is in parentheses and may itself hold spaces and parentheses.
         fields = text[text.rfind(b")") + 2 :].split()
         return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+    import psutil
+
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else repr(process.create_time())
@@ -88,6 +89,8 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
+        import psutil
+
         return f"{os.uname().nodename}:{psutil.boot_time():.0f}"
 
 

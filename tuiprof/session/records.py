@@ -103,11 +103,13 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
         at: Monotonic ns.
         steps: Steps so far.
         ns: Time spent in the probe's hooks so far, ns.
+        flush_ns: CPU time of the probe's writing thread so far, ns; it runs beside the script.
     """
 
     at: int
     steps: int
     ns: int
+    flush_ns: int = 0
 
 
 class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):

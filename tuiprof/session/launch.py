@@ -1,0 +1,201 @@
+"""Starting a script under tuiprof, and waiting for its end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import tuiprof
+from tuiprof.errors import LaunchError, SessionError
+from tuiprof.session.command import choose_python, resolve
+from tuiprof.session.control import put_capture
+from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta
+from tuiprof.session.plan import Plan, Reply
+from tuiprof.session.process import boot_id
+from tuiprof.session.records import SCHEMA_VERSION
+from tuiprof.session.status import Status
+from tuiprof.session.store import Session, create, sessions_root
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+#: Put on the script's PYTHONPATH: loads the probe, and gives ``import tuiprof`` where it is not installed.
+INJECT: Final = _PACKAGE / "probe" / "inject"
+#: Three steps after ten of warm-up: past compilation, allocator growth and the first loader batches.
+DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=10)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to run and how.
+
+    Attributes:
+        argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
+        name: Name of the session; empty = the scenario, or the name of the script.
+        cwd: Where to run it; None = here.
+        python: ``--python`` (see :func:`tuiprof.session.command.choose_python`).
+        scenario: The scenario, if it is one.
+        env: Environment variables on top of this process's.
+        capture: Steps to profile from the start on; None = none.
+        root: Where to keep the session; None = :func:`sessions_root`'s choice.
+        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+    """
+
+    argv: tuple[str, ...]
+    name: str = ""
+    cwd: Path | None = None
+    python: str | os.PathLike[str] | None = None
+    scenario: Scenario | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    capture: CaptureRequest | None = DEFAULT_CAPTURE
+    root: Path | None = None
+    patience_s: tuple[float, float] = (10.0, 10.0)
+
+
+def parse_capture(
+    text: str, *, stack: bool = False, shapes: bool = False, memory: bool = False
+) -> CaptureRequest:
+    """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps after warm-up.
+
+    Args:
+        text: The option's value.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+
+    Raises:
+        LaunchError: It is neither.
+    """
+    steps, at, first = text.partition("@")
+    if not steps.isdecimal() or int(steps) < 1 or (at and not first.isdecimal()):
+        raise LaunchError(
+            f"--capture {text!r} is not N or N@STEP", "for example 5@20: 5 steps from step 20 on"
+        )
+    begin = int(first) if at else DEFAULT_CAPTURE.at
+    return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)
+
+
+def start(spec: LaunchSpec) -> Session:
+    """Start a script with a supervisor of its own, which outlives this process and its terminal.
+
+    Args:
+        spec: What to run.
+
+    Returns:
+        The session, once the script runs.
+
+    Raises:
+        LaunchError: The script cannot be started; the message says why and what was probably meant.
+        SessionError: The session directory cannot be written.
+    """
+    cwd = (spec.cwd or Path.cwd()).absolute()
+    if not cwd.is_dir():
+        raise LaunchError(f"there is no directory {cwd}")
+    env = {**os.environ, **spec.env}
+    python = choose_python(spec.python, env)
+    command = resolve(spec.argv, cwd, python, env)
+    session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
+    if spec.capture is not None:
+        put_capture(session, spec.capture)
+    _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s))
+    return session
+
+
+def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
+    """Return the environment of a script: the caller's, the session, and the probe on the module path.
+
+    Args:
+        env: The caller's environment.
+        session: The session.
+    """
+    old = env.get("PYTHONPATH")
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **env,
+        "TUIPROF_SESSION": str(session.path),
+        "PYTHONPATH": f"{INJECT}{os.pathsep}{old}" if old else str(INJECT),
+    }
+
+
+def wait(session: Session, timeout_s: float | None = None) -> Status:
+    """Wait for the end of a run.
+
+    Args:
+        session: The session.
+        timeout_s: Give up after so long; None = never.
+
+    Returns:
+        How it ended (``code`` is as a shell gives it), or how it stands when the time was up.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = 0.01
+    while True:
+        status = session.status()
+        if status.over or (deadline is not None and time.monotonic() >= deadline):
+            return status
+        time.sleep(pause_s)
+        pause_s = min(0.1, pause_s * 1.5)
+
+
+def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> SessionMeta:
+    return SessionMeta(
+        v=SCHEMA_VERSION,
+        name=spec.name or _name(spec),
+        argv=list(spec.argv),
+        cwd=str(cwd),
+        unix_ns=time.time_ns(),
+        mono_ns=time.monotonic_ns(),
+        boot=boot_id(),
+        host=platform.node(),
+        python=str(python) if command[0] == str(python) else "",
+        scenario=spec.scenario,
+        capture=spec.capture,
+        versions={"tuiprof": tuiprof.__version__, "tuiprof's python": platform.python_version()},
+    )
+
+
+def _name(spec: LaunchSpec) -> str:
+    if spec.scenario is not None:
+        return str(spec.scenario).replace(":", "-")
+    scripts = [Path(part).stem for part in spec.argv if part.endswith(".py")]
+    return scripts[0] if scripts else Path(spec.argv[0]).name
+
+
+def _supervise(session: Session, plan: Plan) -> None:
+    """Start the supervisor and wait until the script runs or cannot."""
+    # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
+    # -P: the working directory must not shadow modules; PYTHONPATH: tuiprof may run from a checkout.
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
+    env["PYTHONPATH"] = str(_PACKAGE.parent)
+    log = session.control / "supervisor.log"
+    try:
+        with open(log, "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tuiprof.session.supervisor", str(session.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=env,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise LaunchError(f"the supervisor could not be started: {error}") from error
+    # It forks: what started ends at once (and is reaped here), what it left behind answers through the pipe.
+    try:
+        answer, _ = process.communicate(msgspec.json.encode(plan))
+        reply = msgspec.json.decode(answer, type=Reply)
+    except (OSError, msgspec.DecodeError) as error:
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise LaunchError(
+            f"the supervisor died: {said[-1] if said else 'it said nothing'}", f"see {log}"
+        ) from error
+    if reply.error:
+        kind = SessionError if reply.of_session else LaunchError
+        raise kind(reply.error, reply.remedy)
