@@ -14,7 +14,7 @@ _WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
 
 
 def column_ranges(
-    starts: Floats, ends: Floats, values: Floats, low: float, high: float, columns: int
+    starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
 ) -> tuple[Floats, Floats]:
     """Return the least and greatest value in force within each column of a time axis.
 
@@ -22,29 +22,25 @@ def column_ranges(
     columns it covers, and of many short ones in a column none is lost.
 
     Args:
-        starts: Start of each value, ascending.
-        ends: Its end, ascending.
-        values: The values, shape ``(n,)`` like both.
-        low: Left edge of the axis, in the unit of the starts.
-        high: Right edge.
-        columns: Number of columns.
+        starts: Start of each value, ascending, shape ``(n,)``.
+        ends: Its end, ascending, same shape.
+        lows: The values, or their lower ends where each stands for several.
+        highs: The values, or their upper ends.
+        edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
 
     Returns:
         Two arrays of shape ``(columns,)``; NaN where no value is in force.
     """
+    columns = len(edges) - 1
     least, greatest = np.full(columns, np.nan), np.full(columns, np.nan)
-    if not len(values) or columns < 1 or high <= low:
-        return least, greatest
-    edges = np.linspace(low, high, columns + 1)
     first = np.searchsorted(ends, edges[:-1], side="right")
     last = np.searchsorted(starts, edges[1:], side="left")
     filled = np.flatnonzero(last > first)
     if len(filled):
         # reduceat reduces between consecutive bounds: every second result is the range asked for.
         bounds = np.column_stack((first[filled], last[filled])).ravel()
-        padded_min, padded_max = np.append(values, np.inf), np.append(values, -np.inf)
-        least[filled] = np.minimum.reduceat(padded_min, bounds)[::2]
-        greatest[filled] = np.maximum.reduceat(padded_max, bounds)[::2]
+        least[filled] = np.fmin.reduceat(np.append(lows, np.inf), bounds)[::2]
+        greatest[filled] = np.fmax.reduceat(np.append(highs, -np.inf), bounds)[::2]
     return least, greatest
 
 

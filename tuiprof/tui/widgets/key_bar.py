@@ -12,12 +12,16 @@ class KeyBar(Lines):
     """Keys that work at this moment, the screen's own first; a click does the same as the key.
 
     Where the line is too short the last ones are left out; ``?`` always stays.
+
+    Args:
+        words: Other labels for some bindings, by id.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
-    def __init__(self) -> None:
+    def __init__(self, words: dict[str, str] | None = None) -> None:
         super().__init__()
+        self._words = words or {}
         self._keys: list[tuple[str, str, str, str]] = []
         self._places: list[tuple[int, int, str, str]] = []
 
@@ -30,7 +34,12 @@ class KeyBar(Lines):
         """Take up the keys that work now."""
         if self.is_attached and self.screen.is_active:
             self._keys = [
-                (self.app.get_key_display(binding), binding.description, key, tooltip)
+                (
+                    self.app.get_key_display(binding),
+                    self._words.get(binding.id or "", binding.description),
+                    key,
+                    tooltip,
+                )
                 for key, (_node, binding, enabled, tooltip) in self.screen.active_bindings.items()
                 if binding.show and enabled
             ]

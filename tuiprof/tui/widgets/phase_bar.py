@@ -20,7 +20,7 @@ class Phase:
 
     Attributes:
         name: As the script or the probe calls it; untrusted.
-        dur_ns: Median host time per step.
+        dur_ns: Mean host time per step; means, because they add up.
         role: Colour role; the name beside it carries the meaning.
     """
 
@@ -30,40 +30,40 @@ class Phase:
 
 
 class PhaseBar(Lines):
-    """Phases of the median step, as one line each where there is room, else in one line together.
+    """Phases of the mean step, all in one line or in one line each.
 
-    Attributes:
+    Args:
         tall: One line a phase, with its share.
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+    def __init__(self, *, id: str | None = None, tall: bool = False) -> None:  # noqa: A002
         super().__init__(id=id)
-        self.tall = False
+        self.tall = tall
         self._phases: list[Phase] = []
         self._step_ns = 0.0
         self._why_empty = ""
 
-    def show(self, phases: list[tuple[str, float]], step_ns: float, why_empty: str) -> None:
+    def show(self, means: dict[str, float], why_empty: str) -> None:
         """Show new figures.
 
         Args:
-            phases: Name and median host time per step in ns, in the order in which they run.
-            step_ns: Median time of the whole step, ns.
+            means: Mean host time per step of each phase in ns, in the order in which they run; ``"other"`` is
+                what no phase covers.
             why_empty: What to say when there are no phases.
         """
-        shown = phases if len(phases) <= _MOST else phases[: _MOST - 1]
-        rest = sum(dur for _, dur in phases[len(shown) :])
         before = len(self._phases)
+        named = [(name, dur) for name, dur in means.items() if name != "other"]
+        shown = named if len(named) <= _MOST else named[: _MOST - 1]
+        self._step_ns = sum(means.values())
         self._phases = [
             Phase(plain(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)
         ]
-        if rest:
-            self._phases.append(Phase(f"{len(phases) - len(shown)} more", rest, "dim"))
-        # What no phase covers is part of the step too; where phases overlap there is nothing left over.
-        other = step_ns - sum(dur for _, dur in phases)
-        if phases and other > 0.01 * step_ns:
-            self._phases.append(Phase("other", other, "dim"))
-        self._step_ns, self._why_empty = step_ns, why_empty
+        if len(shown) < len(named):
+            rest = sum(dur for _, dur in named[len(shown) :])
+            self._phases.append(Phase(f"{len(named) - len(shown)} more", rest, "dim"))
+        if means.get("other", 0.0) > 0.005 * self._step_ns:
+            self._phases.append(Phase("other", means["other"], "dim"))
+        self._why_empty = why_empty
         if len(self._phases) != before:
             self.refresh(layout=True)
         self.redraw()

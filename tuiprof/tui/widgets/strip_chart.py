@@ -36,19 +36,22 @@ class ChartData:
     """What the chart shows.
 
     Attributes:
-        ends_s: End of each step in seconds, ascending, shape ``(n,)``.
-        dur_ms: What each took, same shape.
+        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
+        ends_s: Its end, same shape, as are the next two.
+        low_ms: What it took; of a bucket of steps the shortest.
+        high_ms: The same; of a bucket of steps the longest.
         now_s: Right edge of the axis, on the same clock.
         window_s: Width of the axis.
         median_ms: Drawn as a dotted line; None = not yet known.
         marks: Outliers, the most telling first.
         captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
         live: The right edge is the present (it is then called "now").
-        zero_s: What the clock shows at the start of the run; the axis of a replay counts from here.
     """
 
+    starts_s: Floats = field(default_factory=lambda: _EMPTY)
     ends_s: Floats = field(default_factory=lambda: _EMPTY)
-    dur_ms: Floats = field(default_factory=lambda: _EMPTY)
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)
     now_s: float = 0.0
     window_s: float = 60.0
     median_ms: float | None = None
@@ -102,8 +105,13 @@ class StripChart(Lines):
         cell_s = data.window_s / plot_width
         right = np.ceil(data.now_s / cell_s) * cell_s if data.live else data.now_s
         left = right - data.window_s
-        starts = data.ends_s - data.dur_ms / 1e3
-        least, greatest = column_ranges(starts, data.ends_s, data.dur_ms, left, right, 2 * plot_width)
+        least, greatest = column_ranges(
+            data.starts_s,
+            data.ends_s,
+            data.low_ms,
+            data.high_ms,
+            np.linspace(left, right, 2 * plot_width + 1),
+        )
         low, high = self._axis(least, greatest, data.median_ms)
         plot = trace_line(least, greatest, low, high, plot_height)
         rows = [[(text, "line")] for text in plot]

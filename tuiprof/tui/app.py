@@ -1,0 +1,211 @@
+"""The application: opens the screen it was asked for, and keeps keys, theme and palette."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+from tuiprof.errors import TuiprofError
+from tuiprof.tui import themes
+from tuiprof.tui.keys import key, load_settings
+from tuiprof.tui.safe import plain
+from tuiprof.tui.start import Start
+
+
+class TuiprofApp(App[int], inherit_bindings=False):
+    """The dashboard.
+
+    Args:
+        start: What to show first.
+
+    Attributes:
+        start: The same.
+        farewell: Printed once the terminal is the user's again, for example how to come back to a run.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "tuiprof"
+    # A set literal would be mutable shared state; Textual wants exactly this shape.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key(
+            "question_mark,f1",
+            "help",
+            "help",
+            "Keys and words of this screen",
+            id="app.help",
+            group="Everywhere",
+            display="?",
+        ),
+        key(
+            "ctrl+p",
+            "command_palette",
+            "commands",
+            "Search every command, scenario, session and trace",
+            id="app.palette",
+            group="Everywhere",
+            show=False,
+        ),
+        key(
+            "ctrl+q,ctrl+c",
+            "leave_all",
+            "quit",
+            "Close tuiprof; what runs goes on",
+            id="app.quit",
+            group="Everywhere",
+            show=False,
+            priority=True,
+        ),
+    ]
+
+    def __init__(self, start: Start) -> None:
+        super().__init__()
+        self.start = start
+        self.farewell = ""
+        self.settings = load_settings()
+        for theme in (themes.DARK, themes.LIGHT):
+            self.register_theme(theme)
+        self._problems = list(self.settings.problems)
+        wanted = self.settings.theme
+        if wanted and wanted not in self.available_themes:
+            self._problems.append(
+                f"no theme {wanted!r}; there are {', '.join(sorted(self.available_themes))}"
+            )
+            wanted = ""
+        self.theme = wanted or themes.DARK.name
+        if self.settings.keys:
+            self.set_keymap(self.settings.keys)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Return what the style sheets need beyond what every theme has."""
+        return dict(themes.DEFAULTS)
+
+    def get_default_screen(self) -> Screen[object]:
+        """Return the first screen."""
+        start = self.start
+        if start.view == "library" or start.path is None:
+            from tuiprof.tui.screens.library import LibraryScreen
+
+            return LibraryScreen()
+        if start.view == "trace":
+            from tuiprof.tui.screens.trace import TraceScreen
+
+            return TraceScreen(start.path)
+        from tuiprof.session.store import Session
+        from tuiprof.tui.screens.live import LiveScreen
+
+        return LiveScreen(Session(start.path), replay_speed=start.speed if start.view == "replay" else None)
+
+    def on_mount(self) -> None:
+        """Tell what of the configuration could not be used."""
+        self._problems.extend(self._unknown_keys())
+        for problem in self._problems:
+            self.notify(plain(problem), title="configuration", severity="warning", timeout=12, markup=False)
+
+    def _unknown_keys(self) -> list[str]:
+        """Return a sentence for each configured id that no binding has; only asked when there are any."""
+        if not self.settings.keys:
+            return []
+        from tuiprof.tui.screens.help import all_binding_ids
+
+        known = all_binding_ids()
+        return [
+            f"[keys]: no binding {name!r}; the help (?) names them"
+            for name in self.settings.keys
+            if name not in known
+        ]
+
+    def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
+        """Say which keys of the configuration collide."""
+        ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
+        text = f"[keys] takes the key of: {plain(ids)}"
+        if text not in self._problems:
+            self._problems.append(text)
+            self.notify(text, title="configuration", severity="warning", markup=False)
+
+    # -- where to go -------------------------------------------------------------------------------------
+
+    def open_session(self, path: Path, *, replay_speed: float | None = None) -> None:
+        """Show a session.
+
+        Args:
+            path: Its directory.
+            replay_speed: Replay it at this speed; None = live, or as it ended.
+        """
+        from tuiprof.session.store import Session
+        from tuiprof.tui.screens.live import LiveScreen
+
+        with self.telling_errors():
+            self.push_screen(LiveScreen(Session(path), replay_speed=replay_speed))
+
+    def open_trace(self, path: Path) -> None:
+        """Show a trace.
+
+        Args:
+            path: The file.
+        """
+        from tuiprof.tui.screens.trace import TraceScreen
+
+        with self.telling_errors():
+            self.push_screen(TraceScreen(path))
+
+    @contextlib.contextmanager
+    def telling_errors(self):  # type: ignore[no-untyped-def]
+        """Turn an error that a user can meet into a notification."""
+        try:
+            yield
+        except TuiprofError as error:
+            self.notify(
+                plain(str(error)), title="that did not work", severity="error", timeout=10, markup=False
+            )
+
+    def leave(self, code: int = 0) -> None:
+        """Close the screen in front; the last one closes the dashboard.
+
+        Args:
+            code: Exit status when it was the last one.
+        """
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        else:
+            self.exit(code)
+
+    def action_help(self) -> None:
+        """Show the keys of this screen."""
+        from tuiprof.tui.screens.help import HelpScreen
+
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(self.screen))
+
+    def action_leave_all(self) -> None:
+        """Close the dashboard."""
+        self.exit(0)
+
+
+def run_app(start: Start) -> int:
+    """Open the dashboard and return when the user leaves it.
+
+    Args:
+        start: What to show first.
+
+    Returns:
+        The exit status: that of the script where this command launched it and it is over, else 0.
+
+    Raises:
+        TuiprofError: What was asked for cannot be shown.
+    """
+    if start.path is not None and start.view in ("live", "replay"):
+        from tuiprof.session.store import Session
+
+        Session(start.path)  # a session that cannot be read is said on a clean terminal
+    app = TuiprofApp(start)
+    code = app.run()
+    if app.farewell:
+        sys.stderr.write(app.farewell + "\n")
+    return app.return_code or code or 0

@@ -1,0 +1,304 @@
+"""From the fold of a session to what the live screen draws: pure functions, no widget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.session.fold import DeviceHistory, Fold
+from tuiprof.session.stats import StepStats
+from tuiprof.session.store import SessionMeta
+from tuiprof.session.writer_state import StepSeries, WriterState
+from tuiprof.telemetry.figures import headline
+from tuiprof.tui import glyphs
+from tuiprof.tui.widgets.device_panel import DeviceView
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+from tuiprof.tui.widgets.strip_chart import ChartData, Mark
+
+#: Widths of the time axis, seconds; None = the whole run.
+WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
+#: So many outliers get a label.
+_MOST_MARKS = 4
+#: Above this many steps in view the whole run is drawn from its overview instead of step by step.
+_MOST_STEPS = 50_000
+#: Readings handed to a panel: no terminal is wider.
+_HISTORY = 240
+#: Waiting for data is worth a word from this share of the step on.
+_DATA_SHARE = 0.15
+#: A busy device keeps its utilisation above this.
+_IDLE_UTIL = 0.60
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The part of a run that is in view.
+
+    Attributes:
+        now_ns: Session time at the right edge.
+        window_s: Width of the axis; None = from the beginning.
+        live: The right edge is the present.
+    """
+
+    now_ns: int
+    window_s: float | None
+    live: bool
+
+    @property
+    def span_s(self) -> float:
+        """Width of the axis in seconds."""
+        return self.window_s if self.window_s is not None else max(self.now_ns / 1e9, 1.0)
+
+    @property
+    def said(self) -> str:
+        """The window in words."""
+        return "whole run" if self.window_s is None else f"last {format_ns(self.window_s * 1e9)}"
+
+    def rows(self, steps: StepSeries) -> slice:
+        """Return the kept steps in view.
+
+        Args:
+            steps: Steps of one rank.
+        """
+        return steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
+
+
+def stats_in_view(steps: StepSeries, view: View) -> StepStats:
+    """Return the statistics of the steps in view; of the last ones where none is.
+
+    Args:
+        steps: Steps of one rank.
+        view: What is in view.
+    """
+    if view.window_s is None:
+        return steps.whole_run()
+    stats = steps.stats(view.rows(steps))
+    return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - 50), None))
+
+
+def chart_data(steps: StepSeries, stats: StepStats, view: View) -> ChartData:
+    """Return the strip chart of one rank.
+
+    Args:
+        steps: Its steps.
+        stats: Statistics of the steps in view.
+        view: What is in view.
+    """
+    if view.window_s is None and len(steps) > _MOST_STEPS:
+        overview = steps.overview
+        ends = overview.t_end_ns / 1e9
+        return ChartData(
+            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1]),
+            ends_s=ends,
+            low_ms=overview.minimum / 1e6,
+            high_ms=overview.maximum / 1e6,
+            now_s=view.now_ns / 1e9,
+            window_s=view.span_s,
+            median_ms=_known(stats.median_ns / 1e6),
+            marks=_longest(steps),
+            live=view.live,
+        )
+    rows = view.rows(steps)
+    ends = steps.rows["t_ns"][rows] / 1e9
+    dur_ms = steps.rows["dur_ns"][rows] / 1e6
+    captured = steps.rows["captured"][rows]
+    numbers = steps.rows["n"][rows]
+    slow = np.flatnonzero((dur_ms * 1e6 > stats.outlier_above_ns) & ~captured)
+    slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
+    marks = tuple(
+        Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
+        for i in slowest
+    )
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], captured.astype(np.int8), [0]))))
+    spans = tuple(
+        (float(ends[first] - dur_ms[first] / 1e3), float(ends[last - 1]))
+        for first, last in zip(edges[::2], edges[1::2], strict=True)
+    )
+    return ChartData(
+        starts_s=ends - dur_ms / 1e3,
+        ends_s=ends,
+        low_ms=dur_ms,
+        high_ms=dur_ms,
+        now_s=view.now_ns / 1e9,
+        window_s=view.span_s,
+        median_ms=_known(stats.median_ns / 1e6),
+        marks=marks,
+        captured_s=spans,
+        live=view.live,
+    )
+
+
+def _longest(steps: StepSeries) -> tuple[Mark, ...]:
+    """Return the mark of the longest step of the run."""
+    if steps.longest is None:
+        return ()
+    number, t_ns, dur_ns = steps.longest
+    return (Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}"),)
+
+
+def _known(value: float) -> float | None:
+    """Return None for NaN."""
+    return None if value != value else value
+
+
+def stats_row(
+    stats: StepStats, view: View, width: int, *, batch: float | None, baseline: tuple[str, float] | None
+) -> list[Row]:
+    """Return the line above the chart, in two lines where it is narrow.
+
+    Args:
+        stats: Statistics of the steps in view.
+        view: What is in view.
+        width: Cells.
+        batch: Samples a step, where the script tells; None = unknown.
+        baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
+    """
+    if not stats.count:
+        return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
+    outliers: Row = []
+    left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
+    parts: list[Row] = [
+        [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
+        [("jitter ", "dim"), (format_share(stats.jitter), "text")],
+        [(f"{stats.rate_hz:.3g}", "text"), (" steps/s", "dim")],
+    ]
+    if batch:
+        parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
+    right: Row = [(f"{view.said} ", "dim")]
+    if baseline is not None:
+        name, median_ns = baseline
+        change = stats.median_ns / median_ns - 1
+        word = "slower" if change > 0 else "faster"
+        same = abs(change) < 0.005
+        text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
+        role = "text" if same else "warn" if change > 0 else "good"
+        right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
+    whole = _dotted([left, *parts, *([outliers] if outliers else [])])
+    if row_width(whole) + row_width(right) + 2 <= width:
+        return [spread(whole, right, width)]
+    if width >= 60:
+        return [spread(_dotted([left, *parts[:2]]), right, width), _indented(parts[2:], width)]
+    return [fit(_dotted([left, *parts]), width)]
+
+
+def _dotted(parts: list[Row]) -> Row:
+    out: Row = []
+    for part in parts:
+        out.extend([(glyphs.DOT, "rule"), *part] if out else part)
+    return out
+
+
+def _indented(parts: list[Row], width: int) -> Row:
+    return fit([(" " * 11, "text"), *_dotted(parts)], width)
+
+
+def device_views(fold: Fold, meta: SessionMeta, rank: WriterState | None) -> list[DeviceView]:
+    """Return the devices of a session as they stand.
+
+    Args:
+        fold: The state.
+        meta: The session's metadata, which names the devices.
+        rank: The rank shown, for the framework's own memory figures.
+    """
+    known = {device.key: device for device in meta.devices}
+    keys = [*known, *(key for key in fold.devices if key not in known)]
+    views = []
+    for key in keys:
+        device, history = known.get(key), fold.devices.get(key)
+        if history is None:
+            continue
+        kind = device.kind if device else key.rstrip("0123456789")
+        memory = device.memory_bytes if device else None
+        views.append(
+            DeviceView(
+                key=key,
+                kind=kind,
+                name=device.name if device else "",
+                memory_bytes=memory or int(history.last.get("mem_total_bytes", 0)) or None,
+                details=device.details if device else {},
+                latest=history.last,
+                words=history.text,
+                history=_histories(history, kind),
+                allocator=_allocator(key, rank),
+            )
+        )
+    # The accelerators come first: they are what is being fed.
+    return sorted(views, key=lambda view: view.kind == "host")
+
+
+def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
+    """Return the last readings of the figures that are drawn as history."""
+    return {
+        name: history.figure(name)[-_HISTORY:].tolist()
+        for name in headline(kind, history.last)
+        if name not in ("loaders", "loaders_idle", "errors")
+    }
+
+
+def _allocator(key: str, rank: WriterState | None) -> tuple[int, int, int] | None:
+    """Return the framework's own memory figures of a device."""
+    number = "".join(char for char in key if char.isdigit())
+    series = rank.memory.get(int(number)) if rank is not None and number else None
+    if series is None or series.last is None or key == "host":
+        return None
+    return series.last.alloc, series.last.reserved, series.last.peak
+
+
+def phases(steps: StepSeries, view: View) -> tuple[dict[str, float], float]:
+    """Return mean host time of each phase in view and of the whole step, ns.
+
+    Args:
+        steps: Steps of one rank.
+        view: What is in view.
+    """
+    rows = view.rows(steps)
+    if rows.start >= rows.stop:
+        rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
+    means = steps.phase_means(rows)
+    return means, sum(means.values())
+
+
+def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list[DeviceView]) -> Row:
+    """Return the one thing most worth saying about the run so far, from live figures alone.
+
+    Args:
+        fold: The state.
+        stats: Statistics of the steps in view.
+        means: Mean host time of each phase in view, ns.
+        devices: The devices.
+    """
+    for device in devices:
+        word = device.words.get("throttle", "")
+        if word and word not in ("none", "idle"):
+            return _flag(f"{device.label} holds its clocks back: {word}", "warn")
+    total = sum(means.values())
+    for name in ("data", "load", "dataloader"):
+        if total and means.get(name, 0) / total >= _DATA_SHARE:
+            share = format_share(means[name] / total)
+            return _flag(
+                f"{share} of a step waits for data ({format_ns(means[name])}): more loader workers, or less "
+                "work a sample",
+                "warn",
+            )
+    for device in devices:
+        recent = [value for value in device.history.get("util", ())[-20:] if value == value]
+        if device.kind != "host" and stats.count >= 20 and len(recent) >= 10:
+            busy = float(np.median(recent))
+            if busy < _IDLE_UTIL:
+                return _flag(
+                    f"{device.label} works {format_share(busy)} of the time — capture to see what it waits for",
+                    "warn",
+                )
+    if stats.count >= 20 and stats.jitter > 0.10:
+        return _flag(f"step times vary: jitter {format_share(stats.jitter)} of the median", "warn")
+    for note in reversed(fold.notes):
+        if note.level in ("warn", "bad"):
+            return _flag(note.text, note.level)
+    return []
+
+
+def _flag(text: str, role: str) -> Row:
+    from tuiprof.tui.safe import plain
+
+    return [(f" {glyphs.FLAG} ", role), (plain(text), "text")]

@@ -1,0 +1,189 @@
+"""The sentences of the live screen: how the run stands, what is missing and what to do about it."""
+
+from __future__ import annotations
+
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.session.fold import CaptureState, Fold
+from tuiprof.session.status import Status
+from tuiprof.session.store import Session
+from tuiprof.session.writer_state import WriterState
+from tuiprof.tui import glyphs
+from tuiprof.tui.safe import plain
+from tuiprof.tui.widgets.lines import Row, fit, row_width
+
+_STATES = {
+    "running": (glyphs.RUNNING, "good"),
+    "finished": (glyphs.DONE, "good"),
+    "failed": (glyphs.FAILED, "bad"),
+    "stopped": (glyphs.STOPPED, "warn"),
+    "interrupted": (glyphs.INTERRUPTED, "warn"),
+}
+
+
+def clock(seconds: float) -> str:
+    """Return a length of time as ``00:01:12``.
+
+    Args:
+        seconds: It.
+    """
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours:02d}:{minute:02d}:{second:02d}"
+
+
+def name_row(session: Session) -> Row:
+    """Return what runs: ``metrics ▸ naive · paper``, or the script.
+
+    Args:
+        session: The session.
+    """
+    scenario = session.meta.scenario
+    if scenario is None:
+        return [(plain(session.title), "title")]
+    row: Row = [(plain(scenario.name), "title")]
+    if scenario.variant:
+        row.extend([(f" {glyphs.INTO} ", "dim"), (plain(scenario.variant), "title")])
+    if scenario.preset:
+        row.append((f"{glyphs.DOT}{plain(scenario.preset)}", "dim"))
+    return row
+
+
+def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, detail: str) -> Row:
+    """Return how it stands: ``● running 00:01:12 · step 214 · rank 0/1``.
+
+    Args:
+        status: State of the session.
+        now_ns: Session time shown.
+        rank: The rank shown.
+        ranks: How many there are.
+        detail: Said in front, for example that the view is paused; may be empty.
+    """
+    glyph, role = _STATES[status.state]
+    row: Row = [(f"{glyph} ", role), (str(status), role), (f" {clock(now_ns / 1e9)}", "text")]
+    if detail:
+        row = [(detail, "accent"), (glyphs.DOT, "rule"), *row]
+    if rank is not None and rank.steps.last_n is not None:
+        row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
+    if rank is not None and rank.rank is not None and ranks > 1:
+        world = rank.head.world if rank.head and rank.head.world else ranks
+        row.append((f"{glyphs.DOT}rank {rank.rank}/{world}", "text"))
+    return row
+
+
+def machine_row(session: Session, rank: WriterState | None) -> Row:
+    """Return where it runs: ``H200 · torch 2.11 · overhead 0.1 %``.
+
+    Args:
+        session: The session.
+        rank: The rank shown.
+    """
+    names: dict[str, int] = {}
+    for device in session.meta.devices:
+        if device.kind != "host":
+            names[device.name] = names.get(device.name, 0) + 1
+    words = [plain(name) + (f" ×{count}" if count > 1 else "") for name, count in names.items()]
+    if not words and session.meta.devices:
+        words = ["CPU"]
+    if rank is not None and rank.head is not None:
+        words.extend(
+            f"{plain(name)} {plain(version.partition('+')[0])}"
+            for name, version in list(rank.head.versions.items())[:2]
+        )
+    if rank is not None and (share := rank.cost_share) is not None:
+        words.append(f"overhead {format_share(share)}")
+    return [(glyphs.DOT.join(words), "dim")]
+
+
+def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
+    """Return the first line of the screen: what runs, how it stands, where; the last goes first when narrow.
+
+    Args:
+        brand: Name of the program; left out when narrow.
+        parts: What runs, how it stands, where.
+        width: Cells.
+    """
+    name, state, machine = parts
+    left: Row = [(f" {brand}  ", "accent"), *name]
+    if row_width(left) + row_width(state) + 3 > width:
+        left = [(" ", "text"), *name]
+    room = width - row_width(left) - row_width(state)
+    if room < 3:
+        return fit([*left, ("  ", "text"), *state], width)
+    spare = room - row_width(machine) - 1
+    if spare < 6:
+        return [*left, (" " * (room - 1), "text"), *state]
+    gap = spare // 2
+    return [*left, (" " * gap, "text"), *state, (" " * (spare - gap), "text"), *machine]
+
+
+def no_step_lines(session: Session, status: Status, fold: Fold, errors: list[str]) -> list[str]:
+    """Return why there is no step time to draw, and what to do.
+
+    Args:
+        session: The session.
+        status: How it stands.
+        fold: Its state.
+        errors: Last lines of its standard error.
+    """
+    if status.over:
+        lines = [f"the run is over ({status}) and marked no step", *errors]
+        return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
+    if not fold.ranks:
+        if status.detail == "starting" or not session.stdout.exists():
+            return ["starting …"]
+        return [
+            "no step yet: no Python process of this run has reported",
+            "the script may still be importing, or it is not Python",
+        ]
+    return ["no step yet", *_HOW_TO_MARK]
+
+
+_HOW_TO_MARK = [
+    "steps are found by themselves: optimizer.step() in torch, mark_step in torch_xla, step annotations in JAX",
+    "to mark them by hand: `import tuiprof`, and `tuiprof.step()` at the end of each step",
+]
+
+
+def capture_row(capture: CaptureState) -> Row:
+    """Return how the newest capture stands.
+
+    Args:
+        capture: It.
+    """
+    first, last = capture.first, capture.last
+    steps = f"steps {first}–{last}" if first is not None and last is not None else "the next steps"
+    if capture.state == "written":
+        return [
+            (f" {glyphs.FLAG} ", "good"),
+            ("trace ready", "good"),
+            (f" — press enter to open it ({steps})", "text"),
+        ]
+    if capture.state == "failed":
+        return [
+            (f" {glyphs.FLAG} ", "bad"),
+            (f"capture failed: {plain(capture.why) or 'no reason given'}", "text"),
+        ]
+    if capture.state == "started":
+        return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]
+    return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
+
+
+def over_row(status: Status, errors: list[str], now_ns: int) -> Row:
+    """Return how the run ended, with the last thing it said on standard error.
+
+    Args:
+        status: How it stands.
+        errors: Last lines of its standard error.
+        now_ns: How long it ran.
+    """
+    glyph, role = _STATES[status.state]
+    said = {
+        "finished": f"finished after {format_ns(now_ns)}",
+        "failed": f"{status} after {format_ns(now_ns)}",
+        "stopped": f"stopped after {format_ns(now_ns)}",
+        "interrupted": f"{status}: what was recorded until then is all here",
+    }.get(status.state, str(status))
+    row: Row = [(f" {glyph} ", role), (said, "text")]
+    if status.state == "failed" and errors:
+        row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
+    return row

@@ -1,0 +1,202 @@
+"""A list to choose from: headings, items, one cursor. Drawn line by line, scrolled by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.message import Message
+
+from tuiprof.tui import glyphs
+from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+
+#: Draws the line of a choice for a width, for those whose parts are placed by it.
+LineOf = Callable[[int], Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One line of the list.
+
+    Attributes:
+        key: What it stands for; empty = a heading or a remark, which the cursor passes over.
+        line: What to draw, or a function of the width that tells.
+        indent: Cells in front of it that hold the cursor mark.
+    """
+
+    key: str
+    line: Row | LineOf
+    indent: int = 2
+
+    def draw(self, width: int) -> Row:
+        """Return the line.
+
+        Args:
+            width: Cells.
+        """
+        return self.line(width) if callable(self.line) else self.line
+
+
+class Choices(Lines, can_focus=True):
+    """The list.
+
+    Attributes:
+        title: Said when the list is empty.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("up,k", "move(-1)", "up", "One up", id="list.up", group="List", show=False),
+        key("down,j", "move(1)", "down", "One down", id="list.down", group="List", show=False),
+        key("pageup", "move(-10)", "page up", "Ten up", id="list.page_up", group="List", show=False),
+        key("pagedown", "move(10)", "page down", "Ten down", id="list.page_down", group="List", show=False),
+        key("home,g", "edge(0)", "first", "To the first", id="list.first", group="List", show=False),
+        key("end,G", "edge(1)", "last", "To the last", id="list.last", group="List", show=False),
+        key("enter", "choose", "open", "Open what is under the cursor", id="list.open", group="List"),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another choice.
+
+        Attributes:
+            choices: The list.
+            key: What the cursor is on; empty = nothing.
+        """
+
+        def __init__(self, choices: Choices, key: str) -> None:
+            super().__init__()
+            self.choices = choices
+            self.key = key
+
+        @property
+        def control(self) -> Choices:
+            """The list, for ``@on`` with a selector."""
+            return self.choices
+
+    class Chosen(Moved):
+        """The choice under the cursor was opened."""
+
+    def __init__(self, *, id: str | None = None, empty: str = "") -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._choices: list[Choice] = []
+        self._cursor = -1
+        self._top = 0
+        self._empty = empty
+
+    def show(self, choices: list[Choice]) -> None:
+        """Show these; the cursor stays on what it was on, if that is still there.
+
+        Args:
+            choices: Lines from top to bottom.
+        """
+        before = self.current
+        self._choices = choices
+        keys = [choice.key for choice in choices]
+        if before and before in keys:
+            self._cursor = keys.index(before)
+        else:
+            self._cursor = min(max(self._cursor, 0), len(keys) - 1)
+            if not 0 <= self._cursor < len(keys) or not keys[self._cursor]:
+                self._cursor = next((index for index, key in enumerate(keys) if key), -1)
+        if self.current != before:
+            self.post_message(self.Moved(self, self.current))
+        self.redraw()
+
+    @property
+    def current(self) -> str:
+        """Key of the choice under the cursor; empty = none."""
+        return self._choices[self._cursor].key if 0 <= self._cursor < len(self._choices) else ""
+
+    def move_to(self, key: str) -> None:
+        """Put the cursor on a choice; nothing happens when it is not in the list.
+
+        Args:
+            key: Its key.
+        """
+        found = [index for index, choice in enumerate(self._choices) if choice.key == key]
+        if found:
+            self._set(found[0])
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the part that is in view."""
+        if not self._choices:
+            return [[(f" {self._empty}", "dim")]]
+        height = height or len(self._choices)
+        if 0 <= self._cursor < len(self._choices):
+            # Keep a heading in view with the first item below it.
+            first = (
+                self._cursor - 1 if self._cursor and not self._choices[self._cursor - 1].key else self._cursor
+            )
+            self._top = min(max(self._top, self._cursor - height + 1), first)
+        self._top = max(0, min(self._top, len(self._choices) - height))
+        rows = []
+        for index, choice in enumerate(self._choices[self._top : self._top + height], self._top):
+            here = index == self._cursor
+            mark = glyphs.CURSOR if here else " "
+            line = fit([(mark.rjust(choice.indent), "accent"), *choice.draw(width - choice.indent)], width)
+            if here and self.has_focus:
+                line = [*line, (" " * (width - row_width(line)), "text")]
+                line = [(text, f"{role}+cursor") for text, role in line]
+            elif here:
+                line = [(text, "strong" if role == "text" else role) for text, role in line]
+            rows.append(line)
+        return rows
+
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """Hide the cursor bar; its mark stays."""
+        self.redraw()
+
+    def _set(self, index: int) -> None:
+        if index != self._cursor:
+            self._cursor = index
+            self.redraw()
+            self.post_message(self.Moved(self, self.current))
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor over items, passing over headings.
+
+        Args:
+            by: Items; negative = up.
+        """
+        items = [index for index, choice in enumerate(self._choices) if choice.key]
+        if items:
+            here = items.index(self._cursor) if self._cursor in items else 0
+            self._set(items[min(max(here + by, 0), len(items) - 1)])
+
+    def action_edge(self, last: int) -> None:
+        """Move the cursor to the first or the last item.
+
+        Args:
+            last: 1 = the last.
+        """
+        self.action_move(len(self._choices) if last else -len(self._choices))
+
+    def action_choose(self) -> None:
+        """Open what is under the cursor."""
+        if self.current:
+            self.post_message(self.Chosen(self, self.current))
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor on the line; a second click opens it."""
+        index = self._top + event.y
+        if 0 <= index < len(self._choices) and self._choices[index].key:
+            if index == self._cursor and event.chain > 1:
+                self.action_choose()
+            self._set(index)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Move with the wheel."""
+        event.stop()
+        self.action_move(-1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Move with the wheel."""
+        event.stop()
+        self.action_move(1)
