@@ -9,40 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tuiprof.probe.api import phase, step
+
 if TYPE_CHECKING:
     import os
-    from contextlib import AbstractContextManager
 
     from tuiprof.model import Trace
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open_trace", "phase", "step"]
-
-
-def step(**metrics: float) -> None:
-    """Mark the end of one training step, for scripts that want to be exact.
-
-    Args:
-        **metrics: Numbers to record with the step, for example ``loss=0.3``. A device tensor is not
-            accepted, because reading it would make the host wait; pass a Python number.
-    """
-    from tuiprof.probe import api
-
-    api.step(**metrics)
-
-
-def phase(name: str) -> AbstractContextManager[None]:
-    """Time a named part of a step: ``with tuiprof.phase("load"): ...``.
-
-    Args:
-        name: The part's name as it will be shown, for example ``"load"`` or ``"h2d"``.
-
-    Returns:
-        A context manager; outside a tuiprof run it does nothing.
-    """
-    from tuiprof.probe import api
-
-    return api.phase(name)
 
 
 def open_trace(path: str | os.PathLike[str], **options: Any) -> Trace:

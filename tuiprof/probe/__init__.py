@@ -1,1 +1,15 @@
-"""What runs inside the profiled process: standard library only, Python 3.9+, fails open."""
+"""What runs inside the profiled process: standard library only, Python 3.9+, fails open.
+
+The launcher puts ``inject/`` on PYTHONPATH; ``inject/sitecustomize.py`` loads this package from its file
+location as ``_tuiprof_probe`` in every Python of the run, also in environments without tuiprof. From there:
+
+- :mod:`.imports` waits until the script itself has imported a framework, then lets :mod:`.runtime` install
+  that framework's hooks (:mod:`.torch_hooks`, :mod:`.xla_hooks`, :mod:`.jax_hooks`);
+- hooks and :mod:`.api` speak to :mod:`.steps`, the only code that runs in every step;
+- :mod:`.log` turns its tuples into lines in a thread of its own and appends them to ``log/<writer>.jsonl``;
+- :mod:`.requests` reads ``control/``, :mod:`.capture` serves what it finds at step boundaries, with
+  :mod:`.torch_capture`, :mod:`.jax_hooks` or :mod:`.xla_hooks`, and :mod:`.syncs` notes who waited.
+
+Nothing is written and no thread started before the first step. A hook that raises is switched off, which is
+said once in the log; the script never sees the error.
+"""

@@ -1,0 +1,75 @@
+"""``tuiprof.step`` and ``tuiprof.phase``: forwarded to the probe of this process, or nothing at all.
+
+This file is also what ``import tuiprof`` gives in an environment where tuiprof is not installed, so it
+imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["phase", "step"]
+
+_UNKNOWN = object()
+_runtime: Any = _UNKNOWN
+
+
+class _Nothing:
+    """A context manager that does nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Do nothing; an exception passes."""
+
+
+_NOTHING = _Nothing()
+
+
+def step(**metrics: float) -> None:
+    """Mark the end of one training step, for scripts that want to be exact.
+
+    From the first call on, steps are no longer found by themselves.
+
+    Args:
+        **metrics: Numbers to record with the step, for example ``loss=0.3``. A device tensor is not
+            accepted, because reading it would make the host wait; pass a Python number.
+    """
+    runtime = _runtime if _runtime is not _UNKNOWN else _find()
+    if runtime is not None:
+        runtime.step(metrics)
+
+
+def phase(name: str) -> AbstractContextManager[None]:
+    """Time a named part of a step: ``with tuiprof.phase("load"): ...``.
+
+    Args:
+        name: The part's name as it will be shown, for example ``"load"`` or ``"h2d"``. ``data``,
+            ``forward``, ``backward`` and ``optimizer`` replace the phase that is found by itself.
+
+    Returns:
+        A context manager; outside a tuiprof run it does nothing.
+    """
+    runtime = _runtime if _runtime is not _UNKNOWN else _find()
+    return _NOTHING if runtime is None else runtime.phase(name)
+
+
+def _find() -> Any:
+    """Return the probe of this process, loaded on first use; None = not a tuiprof run."""
+    global _runtime
+    _runtime = None
+    if "_tuiprof_probe" in sys.modules:
+        try:
+            from importlib import import_module
+
+            _runtime = import_module("_tuiprof_probe.runtime").RUNTIME
+        except Exception as error:
+            sys.stderr.write(f"tuiprof: the probe could not be started: {error!r}\n")
+    return _runtime

@@ -1,0 +1,252 @@
+"""Serves requests to profile some steps: arms, starts and stops a profiler at step boundaries.
+
+One window at a time. The profiler is prepared one step before its window, so that its own start-up is not in
+the first step it records. All profiler calls are made on the thread that steps; compressing is not.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic_ns
+from typing import Any, Callable
+
+from .requests import Request
+from .steps import ANNOTATION, CAPTURE, SYNC, Steps
+
+
+class CaptureError(Exception):
+    """A capture cannot be made; the text says why and what to do."""
+
+
+class _Window:
+    """A request that has its turn."""
+
+    def __init__(self, request: Request, first: int, profiler: Any) -> None:
+        self.request = request
+        self.first = first
+        self.last = first + request.steps - 1
+        self.profiler = profiler
+        self.running = False
+        self.ns = 0
+
+
+class Capturer:
+    """Serves requests, one after the other.
+
+    Args:
+        session: The session directory.
+        steps: The steps of this process.
+
+    Attributes:
+        writer: Name of this process's log, for the names of its traces.
+        disturbing: The step that is running does so under a profiler, or while one is being prepared.
+        torch: Makes a torch profiler out of (request, capturer); None = torch is not there. ``xla`` and
+            ``jax`` likewise.
+    """
+
+    def __init__(self, session: str, steps: Steps) -> None:
+        self.session = session
+        self.writer = ""
+        self.disturbing = False
+        self.torch: Callable[..., Any] | None = None
+        self.xla: Callable[..., Any] | None = None
+        self.jax: Callable[..., Any] | None = None
+        self._steps = steps
+        self._queue: list[Request] = []
+        self._window: _Window | None = None
+        self._threads: list[threading.Thread] = []
+
+    # -- from the log's thread ------------------------------------------------------------------------------
+
+    def offer(self, request: Request) -> None:
+        """Take a request; it begins at one of the next step boundaries.
+
+        Args:
+            request: The request.
+        """
+        if request.problem:
+            self._tell(request, "failed", why=request.problem)
+            return
+        last = None if request.at is None else request.at + request.steps - 1
+        self._tell(request, "armed", first=request.at, last=last)
+        self._queue.append(request)
+        self._steps.capture = self
+
+    # -- at a step boundary, on the thread that steps -------------------------------------------------------
+
+    def boundary(self, n: int) -> None:
+        """Do what is due between two steps.
+
+        Args:
+            n: Number of the step that begins now.
+        """
+        began = monotonic_ns()
+        if self._window is None:
+            self._window = self._choose(n)
+        window = self._window
+        if window is not None:
+            try:
+                self._advance(window, n, began)
+            except Exception as error:
+                self._fail(window, error)
+        if self._window is None and not self._queue:
+            self._steps.capture = None
+            if self._queue:  # offered between the two lines above
+                self._steps.capture = self
+
+    def _choose(self, n: int) -> _Window | None:
+        """Return the window to open for the request that is due next, if one is."""
+        due: tuple[int, Request] | None = None
+        for request in list(self._queue):
+            first = n + 1 if request.at is None else request.at
+            if first < n:
+                self._queue.remove(request)
+                self._tell(request, "failed", why=_too_late(first, n))
+            elif due is None or first < due[0]:
+                due = first, request
+        if due is None or due[0] > n + 1:
+            return None
+        first, request = due
+        self._queue.remove(request)
+        try:
+            return _Window(request, first, self._make_profiler(request))
+        except Exception as error:
+            self._tell(request, "failed", first=first, why=_reason(error))
+            return None
+
+    def _make_profiler(self, request: Request) -> Any:
+        """Return the profiler of the framework that makes the steps."""
+        source = self._steps.source
+        for wanted, make in ((source == SYNC, self.xla), (source == ANNOTATION, self.jax)):
+            if wanted and make is not None:
+                return make(request, self)
+        make = self.torch or self.xla or self.jax
+        if make is None:
+            raise CaptureError(
+                "the script has imported neither torch nor jax, so there is nothing to profile"
+            )
+        return make(request, self)
+
+    def _advance(self, window: _Window, n: int, began: int) -> None:
+        """Prepare, start, mark or stop."""
+        profiler = window.profiler
+        if window.running:
+            profiler.step_ended()
+            if n > window.last:
+                self._stop(window, window.last, began)
+            else:
+                profiler.step_begins(n)
+            return
+        if not self.disturbing:
+            self.disturbing = True
+            profiler.prepare()
+        if n == window.first:
+            profiler.start()
+            window.running = True
+            self._tell(window.request, "started", first=window.first, last=window.last)
+            profiler.step_begins(n)
+        window.ns += monotonic_ns() - began
+
+    def _stop(self, window: _Window, last: int, began: int, why: str = "") -> None:
+        """Stop the profiler and let its files be finished in a thread."""
+        self._window = None
+        self.disturbing = False
+        window.profiler.stop()
+        window.ns += monotonic_ns() - began
+        thread = threading.Thread(
+            target=self._write, args=(window, last, why), name="tuiprof-capture", daemon=True
+        )
+        self._threads = [old for old in self._threads if old.is_alive()] + [thread]
+        thread.start()
+
+    def _write(self, window: _Window, last: int, why: str) -> None:
+        """Bring the trace to its place (in a thread)."""
+        request = window.request
+        try:
+            path = window.profiler.finish()
+        except Exception as error:
+            self._tell(request, "failed", first=window.first, last=last, why=_reason(error), ns=window.ns)
+            return
+        self._tell(request, "written", first=window.first, last=last, path=path, why=why, ns=window.ns)
+
+    def _fail(self, window: _Window, error: Exception) -> None:
+        """Give a window up and say why."""
+        self._window = None
+        self.disturbing = False
+        try:
+            window.profiler.abort()
+        except Exception as second:  # the first error is the one that matters
+            error.__context__ = second
+        self._tell(window.request, "failed", first=window.first, why=_reason(error), ns=window.ns)
+
+    def interrupt(self, why: str) -> None:
+        """Give up the window that is open, because somebody else needs the profiler.
+
+        Args:
+            why: Reason, told to the user.
+        """
+        if self._window is not None:
+            self._fail(self._window, CaptureError(why))
+
+    # -- fork and exit --------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Wait for files that are being finished.
+
+        Args:
+            seconds: Longest wait for each.
+        """
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(seconds)
+        self._threads = []
+
+    def after_fork(self) -> None:
+        """Forget what the parent is doing."""
+        self._queue = []
+        self._window = None
+        self._threads = []
+        self.disturbing = False
+
+    def finish(self) -> None:
+        """Serve or refuse everything that is left, because the script ends."""
+        n = self._steps.n
+        window = self._window
+        if window is not None:
+            wanted = f"the script ended after {max(n - window.first, 0)} of {window.request.steps} steps"
+            if window.running and n > window.first:
+                try:
+                    self._stop(window, n - 1, monotonic_ns(), why=wanted)
+                except Exception as error:
+                    self._fail(window, error)
+            else:
+                self._fail(window, CaptureError(wanted))
+        for request in self._queue:
+            if not n:
+                why = "no step was found in the script; call tuiprof.step() at the end of each step"
+            elif request.at is None:
+                why = f"the script ended at step {n - 1} before a capture could begin"
+            else:
+                why = f"the script ended at step {n - 1}, before step {request.at}"
+            self._tell(request, "failed", first=request.at, why=why)
+        self._queue = []
+        self.wait(120.0)
+
+    def _tell(self, request: Request, state: str, **fields: Any) -> None:
+        """Record a change of state."""
+        given = {name: value for name, value in fields.items() if value not in (None, "")}
+        self._steps.out.append((CAPTURE, {"at": monotonic_ns(), "id": request.id, "state": state, **given}))
+
+
+def _too_late(first: int, n: int) -> str:
+    """Say that a requested step is over."""
+    if first == 0:
+        return "step 0 cannot be captured: that there are steps is known when the first one ends"
+    return f"step {first} is already past (step {n} begins now)"
+
+
+def _reason(error: Exception) -> str:
+    """Return an error as one sentence."""
+    if isinstance(error, CaptureError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]

@@ -1,0 +1,78 @@
+"""Tuples to JSON lines, with the fields of ``tuiprof/session/records.py``."""
+
+from __future__ import annotations
+
+import math
+from json import dumps
+from typing import Any
+
+from . import steps as kind
+
+_NAMES: dict[str, str] = {}  # phase name -> its JSON text
+
+
+def line(item: tuple[Any, ...]) -> str:
+    """Return the JSON line of one tuple, newline included.
+
+    Args:
+        item: Kind first: ``STEP, n, at, dur, phases, metrics, captured`` · ``DEVICE, n, dur`` ·
+            ``MEMORY, at, device, allocated, reserved, peak`` · ``COST, at, steps, ns, flush_ns`` ·
+            ``CAPTURE, fields`` · ``NOTE, at, level, text``. Times in ns, sizes in bytes.
+    """
+    what = item[0]
+    if what == kind.STEP:
+        _, n, at, dur, phases, metrics, captured = item
+        text = f'{{"t":"step","n":{n},"at":{at},"dur":{dur}'
+        if phases:
+            text += ',"ph":{' + ",".join([f"{_name(name)}:{ns}" for name, ns in phases.items()]) + "}"
+        if metrics:
+            text += f',"v":{dumps(metrics)}'
+        return text + (',"cap":true}\n' if captured else "}\n")
+    if what == kind.DEVICE:
+        return f'{{"t":"dev","n":{item[1]},"dur":{item[2]}}}\n'
+    if what == kind.MEMORY:
+        _, at, device, allocated, reserved, peak = item
+        return f'{{"t":"mem","at":{at},"dev":{device},"alloc":{allocated},"reserved":{reserved},"peak":{peak}}}\n'
+    if what == kind.COST:
+        _, at, steps, ns, flush_ns = item
+        return f'{{"t":"cost","at":{at},"steps":{steps},"ns":{ns},"flush_ns":{flush_ns}}}\n'
+    if what == kind.CAPTURE:
+        return dumps({"t": "capture", **item[1]}) + "\n"
+    _, at, level, text = item
+    return dumps({"t": "note", "at": at, "level": level, "text": text}) + "\n"
+
+
+def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, list[tuple[str, str]]]:
+    """Return the metrics that can be written, and of the others name and reason.
+
+    A device tensor is never read: that would make the host wait for the device.
+
+    Args:
+        metrics: What the script gave to ``tuiprof.step``.
+    """
+    good: dict[str, float] = {}
+    bad: list[tuple[str, str]] = []
+    for name, value in metrics.items():
+        if type(value) is not float and type(value) is not int:
+            device = getattr(value, "device", None)
+            if device is not None and getattr(device, "type", device) != "cpu":
+                bad.append((name, "it lies on a device, and reading it would make the host wait"))
+                continue
+            try:
+                value = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                bad.append((name, f"a {type(value).__name__} is not a number"))
+                continue
+        if math.isfinite(value):
+            good[name] = value
+        else:
+            bad.append((name, f"it is {value}"))
+    return good or None, bad
+
+
+def _name(name: str) -> str:
+    """Return a phase name as JSON text."""
+    text = _NAMES.get(name)
+    if text is None:
+        text = _NAMES[name] = dumps(str(name))
+    return text

@@ -1,0 +1,220 @@
+"""The log file of this process, and the thread that fills it.
+
+The file is created at the first step and only ever appended to, whole batches of lines with one ``write``: a
+process that is killed leaves at most a partial last line. Where the disk is full the log stops with one line
+on stderr and the script runs on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from json import dumps
+from typing import Any, Callable
+
+from .lines import line
+from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
+
+SCHEMA_VERSION = 1
+FLUSH_S = 0.1
+_SLOW_NS = 1_000_000_000  # memory and cost are written this often, ns
+_HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Steps._switch
+
+
+class Log:
+    """Appends the lines of one process to a file of its own.
+
+    Args:
+        folder: The session's ``log/``.
+        steps: Where the lines come from.
+        poll: Called in the log's thread at every flush, to look for requests.
+
+    Attributes:
+        writer: Name of the file without its ending; empty = not open.
+    """
+
+    def __init__(self, folder: str, steps: Steps, poll: Callable[[], None]) -> None:
+        self._folder = folder
+        self._steps = steps
+        self._poll = poll
+        self.writer = ""
+        self._fd = -1
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._stop = False
+        self._flush_lock = threading.Lock()
+        self._flush_ns = 0
+        self._opened_at = 0
+        self._slow_at = 0
+
+    # -- the file -------------------------------------------------------------------------------------------
+
+    def open(self, name: str, rank: int | None, world: int | None, versions: dict[str, str]) -> None:
+        """Create the file and write its first line.
+
+        A name that exists already belongs to another process, living or dead; this one then adds its process
+        number, because two processes in one file would mix their steps.
+
+        Args:
+            name: Wanted name, e.g. ``rank0``.
+            rank: Rank; None = not one of several.
+            world: Number of ranks; None = unknown.
+            versions: Framework versions.
+
+        Raises:
+            OSError: The file cannot be created.
+        """
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+        tries = [name, f"{name}-{os.getpid()}"] + [f"{name}-{os.getpid()}-{i}" for i in range(2, 100)]
+        for candidate in tries:
+            try:
+                self._fd = os.open(os.path.join(self._folder, candidate + ".jsonl"), flags, 0o644)
+            except FileExistsError:
+                continue
+            self.writer = candidate
+            break
+        else:
+            raise FileExistsError(f"{self._folder}/{name}-*.jsonl")
+        self._opened_at = time.monotonic_ns()
+        head = {
+            "t": "head",
+            "v": SCHEMA_VERSION,
+            "writer": self.writer,
+            "pid": os.getpid(),
+            "unix_ns": time.time_ns(),
+            "mono_ns": self._opened_at,
+            "rank": rank,
+            "world": world,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "versions": versions,
+        }
+        self._write(dumps(head) + "\n")
+
+    def _write(self, text: str) -> None:
+        """Append text; on failure close the log, say so once, and record no more."""
+        if self._fd < 0 or not text:
+            return
+        data = text.encode("ascii")  # json escapes everything else
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self.close()
+            with suppress(OSError, ValueError):  # stderr is closed or on the same full disk
+                sys.stderr.write(f"tuiprof: recording stopped, the script goes on: {error}\n")
+
+    def close(self) -> None:
+        """Close the file; later lines are dropped."""
+        self._steps.out = deque(maxlen=0)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def forget(self) -> None:
+        """Close the file of the parent without a word (in a forked child)."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether lines reach the file."""
+        return self._fd >= 0
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread that writes every :data:`FLUSH_S` seconds."""
+        self._stop = False
+        self._wake.clear()
+        self._thread = threading.Thread(target=self._run, name="tuiprof-log", daemon=True)
+        self._thread.start()
+
+    def pause(self) -> bool:
+        """Stop the thread, for example before a fork.
+
+        Returns:
+            Whether it was running.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None or thread is threading.current_thread():
+            return False
+        self._stop = True
+        self._wake.set()
+        thread.join(timeout=2.0)
+        return True
+
+    def _run(self) -> None:
+        """Flush until told to stop."""
+        while not self._stop:
+            self._wake.wait(FLUSH_S)
+            if not self._stop:
+                try:
+                    self._poll()
+                    self.flush()
+                except Exception as error:
+                    self._write(
+                        line((NOTE, time.monotonic_ns(), "bad", f"the probe's log failed: {error!r}"))
+                    )
+                    self.close()
+            if not self.is_open:
+                return
+
+    def flush(self, final: bool = False) -> None:
+        """Write what has come together.
+
+        Args:
+            final: Nothing comes after this: hold nothing back.
+        """
+        with self._flush_lock:
+            now = time.monotonic_ns()
+            steps = self._steps
+            if not final and steps.n <= 1 and steps.source == OPTIMIZER and now - self._opened_at < _HOLD_NS:
+                return
+            out = steps.out
+            if out or final:
+                if final or now - self._slow_at >= _SLOW_NS:
+                    self._slow_at = now
+                    out.extend(self._slow(now))
+                self._write("".join(_lines(out)))
+            self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
+
+    def _slow(self, now: int) -> list[tuple[Any, ...]]:
+        """Return what changes slowly: the probe's own cost, and the allocator's state."""
+        steps = self._steps
+        items: list[tuple[Any, ...]] = [(COST, now, steps.n, steps.cost_ns, self._flush_ns)]
+        if steps.device is not None:
+            items += [(MEMORY, now, *numbers) for numbers in steps.device.memory()]
+        return items
+
+    def end(self, code: int | None, why: str) -> None:
+        """Write the last line and close.
+
+        Args:
+            code: Exit status of this process; None = unknown.
+            why: ``exit``, or the error that ended it.
+        """
+        self.pause()
+        self.flush(final=True)
+        self._write(dumps({"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}) + "\n")
+        self.close()
+
+
+def _lines(out: deque[tuple[Any, ...]]) -> Iterator[str]:
+    """Take what is there now, and no more: the script may be faster than this loop."""
+    for _ in range(len(out)):
+        try:
+            item = out.popleft()
+        except IndexError:  # the stepping thread took its last step back, see Steps._switch
+            return
+        yield line(item)
+
+
+def _thread_cpu_ns(thread: threading.Thread | None) -> int:
+    """Return the CPU time of the log's thread, when asked from within; 0 otherwise."""
+    return time.thread_time_ns() if threading.current_thread() is thread else 0

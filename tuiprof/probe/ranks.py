@@ -1,0 +1,41 @@
+"""Which rank this process is, and which framework versions it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+_FRAMEWORKS = ("torch", "torch_xla", "jax", "lightning", "transformers", "torchmetrics", "triton")
+
+
+def rank_and_world() -> tuple[int | None, int | None]:
+    """Return the rank and the number of ranks as far as they are known.
+
+    An initialised ``torch.distributed`` knows best (spawned workers have no RANK in their environment), then
+    RANK and WORLD_SIZE (torchrun), then SLURM_PROCID and SLURM_NTASKS.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    for rank_name, world_name in _RANK_VARIABLES:
+        rank, world = os.environ.get(rank_name, ""), os.environ.get(world_name, "")
+        if rank.isdecimal():
+            return int(rank), int(world) if world.isdecimal() else None
+    return None, None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the frameworks that the script has imported."""
+    found: dict[str, str] = {}
+    for name in _FRAMEWORKS:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    about: Any = getattr(sys.modules.get("torch"), "version", None)
+    for name in ("cuda", "hip"):
+        version = getattr(about, name, None)
+        if version:
+            found[name] = str(version)
+    return found

@@ -1,0 +1,86 @@
+"""What the user asks of the running script: files in ``control/``."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from json import loads
+
+_FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed again within its clock's tick
+
+
+@dataclass(frozen=True)
+class Request:
+    """Profile some steps.
+
+    Attributes:
+        id: Name of the request.
+        steps: How many.
+        at: First step; None = as soon as possible.
+        stack: Record Python stacks.
+        shapes: Record tensor shapes.
+        memory: Record the allocator.
+        problem: Why it cannot be served; empty = it can.
+    """
+
+    id: str
+    steps: int = 1
+    at: int | None = None
+    stack: bool = False
+    shapes: bool = False
+    memory: bool = False
+    problem: str = ""
+
+
+class Requests:
+    """Finds requests, each once.
+
+    Args:
+        folder: The session's ``control/``.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._changed = -1
+        self._seen: set[str] = set()
+
+    def new(self) -> list[Request]:
+        """Return requests not returned before, oldest name first; costs one ``stat`` when nothing changed."""
+        try:
+            changed = os.stat(self._folder).st_mtime_ns
+            if changed == self._changed and time.time_ns() - changed > _FRESH_NS:
+                return []
+            self._changed = changed
+            names = sorted(os.listdir(self._folder))
+        except OSError:  # no folder: nobody can ask for anything
+            return []
+        found: list[Request] = []
+        for name in names:
+            if name.startswith("capture-") and name.endswith(".json") and name not in self._seen:
+                self._seen.add(name)
+                found.append(self._read(name))
+        return found
+
+    def _read(self, name: str) -> Request:
+        """Return one request; what is wrong with it is in ``problem``."""
+        identity = name[len("capture-") : -len(".json")]
+        try:
+            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+                fields = loads(file.read())
+            at = fields.get("at")
+            request = Request(
+                id=str(fields.get("id", identity)),
+                steps=int(fields.get("steps", 1)),
+                at=None if at is None else int(at),
+                stack=bool(fields.get("stack")),
+                shapes=bool(fields.get("shapes")),
+                memory=bool(fields.get("memory")),
+            )
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            return Request(id=identity, problem=f"the request control/{name} cannot be read: {error}")
+        if request.steps < 1:
+            return Request(
+                id=request.id, problem=f"{request.steps} steps were asked for; at least 1 is needed"
+            )
+        return request

@@ -1,0 +1,203 @@
+"""The probe of this process: its parts, put together once, and what happens at first step, fork and exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from importlib import import_module
+from time import monotonic_ns
+from typing import Any
+
+from . import steps as kind
+from .capture import Capturer
+from .lines import plain_numbers
+from .log import Log
+from .ranks import rank_and_world, versions
+from .requests import Requests
+from .steps import Phase, Steps
+
+
+class Hook:
+    """A place where the framework or the script calls us; its first exception switches it off for good.
+
+    Args:
+        name: What the user would call it.
+        runtime: Where the exception is noted.
+    """
+
+    __slots__ = ("_runtime", "name", "on")
+
+    def __init__(self, name: str, runtime: Runtime) -> None:
+        self.name = name
+        self.on = True
+        self._runtime = runtime
+
+    def failed(self) -> None:
+        """Switch off and note the exception that is being handled."""
+        if self.on:
+            self.on = False
+            error = sys.exc_info()[1]
+            self._runtime.note("bad", f"the probe's hook for {self.name} failed and is off: {error!r}")
+
+
+class Runtime:
+    """The probe of this process."""
+
+    def __init__(self) -> None:
+        self.session = os.environ.get("TUIPROF_SESSION", "")
+        self.steps = Steps(self._first_step)
+        self.log = Log(os.path.join(self.session, "log"), self.steps, self._poll)
+        self.requests = Requests(os.path.join(self.session, "control"))
+        self.capture = Capturer(self.session, self.steps)
+        self._explicit = self.hook("tuiprof.step")
+        self._told: set[str] = set()
+        self._paused = False
+        self._ended = False
+        atexit.register(self._exit)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before_fork,
+                after_in_parent=self._after_fork_in_parent,
+                after_in_child=self._after_fork_in_child,
+            )
+
+    def hook(self, name: str) -> Hook:
+        """Return a new hook."""
+        return Hook(name, self)
+
+    def note(self, level: str, text: str) -> None:
+        """Tell the user something once.
+
+        Args:
+            level: ``info``, ``warn`` or ``bad``.
+            text: One sentence.
+        """
+        if text not in self._told:
+            self._told.add(text)
+            self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
+
+    def install(self, hooks: str, module: Any) -> None:
+        """Install the hooks for a framework the script has just imported.
+
+        Args:
+            hooks: Name of the module in this package.
+            module: The framework's module.
+        """
+        try:
+            import_module("." + hooks, __package__).install(self, module)
+        except Exception as error:
+            self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+
+    # -- the script's own marks -----------------------------------------------------------------------------
+
+    def step(self, metrics: dict[str, Any]) -> None:
+        """End a step, as told by the script.
+
+        Args:
+            metrics: Numbers to record with it.
+        """
+        hook = self._explicit
+        if hook.on:
+            try:
+                t = monotonic_ns()
+                values = None
+                if metrics:
+                    values, bad = plain_numbers(metrics)
+                    for name, why in bad:
+                        self.note("warn", f"metric {name} is not recorded: {why}")
+                self.steps.end(kind.EXPLICIT, t, values)
+            except Exception:
+                hook.failed()
+
+    def phase(self, name: str) -> Phase:
+        """Return a context manager that times a part of a step."""
+        return Phase(self.steps, name)
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    def _first_step(self) -> None:
+        """Open the log and start its thread; where that fails nothing is recorded."""
+        rank, world = rank_and_world()
+        try:
+            self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
+        except OSError as error:
+            self.log.close()
+            sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
+            return
+        self.capture.writer = self.log.writer
+        self._poll()  # a capture that was asked for at launch may begin at step 1
+        self.log.start()
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            # A worker forked by multiprocessing leaves without atexit.
+            util.Finalize(None, self._exit, exitpriority=100)
+
+    def _poll(self) -> None:
+        """Hand new requests to the capturer."""
+        for request in self.requests.new():
+            self.capture.offer(request)
+
+    def _before_fork(self) -> None:
+        """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
+        self.capture.wait(5.0)
+        self._paused = self.log.pause()
+
+    def _after_fork_in_parent(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.log.start()
+
+    def _after_fork_in_child(self) -> None:
+        """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
+        self.log.forget()
+        device = self.steps.device
+        self.steps.__init__(self._first_step)  # type: ignore[misc]
+        self.log.__init__(os.path.join(self.session, "log"), self.steps, self._poll)  # type: ignore[misc]
+        self.requests = Requests(os.path.join(self.session, "control"))
+        self.capture.after_fork()
+        self.steps.device = device
+        if device is not None:
+            device.forget()
+        self._paused = self._ended = False
+
+    def _exit(self) -> None:
+        """Finish what is going on and write the last line."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            error = getattr(sys, "last_value", None)  # set when an exception reached the top
+            if self.log.is_open:
+                self._poll()
+                self.capture.finish()
+                if self.steps.device is not None:
+                    self.steps.device.read()
+                why = "exit" if error is None else f"{type(error).__name__}: {error}"[:500]
+                self.log.end(None if error is None else 1, why)
+            else:
+                self._exit_without_steps()
+        except Exception as problem:
+            sys.stderr.write(f"tuiprof: the end of the log is missing: {problem!r}\n")
+
+    def _exit_without_steps(self) -> None:
+        """Say why there is nothing, in a process that looks like the script itself.
+
+        Helpers (data loader workers, torchrun's agent, compile workers) must leave no file, so this speaks
+        only where there is something to say and no process of the run has recorded a step.
+        """
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            return
+        folder = os.path.join(self.session, "log")
+        if not os.path.isdir(folder) or any(name.startswith("rank") for name in os.listdir(folder)):
+            return
+        self._poll()
+        self.capture.finish()
+        if any(item[0] in (kind.NOTE, kind.CAPTURE) for item in self.steps.out):
+            self.log.open(f"probe-{os.getpid()}", None, None, versions())
+            self.log.end(None, "exit")
+
+
+RUNTIME = Runtime()

@@ -1,0 +1,198 @@
+"""A window of steps under ``torch.profiler``."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import time
+import weakref
+from typing import Any
+
+from .capture import CaptureError, Capturer
+from .requests import Request
+from .runtime import Runtime
+from .syncs import SyncWatch
+
+_GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
+
+
+class Profilers:
+    """The script's own profilers that are prepared or running, and whether a call is ours.
+
+    Attributes:
+        own: The call that is going on was made by the probe.
+        others: Instances of ``torch.autograd.profiler.profile`` of the script.
+    """
+
+    def __init__(self) -> None:
+        self.own = False
+        self.others: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
+    """See when the script profiles itself; only one profiler can run, and then it is the script's.
+
+    Args:
+        runtime: The probe.
+        torch: The module.
+    """
+    state = Profilers()
+    profile = torch.autograd.profiler.profile
+    begin = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
+    original_begin, original_end = getattr(profile, begin), profile.__exit__
+    hook = runtime.hook("torch.profiler")
+
+    def begins(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        if hook.on and not state.own:
+            try:
+                state.others.add(profiler)
+                runtime.capture.interrupt("the script started its own profiler during the capture")
+            except Exception:
+                hook.failed()
+        return original_begin(profiler, *args, **kwargs)
+
+    def ends(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original_end(profiler, *args, **kwargs)
+        finally:
+            state.others.discard(profiler)
+
+    setattr(profile, begin, begins)
+    profile.__exit__ = ends
+    return state
+
+
+class TorchProfiler:
+    """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
+
+    Args:
+        torch: The module.
+        profilers: The script's own profilers.
+        request: What to record.
+        capturer: Names the session and the writer.
+
+    Raises:
+        CaptureError: The script is profiling itself.
+    """
+
+    def __init__(self, torch: Any, profilers: Profilers, request: Request, capturer: Capturer) -> None:
+        self._torch = torch
+        self._profilers = profilers
+        self._steps = capturer._steps
+        self._refuse_if_taken()
+        folder = os.path.join(capturer.session, "traces")
+        os.makedirs(folder, exist_ok=True)
+        self._session = capturer.session
+        self._stem = os.path.join(folder, f"{capturer.writer}.{time.time_ns() // 1_000_000}")
+        self._raw = os.path.join(folder, f".{capturer.writer}.{os.getpid()}.json")
+        profiler = torch.profiler
+        activities = [profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        options: dict[str, Any] = {}
+        if request.stack:
+            # Without it Kineto leaves the Python frames out of the operators' stacks.
+            options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+        self._profiler = profiler._KinetoProfile(
+            activities=activities,
+            record_shapes=request.shapes,
+            profile_memory=request.memory,
+            with_stack=request.stack,
+            **options,
+        )
+        self._syncs = SyncWatch(torch) if torch.cuda.is_initialized() else None
+        self._range: Any = None
+        self._prepared = self._started = False
+
+    def _refuse_if_taken(self) -> None:
+        """Raise when the script is using the profiler itself."""
+        if self._profilers.others or self._torch.autograd._profiler_enabled():
+            raise CaptureError(
+                "the script is using torch.profiler itself, and only one can run; "
+                "switch it off, or capture steps that it does not record"
+            )
+
+    def prepare(self) -> None:
+        """Start up, one step ahead."""
+        self._refuse_if_taken()
+        self._call("prepare_trace")
+        self._prepared = True
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._refuse_if_taken()
+        self._call("start_trace")
+        self._started = True
+        if self._syncs is not None:
+            self._syncs.start()
+
+    def step_begins(self, n: int) -> None:
+        """Open the range that marks a step in the trace.
+
+        Args:
+            n: Its number.
+        """
+        self._break_device_chain()
+        self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{n}")
+        self._range.__enter__()
+
+    def step_ended(self) -> None:
+        """Close the range."""
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+    def stop(self) -> None:
+        """Stop recording and write the raw trace.
+
+        It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
+        pause would fall into some later step.
+        """
+        if self._syncs is not None:
+            self._syncs.stop()
+        self._started = self._prepared = False
+        self._call("stop_trace")
+        self._call("export_chrome_trace", self._raw)
+        self._break_device_chain()
+
+    def finish(self) -> str:
+        """Compress the trace and put it in its place, the lines of host waits before it.
+
+        Returns:
+            Path relative to the session.
+        """
+        trace = self._stem + ".pt.trace.json.gz"
+        packed = self._raw + ".gz"
+        with open(self._raw, "rb") as source, gzip.open(packed, "wb", _GZIP_LEVEL) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        os.unlink(self._raw)
+        if self._syncs is not None:
+            self._syncs.write(self._stem + ".syncs.jsonl")
+        os.replace(packed, trace)
+        return os.path.relpath(trace, self._session)
+
+    def abort(self) -> None:
+        """Leave the profiler as it was before; what was recorded is dropped."""
+        if self._syncs is not None:
+            self._syncs.stop()
+        self.step_ended()
+        started, prepared = self._started, self._prepared
+        self._started = self._prepared = False
+        if prepared and not started:
+            self._call("start_trace")  # a prepared profiler can only be left through a run
+        if prepared or started:
+            self._call("stop_trace")
+
+    def _call(self, method: str, *args: Any) -> None:
+        """Call the profiler, marked as ours."""
+        self._profilers.own = True
+        try:
+            getattr(self._profiler, method)(*args)
+        finally:
+            self._profilers.own = False
+
+    def _break_device_chain(self) -> None:
+        """Keep starting and stopping out of the device time of a step."""
+        if self._steps.device is not None:
+            self._steps.device.break_chain()

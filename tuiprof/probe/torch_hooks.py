@@ -1,0 +1,113 @@
+"""PyTorch: where optimizers step, where backward runs, and who else uses the profiler."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+from .runtime import Runtime
+from .torch_capture import TorchProfiler, watch_profilers
+from .torch_device import TorchDevice
+
+
+def install(runtime: Runtime, torch: Any) -> None:
+    """Hook PyTorch, once.
+
+    Args:
+        runtime: The probe.
+        torch: The module, just imported.
+    """
+    if getattr(torch.autograd.backward, "_tuiprof", False):
+        return
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
+    _hook_backward(runtime, torch, compiling)
+    _hook_optimizers(runtime, torch, compiling)
+    runtime.steps.device = TorchDevice(runtime, torch)
+    profilers = watch_profilers(runtime, torch)
+    runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
+
+
+def _never() -> bool:
+    """Return False: this version of PyTorch has no compiler."""
+    return False
+
+
+def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
+    """Wrap ``torch.autograd.backward``, through which ``Tensor.backward`` goes as well."""
+    hook = runtime.hook("torch.autograd.backward")
+    steps = runtime.steps
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        # Under torch.compile this is a constant, and the rest of the wrapper is never traced.
+        if compiling() or not hook.on:
+            return original(*args, **kwargs)
+        began = 0
+        try:
+            began = steps.backward_begins()
+        except Exception:
+            hook.failed()
+        result = original(*args, **kwargs)
+        if began:
+            try:
+                steps.backward_ended(began)
+            except Exception:
+                hook.failed()
+        return result
+
+    backward._tuiprof = True  # type: ignore[attr-defined]
+    torch.autograd.backward = backward
+
+
+def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
+    """Wrap the ``step`` of every optimizer class when its first instance is made.
+
+    PyTorch itself wraps it there to call its global step hooks. Those run inside the range
+    ``Optimizer.step#…`` of a trace, so a step that ended in one of them would overlap that range without
+    enclosing it; from outside the step ends after the range.
+    """
+    hook = runtime.hook("torch.optim.Optimizer.step")
+    steps = runtime.steps
+    optimizer_class = torch.optim.Optimizer
+    name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
+    patch = getattr(optimizer_class, name)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or not hook.on:
+                return original(optimizer, *args, **kwargs)
+            began = 0
+            try:
+                began = steps.optimizer_begins(optimizer)
+            except Exception:
+                hook.failed()
+            try:
+                result = original(optimizer, *args, **kwargs)
+            except BaseException:
+                if began:
+                    steps.optimizer_failed()
+                raise
+            if began:
+                try:
+                    steps.optimizer_ended(optimizer, began)
+                except Exception:
+                    hook.failed()
+            return result
+
+        step._tuiprof = True  # type: ignore[attr-defined]
+        return step
+
+    @functools.wraps(patch)
+    def patch_step(optimizer: Any) -> Any:
+        result = patch(optimizer)
+        try:
+            kind = type(optimizer)
+            if not getattr(kind.step, "_tuiprof", False):
+                kind.step = wrap(kind.step)
+        except Exception:
+            hook.failed()
+        return result
+
+    setattr(optimizer_class, name, patch_step)
