@@ -124,8 +124,9 @@ def _facts(
     stepped = bool(scope.step_count)
     starts, ends = counted["start_ns"].to_numpy(), counted["end_ns"].to_numpy()
     has_device = figures["starved"] is not None
+    lines_known = int((counted["found"] == "line").sum())
     return [
-        Fact("steps", "steps", scope.step_count, "count", "Whole steps in the window."),
+        Fact("steps", "steps", scope.step_count or None, "count", "Whole steps in the window."),
         Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
         Fact(
             "device_starved_ns_per_step",
@@ -157,8 +158,15 @@ def _facts(
             "ns",
             "Time in which at least one thread waits.",
         ),
-        Fact("lines_known", "syncs with their exact line", int((counted["found"] == "line").sum()), "count"),
-        Fact("sites_unjoined", "source lines that met no sync", table.sites.unjoined, "count"),
+        Fact(
+            "lines_known", "syncs with their exact line", lines_known if table.sites.seen else None, "count"
+        ),
+        Fact(
+            "sites_unjoined",
+            "source lines that met no sync",
+            table.sites.unjoined if table.sites.seen else None,
+            "count",
+        ),
         Fact("syncs_apart", "listed apart", len(table.waits) - len(counted), "count"),
     ]
 
@@ -190,9 +198,11 @@ def _verdict(
     place = f"{where} ({through})" if through and through != where else where
     first = f", most of it at {place}" if len(groups) > 1 else f": {place}"
     starve = "starves" if one else "starve"
-    return Verdict(
-        f"{hold} and {starve} the {word} {format_ns(starved)} ({format_share(share)}){first}", level
+    little = (
+        f"; removing {'it' if one else 'them'} wins {format_ns(win)} at most" if win < 0.7 * starved else ""
     )
+    cost = f"{hold} and {starve} the {word} {format_ns(starved)} ({format_share(share)})"
+    return Verdict(f"{cost}{first}{little}", level)
 
 
 def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
@@ -261,13 +271,6 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
     return [
         Table("groups", "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"),
         Table(
-            "syncs",
-            "Every sync",
-            each,
-            table.counted.sort("starved_ns", "waited_ns", descending=True),
-            empty="no syncs",
-        ),
-        Table(
             "apart",
             "Listed apart, not in any total",
             (Column("apart", "why", "text"), *each),
@@ -285,6 +288,13 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
             ),
             calls,
             empty="none",
+        ),
+        Table(
+            "syncs",
+            "Every sync",
+            each,
+            table.counted.sort("starved_ns", "waited_ns", descending=True),
+            empty="no syncs",
         ),
     ]
 

@@ -1,1 +1,107 @@
-"""Report to text, JSON, CSV and Markdown. Walks a report; computes nothing."""
+"""Report to text, JSON, CSV and Markdown. Walks a report; computes nothing.
+
+One file a renderer, found by name: a module here that defines ``RENDERER = Renderer(...)`` is a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tuiprof.model import Report, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How to print for people.
+
+    Attributes:
+        width: Cells a line may take; None = as wide as it gets.
+        colour: Whether escape codes for colour may be used.
+        rows: Rows of a table to print at most; None = all.
+        details: Whether to print tables after the first two, and definitions.
+    """
+
+    width: int | None = 100
+    colour: bool = False
+    rows: int | None = 12
+    details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """One output format.
+
+    Attributes:
+        name: Its name on the command line, for example ``"md"``.
+        render: Makes one document of reports; ``trust`` is the trust line of the trace, empty = none.
+    """
+
+    name: str
+    render: Callable[[Sequence[Report | Unavailable], str, Style], str] = field(repr=False)
+
+
+@cache
+def formats() -> dict[str, Renderer]:
+    """Return every output format by name."""
+    from tuiprof.plugins import discover
+
+    found: dict[str, Renderer] = discover("report", "RENDERER")
+    return found
+
+
+def render_all(
+    reports: Sequence[Report | Unavailable], fmt: str = "text", *, trust: str = "", style: Style | None = None
+) -> str:
+    """Render reports as one document.
+
+    Args:
+        reports: What analyses answered.
+        fmt: ``text``, ``json``, ``csv`` or ``md``.
+        trust: The trust line of the trace; empty = none.
+        style: How to print; None = plain, for a terminal as wide as the one stdout is, else 100 cells.
+
+    Returns:
+        The document, ending in a newline.
+
+    Raises:
+        tuiprof.errors.UsageProblem: There is no such format.
+    """
+    from tuiprof.errors import UsageProblem
+
+    renderer = formats().get(fmt)
+    if renderer is None:
+        raise UsageProblem(f"no output format {fmt!r}", f"there are {', '.join(formats())}")
+    return renderer.render(reports, trust, style or stdout_style())
+
+
+def render(
+    report: Report | Unavailable, fmt: str = "text", *, trust: str = "", style: Style | None = None
+) -> str:
+    """Render one report; the arguments are those of :func:`render_all`.
+
+    Args:
+        report: What an analysis answered.
+        fmt: ``text``, ``json``, ``csv`` or ``md``.
+        trust: The trust line of the trace; empty = none.
+        style: How to print; None = for stdout.
+    """
+    return render_all([report], fmt, trust=trust, style=style)
+
+
+def stdout_style() -> Style:
+    """Return the style for stdout: its width and colours on a terminal, plain 100 cells elsewhere.
+
+    ``NO_COLOR`` set to anything, or ``TERM=dumb``, turns colour off.
+    """
+    import os
+    import shutil
+    import sys
+
+    if not sys.stdout.isatty():
+        return Style()
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Style(width=max(shutil.get_terminal_size((100, 24)).columns, 40), colour=colour)

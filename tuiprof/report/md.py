@@ -1,0 +1,80 @@
+"""Reports as Markdown, for issues and pull requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tuiprof.model import Column, Report, Table, Unavailable
+from tuiprof.model.units import format_value
+from tuiprof.report import Renderer, Style
+from tuiprof.report.sanitize import sanitize
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_SIGNS = {"good": "✓", "info": "·", "warn": "⚠", "bad": "✗"}
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is.
+
+    Args:
+        text: Anything.
+    """
+    return _SPECIAL.sub(r"\\\1", " ⏎ ".join(sanitize(line) for line in text.split("\n")))
+
+
+def _table(table: Table, style: Style) -> list[str]:
+    columns = [column for column in table.columns if not column.hidden]
+    lines = [f"### {escape(table.title)}", ""]
+    if table.rows.is_empty():
+        return [*lines, f"{escape(table.empty)}", ""]
+    rows = table.rows if style.rows is None else table.rows.head(style.rows)
+    lines.append("| " + " | ".join(escape(column.label) for column in columns) + " |")
+    lines.append("|" + "|".join("---" if column.kind == "text" else "--:" for column in columns) + "|")
+    lines += [
+        "| " + " | ".join(_cell(v, c) for v, c in zip(row, columns, strict=True)) + " |"
+        for row in rows.select([column.key for column in columns]).iter_rows()
+    ]
+    lines.append("")
+    if len(rows) < len(table.rows):
+        lines += [f"… {len(table.rows) - len(rows)} more rows", ""]
+    if table.note:
+        lines += [escape(table.note), ""]
+    return lines
+
+
+def _cell(value: Any, column: Column) -> str:
+    return escape(format_value(value, column.kind))
+
+
+def _report(report: Report | Unavailable, style: Style) -> list[str]:
+    if isinstance(report, Unavailable):
+        remedy = f" — {report.remedy}" if report.remedy else ""
+        return [f"## {escape(report.analysis)}", "", f"Unavailable: {escape(report.reason + remedy)}", ""]
+    lines = [f"## {escape(report.title)}", ""]
+    lines += [f"**{_SIGNS[report.verdict.level]} {escape(report.verdict.sentence)}**", ""]
+    lines += [f"- {escape(note)}" for note in report.notes]
+    lines += [""] if report.notes else []
+    facts = [fact for fact in report.facts if fact.value is not None]
+    if facts:
+        lines += ["| figure | value |", "|---|--:|"]
+        lines += [f"| {escape(f.label)} | {escape(format_value(f.value, f.kind))} |" for f in facts]
+        lines.append("")
+    for table in report.tables:
+        lines += _table(table, style)
+    if report.rules:
+        lines += ["<details><summary>Definitions and thresholds</summary>", ""]
+        lines += [f"- **{escape(rule.name)}**: {escape(rule.text)}" for rule in report.rules]
+        lines += ["", "</details>", ""]
+    return lines
+
+
+def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
+    lines = [escape(trust), ""] if trust else []
+    for report in reports:
+        lines += _report(report, style)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+RENDERER = Renderer("md", _render)

@@ -1,0 +1,74 @@
+"""Makes text that others wrote safe to print: shown as it is, never obeyed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+# C0, DEL and C1 controls (escape sequences begin with one), marks that reorder or hide text, lone surrogates.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def sanitize(text: str) -> str:
+    """Return text with every control character, escape and direction override made visible.
+
+    ``ESC`` becomes ``␛``, a right-to-left override ``<U+202E>``: nothing is dropped, so what a trace holds can be
+    told from what it does not.
+
+    Args:
+        text: Anything, for example an event's name.
+    """
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_visible, text)
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"<U+{code:04X}>"
+
+
+def width(text: str) -> int:
+    """Return how many terminal cells sanitised text takes.
+
+    Args:
+        text: Text without control characters.
+    """
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def clip(text: str, cells: int) -> str:
+    """Return sanitised text cut to a number of cells, an ellipsis in the middle where something is missing.
+
+    The middle, because the end of a path and the end of a kernel's name tell as much as their beginning.
+
+    Args:
+        text: Text without control characters.
+        cells: Cells available, at least 1.
+    """
+    if width(text) <= cells:
+        return text
+    if cells <= 1:
+        return "…"[:cells]
+    head_cells = (cells - 1) // 2
+    head, used = "", 0
+    for character in text:
+        used += width(character)
+        if used > head_cells:
+            break
+        head += character
+    tail, used = "", width(head) + 1
+    for character in reversed(text):
+        used += width(character)
+        if used > cells:
+            break
+        tail = character + tail
+    return f"{head}…{tail}"

@@ -1,0 +1,168 @@
+"""Reports as text for a terminal: the answer first, then its evidence, then the definitions."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from tuiprof.model import Column, Fact, Report, Table, Unavailable
+from tuiprof.model.units import format_value
+from tuiprof.report import Renderer, Style
+from tuiprof.report.sanitize import clip, sanitize, width
+
+_SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
+_COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
+#: A text column is never squeezed below this many cells.
+_LEAST = 8
+#: Nor below this many while another one can still give way.
+_COMFORT = 20
+_GAP = 2
+
+
+def _paint(text: str, code: str, style: Style) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if style.colour else text
+
+
+def _wrap(text: str, style: Style, first: str = "", rest: str | None = None) -> list[str]:
+    """Break a sentence into lines of the style's width."""
+    text = " ".join(sanitize(text).split())
+    if style.width is None:
+        return [first + text]
+    return textwrap.wrap(
+        text,
+        style.width,
+        initial_indent=first,
+        subsequent_indent=" " * width(first) if rest is None else rest,
+        break_on_hyphens=False,
+    ) or [first]
+
+
+def _facts(facts: Sequence[Fact], style: Style) -> list[str]:
+    """Put known figures side by side, as many a line as fit."""
+    pieces = [
+        f"{sanitize(fact.label)} {sanitize(format_value(fact.value, fact.kind))}"
+        for fact in facts
+        if fact.value is not None
+    ]
+    lines: list[str] = []
+    for piece in pieces:
+        joined = f"{lines[-1]} · {piece}" if lines else ""
+        if lines and (style.width is None or width(joined) <= style.width):
+            lines[-1] = joined
+        else:
+            lines.append(f"  {piece}")
+    return lines
+
+
+def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
+    """Shrink text columns until the table fits."""
+    if style.width is None:
+        return widths
+    room = style.width - 2 - _GAP * (len(columns) - 1)
+    texts = [i for i, column in enumerate(columns) if column.kind == "text"]
+    for floor in (_COMFORT, _LEAST):
+        # The last column first: what matters more stands further left.
+        for i in reversed(texts):
+            spare = min(sum(widths) - room, widths[i] - floor)
+            widths[i] -= max(spare, 0)
+    return widths
+
+
+def _table(table: Table, style: Style) -> list[str]:
+    columns = [column for column in table.columns if not column.hidden]
+    lines = [_paint(sanitize(table.title), "1", style)]
+    if table.rows.is_empty():
+        return [
+            *lines,
+            *_wrap(table.empty, style, "  "),
+            *(_wrap(table.note, style, "  ") if table.note else []),
+        ]
+    rows = table.rows if style.rows is None else table.rows.head(style.rows)
+    cells = [
+        [sanitize(" ⏎ ".join(format_value(v, c.kind).split("\n"))) for v, c in zip(row, columns, strict=True)]
+        for row in rows.select([column.key for column in columns]).iter_rows()
+    ]
+    heads = [sanitize(column.label) for column in columns]
+    widths = [max(width(head), *(width(row[i]) for row in cells)) for i, head in enumerate(heads)]
+    columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
+    widths = _fit(columns, widths, style)
+    lines.append(_paint("  " + _line(heads, columns, widths), "2", style))
+    lines += ["  " + _line(row, columns, widths) for row in cells]
+    if len(rows) < len(table.rows):
+        lines.append(f"  … {len(table.rows) - len(rows)} more rows; all of them with --format csv or json")
+    if dropped:
+        lines += _wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
+    if table.note:
+        lines += _wrap(table.note, style, "  ")
+    return lines
+
+
+def _drop(
+    columns: list[Column], widths: list[int], cells: list[list[str]], heads: list[str], style: Style
+) -> tuple[list[Column], list[int], list[list[str]], list[str], list[str]]:
+    """Leave out the last columns of a table that cannot fit even squeezed."""
+    dropped: list[str] = []
+    if style.width is None:
+        return columns, widths, cells, heads, dropped
+    keep = list(range(len(columns)))
+
+    def least(indices: list[int]) -> int:
+        sizes = (min(widths[i], _LEAST) if columns[i].kind == "text" else widths[i] for i in indices)
+        return 2 + sum(sizes) + _GAP * (len(indices) - 1)
+
+    while len(keep) > 1 and least(keep) > style.width:
+        dropped.insert(0, heads[keep.pop()])
+    return (
+        [columns[i] for i in keep],
+        [widths[i] for i in keep],
+        [[row[i] for i in keep] for row in cells],
+        [heads[i] for i in keep],
+        dropped,
+    )
+
+
+def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
+    parts = []
+    for text, column, cells in zip(row, columns, widths, strict=True):
+        text = clip(text, cells)
+        pad = " " * (cells - width(text))
+        parts.append(text + pad if column.kind == "text" else pad + text)
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def _report(report: Report | Unavailable, style: Style) -> list[str]:
+    if isinstance(report, Unavailable):
+        lines = _wrap(f"{report.analysis}: unavailable: {report.reason}", style, "– ")
+        return lines + (_wrap(report.remedy, style, "  → ") if report.remedy else [])
+    level = report.verdict.level
+    title = f"{report.title}" + (f" · {report.window.label}" if report.window.label else "")
+    lines = [_paint(sanitize(title), "1", style)]
+    lines += [
+        _paint(line, _COLOURS[level], style)
+        for line in _wrap(report.verdict.sentence, style, f"{_SIGNS[level]} ")
+    ]
+    lines += _facts(report.facts, style)
+    for note in report.notes:
+        lines += _wrap(note, style, "  note: ", "        ")
+    shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
+    for table in shown if style.details else shown[:2]:
+        lines += ["", *_table(table, style)]
+    if not style.details and len(shown) > 2:
+        more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
+        lines += ["", *_wrap(f"also in --format csv, json and md: {more}", style, "  ")]
+    if report.rules:
+        lines += ["", _paint("rules", "2", style)]
+        for rule in report.rules:
+            lines += [
+                _paint(line, "2", style) for line in _wrap(f"{rule.name}: {rule.text}", style, "  ", "    ")
+            ]
+    return lines
+
+
+def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
+    blocks = [_wrap(trust, style)] if trust else []
+    blocks += [_report(report, style) for report in reports]
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
+
+
+RENDERER = Renderer("text", _render)
