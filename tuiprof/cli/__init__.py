@@ -41,11 +41,10 @@ class _Verbs(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near:
-                error.message += f" Did you mean {near[0]!r}?"
-            elif Path(args[0]).exists():
-                error.message += f" To open a file: tuiprof open {args[0]}"
-            raise
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            if Path(args[0]).exists():
+                hint = f" To open a file: tuiprof open {args[0]}"
+            raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
 
 @click.group(

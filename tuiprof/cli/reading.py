@@ -12,6 +12,7 @@ from tuiprof.cli.common import Invocation, open_screen, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable, Window
+    from tuiprof.session.store import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
 DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels")
@@ -62,21 +63,38 @@ def report(
     from tuiprof.report import render_all
 
     session = session_or_none(invocation, target)
-    reports: list[Report | Unavailable] = []
-    trust = ""
     if session is not None:
-        from tuiprof.session.summary import summarise
-
-        reports.append(summarise(session))
-        traces = session.traces()
+        reports, trust = session_reports(session, analyses, step, cache=not no_cache)
     else:
-        traces = [Path(target)]
-    for path in traces:
-        trace = _open(path, cache=not no_cache)
-        trust = trace.trust.line
-        reports.extend(run_analyses(trace, analyses, step))
+        trace = _open(Path(target), cache=not no_cache)
+        reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust))
     return 0
+
+
+def session_reports(
+    session: Session, names: tuple[str, ...], step: int | None = None, *, cache: bool = True
+) -> tuple[list[Report | Unavailable], str]:
+    """Report a session: how it ran, then the analyses of each captured trace.
+
+    Args:
+        session: The session.
+        names: Analyses; none = the default ones.
+        step: Step number to look at alone; None = the whole trace.
+        cache: Use cached columns.
+
+    Returns:
+        The reports, and the trust line of the last trace (empty without one).
+    """
+    from tuiprof.session.summary import summarise
+
+    reports: list[Report | Unavailable] = [summarise(session)]
+    trust = ""
+    for path in session.traces():
+        trace = _open(path, cache=cache)
+        trust = trace.trust.line
+        reports.extend(run_analyses(trace, names, step))
+    return reports, trust
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:

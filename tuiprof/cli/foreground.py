@@ -1,0 +1,143 @@
+"""Following a run without a screen: progress on stderr, signals passed on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tuiprof.model.units import format_count, format_ns
+from tuiprof.report.sanitize import sanitize
+from tuiprof.session.control import request_stop
+from tuiprof.session.output import Tee
+from tuiprof.session.replay import Live
+
+if TYPE_CHECKING:
+    from tuiprof.session.fold import Fold
+    from tuiprof.session.status import Status
+    from tuiprof.session.store import Session
+
+_POLL_S: Final = 0.1
+#: Without a terminal a line of progress is written this often.
+_PLAIN_EVERY_S: Final = 10.0
+
+
+def follow(session: Session, *, tee: bool = False, quiet: bool = False) -> Status:
+    """Wait for the end of a run.
+
+    SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves
+    it running.
+
+    Args:
+        session: The running session.
+        tee: Pass the script's output through.
+        quiet: No progress.
+
+    Returns:
+        How it ended; a status that is not ``over`` when the terminal went away.
+    """
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    kept = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    feed = Live(session)
+    passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
+    show = _progress(session, quiet or tee)
+    stopped = 0
+    try:
+        while True:
+            status = session.status()  # before the last read: what was written until then is read below
+            feed.advance()
+            if passed_on is not None:
+                passed_on.pump()
+            show(feed.fold)
+            if status.over and not feed.behind:
+                return status
+            if signal.SIGHUP in asked:
+                return status
+            if len(asked) > stopped and not status.over:
+                stopped = len(asked)
+                request_stop(session, sig=asked[-1], firm=stopped > 1)
+                click.echo(
+                    "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
+                )
+            time.sleep(_POLL_S)
+    finally:
+        show(None)
+        feed.close()
+        if passed_on is not None:
+            passed_on.close()
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _progress(session: Session, quiet: bool) -> Callable[[Fold | None], None]:
+    """Return what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+    if quiet:
+        return lambda fold: None
+    if sys.stderr.isatty():
+        return _Bar(session)
+    return _Plain(session)
+
+
+def _told(fold: Fold) -> str:
+    """Return progress in a few words."""
+    lead = fold.lead
+    if lead is None or not len(lead.steps):
+        return "no step yet"
+    stats = lead.steps.stats(lead.steps.since(10_000_000_000))
+    words = [f"step {format_count(lead.steps.last_n)}"]
+    if stats.count:
+        words.append(f"{format_ns(stats.median_ns)} a step")
+    for capture in fold.captures.values():
+        words.append(f"capture {capture.state}" + (f" ({sanitize(capture.why)})" if capture.why else ""))
+    return " · ".join(words)
+
+
+class _Plain:
+    """A line now and then, for logs of batch systems."""
+
+    def __init__(self, session: Session) -> None:
+        self._next_s = time.monotonic() + _PLAIN_EVERY_S
+        click.echo(f"recording {sanitize(session.title)} into {session.path}", err=True)
+
+    def __call__(self, fold: Fold | None) -> None:
+        if fold is not None and time.monotonic() >= self._next_s:
+            self._next_s += _PLAIN_EVERY_S
+            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold)}", err=True)
+
+
+class _Bar:
+    """A line that stays in place on a terminal."""
+
+    def __init__(self, session: Session) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[told]}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(
+            f"recording {sanitize(session.title)}", total=None, told="starting"
+        )
+        self._progress.start()
+
+    def __call__(self, fold: Fold | None) -> None:
+        if fold is None:
+            self._progress.stop()
+        else:
+            self._progress.update(self._task, told=_told(fold))

@@ -1,0 +1,180 @@
+"""Verbs that run a script or look at one that runs: run, record, attach, replay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuiprof.cli.common import Invocation, launch_options, open_screen
+
+if TYPE_CHECKING:
+    from tuiprof.session.launch import LaunchSpec
+    from tuiprof.session.store import Session
+
+_EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --lr 1e-3."
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
+@launch_options
+@click.pass_obj
+def run(invocation: Invocation, target: str | None, **options: Any) -> int:
+    """Launch a scenario or a script and open its live screen.
+
+    Quitting the screen leaves the script running: come back with `tuiprof attach`.
+    """
+    from tuiprof.session.launch import start
+    from tuiprof.tui.start import Start
+
+    spec = launch_spec(invocation, target, **options)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("run draws a live screen and needs a terminal; without one: tuiprof record …")
+    session = start(spec)
+    return open_screen(Start.live(session.path, launched=True))
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
+@launch_options
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+@click.pass_obj
+def record(
+    invocation: Invocation, target: str | None, as_json: bool, quiet: bool, tee: bool, **options: Any
+) -> int:
+    """Record a scenario or a script without a screen and print what it tells.
+
+    Progress goes to stderr, the report to stdout; the exit status is the script's.
+    """
+    from tuiprof.cli.foreground import follow
+    from tuiprof.cli.reading import session_reports
+    from tuiprof.report import render_all
+    from tuiprof.session.launch import start
+
+    session = start(launch_spec(invocation, target, **options))
+    status = follow(session, tee=tee, quiet=quiet)
+    if not status.over:  # the terminal went away; the run goes on
+        return 0
+    reports, trust = session_reports(session, ())
+    if tee:
+        sys.stdout.flush()
+    sys.stdout.write(render_all(reports, "json" if as_json else "text", trust=trust))
+    if not quiet:
+        click.echo(f"\nsee it:  tuiprof open {session.id}", err=True)
+    return status.code if status.code is not None else 1
+
+
+@click.command()
+@click.argument("session", default="last")
+@click.pass_obj
+def attach(invocation: Invocation, session: str) -> int:
+    """Open the live screen of a run that is going on (the last one, or SESSION)."""
+    from tuiprof.tui.start import Start
+
+    return open_screen(Start.live(_find(invocation, session).path))
+
+
+@click.command()
+@click.argument("session", default="last")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0.01, max=10_000),
+    default=1.0,
+    show_default=True,
+    help="Session seconds a second.",
+)
+@click.pass_obj
+def replay(invocation: Invocation, session: str, speed: float) -> int:
+    """Play a recorded SESSION from its beginning on the live screen."""
+    from tuiprof.tui.start import Start
+
+    return open_screen(Start.replay(_find(invocation, session).path, speed=speed))
+
+
+def _find(invocation: Invocation, text: str) -> Session:
+    from tuiprof.session.store import find_session, sessions_root
+
+    return find_session(sessions_root(invocation.sessions), text)
+
+
+def launch_spec(
+    invocation: Invocation,
+    target: str | None,
+    *,
+    preset: str,
+    steps: int | None,
+    python_: Path | None,
+    name: str | None,
+    capture: str | None,
+    no_capture: bool,
+    stack: bool,
+    shapes: bool,
+    memory: bool,
+    tee: bool = False,
+) -> LaunchSpec:
+    """Turn what was typed into what to launch.
+
+    Args:
+        invocation: What was given before the verb, and the command after ``--``.
+        target: A scenario, or a script file; None = there is a command.
+        preset: Size of a scenario.
+        steps: Steps of a scenario; None = the preset's.
+        python_: Interpreter; None = the active environment's.
+        name: Name of the session; None = that of the script.
+        capture: ``N[@STEP]``; None = the default window.
+        no_capture: Capture nothing.
+        stack: Capture Python stacks.
+        shapes: Capture operator input shapes.
+        memory: Capture allocator events.
+        tee: Only ``record`` and ``run --tee`` look at it.
+
+    Raises:
+        UsageProblem: There is no such scenario or variant.
+        LaunchError: ``--capture`` cannot be read.
+    """
+    from dataclasses import replace
+
+    from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
+
+    del tee
+    if no_capture:
+        if capture or stack or shapes or memory:
+            raise click.UsageError("--no-capture contradicts --capture, --stack, --shapes and --memory")
+        request = None
+    else:
+        text = capture or f"{DEFAULT_CAPTURE.steps}@{DEFAULT_CAPTURE.at}"
+        request = parse_capture(text, stack=stack, shapes=shapes, memory=memory)
+    spec = LaunchSpec((), name or "", python=python_, capture=request, root=invocation.sessions)
+    command = invocation.command
+    if target is None:
+        if not command:
+            raise click.UsageError(
+                "nothing to run: name a scenario (tuiprof doctor lists them), or give a command after --"
+            )
+        if steps is not None:
+            raise click.UsageError("--steps is for scenarios; give your script its own arguments after --")
+        return replace(spec, argv=command)
+    if target.endswith(".py") or Path(target).is_file():
+        return replace(spec, argv=("python", target, *(command or ())))
+    return _scenario_spec(invocation, spec, target, preset, steps, command or ())
+
+
+def _scenario_spec(
+    invocation: Invocation,
+    spec: LaunchSpec,
+    target: str,
+    preset: str,
+    steps: int | None,
+    extra: tuple[str, ...],
+) -> LaunchSpec:
+    from dataclasses import replace
+
+    from tuiprof.session import scenarios
+    from tuiprof.session.meta import Scenario
+
+    variant = scenarios.find(target, invocation.scenarios)
+    argv = scenarios.command(variant, preset=preset, steps=steps)
+    return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder.name, variant.name, preset))
