@@ -59,7 +59,6 @@ def launch_options(function: Function) -> Function:
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
         click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
         click.option("--memory", is_flag=True, help="Capture allocator events."),
-        click.option("--tee", is_flag=True, help="Pass the script's output through as well."),
     )
     for option in reversed(options):
         function = option(function)

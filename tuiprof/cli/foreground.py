@@ -98,8 +98,10 @@ def _told(fold: Fold) -> str:
     words = [f"step {format_count(lead.steps.last_n)}"]
     if stats.count:
         words.append(f"{format_ns(stats.median_ns)} a step")
-    for capture in fold.captures.values():
-        words.append(f"capture {capture.state}" + (f" ({sanitize(capture.why)})" if capture.why else ""))
+    words += [
+        f"capture {capture.state}" + (f" ({sanitize(capture.why)})" if capture.why else "")
+        for capture in fold.captures.values()
+    ]
     return " · ".join(words)
 
 

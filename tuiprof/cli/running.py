@@ -21,7 +21,7 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 @click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
 @launch_options
 @click.pass_obj
-def run(invocation: Invocation, target: str | None, **options: Any) -> int:
+def run(invocation: Invocation, /, target: str | None, **options: Any) -> int:
     """Launch a scenario or a script and open its live screen.
 
     Quitting the screen leaves the script running: come back with `tuiprof attach`.
@@ -39,11 +39,12 @@ def run(invocation: Invocation, target: str | None, **options: Any) -> int:
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
 @launch_options
+@click.option("--tee", is_flag=True, help="Pass the script's output through as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_obj
 def record(
-    invocation: Invocation, target: str | None, as_json: bool, quiet: bool, tee: bool, **options: Any
+    invocation: Invocation, /, target: str | None, as_json: bool, quiet: bool, tee: bool, **options: Any
 ) -> int:
     """Record a scenario or a script without a screen and print what it tells.
 
@@ -113,7 +114,6 @@ def launch_spec(
     stack: bool,
     shapes: bool,
     memory: bool,
-    tee: bool = False,
 ) -> LaunchSpec:
     """Turn what was typed into what to launch.
 
@@ -129,7 +129,6 @@ def launch_spec(
         stack: Capture Python stacks.
         shapes: Capture operator input shapes.
         memory: Capture allocator events.
-        tee: Only ``record`` and ``run --tee`` look at it.
 
     Raises:
         UsageProblem: There is no such scenario or variant.
@@ -139,7 +138,6 @@ def launch_spec(
 
     from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
 
-    del tee
     if no_capture:
         if capture or stack or shapes or memory:
             raise click.UsageError("--no-capture contradicts --capture, --stack, --shapes and --memory")
