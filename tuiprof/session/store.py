@@ -312,9 +312,7 @@ def find_session(root: Path, text: str) -> Session:
 
 
 def _closest(text: str, paths: list[Path]) -> str | None:
-    names = {path.name: path.name for path in paths} | {
-        path.name.partition("-")[2]: path.name for path in paths
-    }
+    names = [path.name for path in paths] + [path.name.partition("-")[2] for path in paths]
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
     if close:
         return close[0]

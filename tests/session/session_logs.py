@@ -1,0 +1,52 @@
+"""Sessions written by hand, for tests that need no running script."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from tuiprof.session import process
+from tuiprof.session.records import SCHEMA_VERSION
+from tuiprof.session.store import Session, SessionMeta, create
+
+
+def new_session(root: Path, name: str = "run", *, age_s: float = 0.0, **fields: Any) -> Session:
+    """Make a session directory that began some time ago."""
+    meta = SessionMeta(
+        v=SCHEMA_VERSION,
+        name=name,
+        argv=["python", "train.py"],
+        cwd="/",
+        unix_ns=time.time_ns() - int(age_s * 1e9),
+        mono_ns=1_000,
+        boot=process.boot_id(),
+        **fields,
+    )
+    return create(root, meta)
+
+
+def line(kind: str, **fields: Any) -> bytes:
+    """Return one log line."""
+    return json.dumps({"t": kind, **fields}).encode() + b"\n"
+
+
+def head(session: Session, writer: str = "rank0", **fields: Any) -> bytes:
+    """Return a head on the session's own clock."""
+    meta = session.meta
+    known = {"v": 1, "writer": writer, "pid": 1, "unix_ns": meta.unix_ns, "mono_ns": meta.mono_ns, "rank": 0}
+    return line("head", **(known | fields))
+
+
+def step(n: int, dur: int = 1_000_000, **fields: Any) -> bytes:
+    """Return step n of a run whose steps all take 1 ms of the clock."""
+    return line("step", n=n, at=1_000 + (n + 1) * 1_000_000, dur=dur, **fields)
+
+
+def append(session: Session, writer: str, *lines: bytes) -> Path:
+    """Append to a writer's log."""
+    path = session.log / f"{writer}.jsonl"
+    with open(path, "ab") as file:
+        file.write(b"".join(lines))
+    return path

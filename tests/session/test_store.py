@@ -1,0 +1,191 @@
+"""Session directories: made, listed, found; what is wrong with them is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from session_logs import append, head, line, new_session, step
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session import process
+from tuiprof.session.process import Processes, ProcessId
+from tuiprof.session.store import (
+    RecorderLock,
+    Session,
+    create,
+    find_session,
+    list_sessions,
+    sessions_root,
+)
+
+
+def test_root_is_option_then_variable_then_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "variable"))
+    assert sessions_root(tmp_path / "option") == tmp_path / "option"
+    assert sessions_root() == tmp_path / "variable"
+    monkeypatch.delenv("TUIPROF_SESSIONS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert sessions_root() == tmp_path / "data" / "tuiprof" / "sessions"
+
+
+def test_sessions_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
+    first = new_session(tmp_path, "a name/with: odd \x1b[31m parts")
+    second = create(tmp_path, first.meta)
+    assert first.path != second.path
+    assert second.id.startswith(first.id)
+    assert set(first.id) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._")
+    assert first.meta == Session(first.path).meta
+
+
+def test_newer_schema_is_named(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    content = msgspec.json.decode((session.path / "session.json").read_bytes())
+    (session.path / "session.json").write_bytes(msgspec.json.encode({**content, "v": 99, "argv": {"new": 1}}))
+    with pytest.raises(SessionError, match=r"newer tuiprof \(session schema 99, this one reads 1\).*upgrade"):
+        Session(session.path)
+    [listed] = list_sessions(tmp_path)
+    assert listed.state == "unreadable"
+    assert "newer tuiprof" in listed.detail
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"v": 1}', b'{"v": "x"}', b"\xff"])
+def test_damaged_metadata_is_named(tmp_path: Path, content: bytes) -> None:
+    session = new_session(tmp_path)
+    (session.path / "session.json").write_bytes(content)
+    with pytest.raises(SessionError, match=r"session\.json is damaged"):
+        Session(session.path)
+
+
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    content = msgspec.json.decode((session.path / "session.json").read_bytes())
+    (session.path / "session.json").write_bytes(msgspec.json.encode({**content, "mood": "good"}))
+    assert Session(session.path).meta == session.meta
+
+
+def test_not_a_session(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match="is not a tuiprof session"):
+        Session(tmp_path)
+
+
+def test_root_without_permission(tmp_path: Path) -> None:
+    # A file where a directory is needed fails for root too, who may write anywhere.
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SessionError, match="cannot create"):
+        new_session(tmp_path / "file" / "sessions")
+    tmp_path.chmod(0o500)
+    if os.geteuid() != 0:
+        with pytest.raises(SessionError, match="no permission to create"):
+            new_session(tmp_path / "sessions")
+        return
+    # As somebody else, in a process of its own.
+    code = (
+        "import os, sys; from pathlib import Path; from session_logs import new_session\n"
+        "os.setuid(65534); new_session(Path(sys.argv[1]))"
+    )
+    run = [sys.executable, "-c", code, str(tmp_path / "sessions")]
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    said = subprocess.run(run, capture_output=True, text=True, check=False, env=here).stderr
+    assert "no permission to create" in said
+    assert "--sessions" in said
+
+
+def test_two_recorders_are_refused_across_processes(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    lock = RecorderLock(session.control)
+    code = (
+        "import sys; from pathlib import Path; from tuiprof.session.store import RecorderLock\n"
+        "RecorderLock(Path(sys.argv[1]))"
+    )
+    run = [sys.executable, "-c", code, str(session.control)]
+    assert (
+        "is already being recorded" in subprocess.run(run, capture_output=True, text=True, check=False).stderr
+    )
+    lock.release()
+    assert subprocess.run(run, check=False).returncode == 0
+
+
+def _ran_by(session: Session, supervisor: ProcessId, script: ProcessId | None) -> None:
+    who = Processes(supervisor, script, process.place())
+    (session.control / "process.json").write_bytes(msgspec.json.encode(who))
+
+
+def test_status_is_not_fooled_by_a_reused_process_number(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    own = process.identify(os.getpid())
+    assert own is not None
+    _ran_by(session, own, None)
+    assert str(session.status()) == "running"
+    _ran_by(session, ProcessId(own.pid, "1"), None)
+    assert session.status().state == "interrupted"
+    _ran_by(session, ProcessId(own.pid, "1"), own)
+    assert str(session.status()) == "running (recorder lost)"
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ({"code": 0}, "finished"),
+        ({"code": 3}, "failed (exit 3)"),
+        ({"signal": 9}, "failed (SIGKILL)"),
+        ({"signal": 2, "why": "stopped"}, "stopped"),
+        ({"code": 0, "why": "stopped"}, "stopped"),
+    ],
+)
+def test_status_tells_how_it_ended(tmp_path: Path, end: dict[str, object], expected: str) -> None:
+    session = new_session(tmp_path, age_s=100)
+    append(session, "recorder", head(session, "recorder"), line("end", at=5, **end))
+    assert str(session.status()) == expected
+
+
+def test_without_a_recorder_the_probe_tells_how_it_ended(tmp_path: Path) -> None:
+    session = new_session(tmp_path, age_s=100)
+    _ran_by(session, ProcessId(1, "0"), ProcessId(1, "0"))
+    append(session, "recorder", head(session, "recorder"))
+    append(session, "rank0", head(session), step(0), line("end", at=5, code=0))
+    assert str(session.status()) == "finished (recorder lost)"
+    append(session, "rank1", head(session, "rank1"), step(0))
+    assert session.status().state == "interrupted"
+    append(session, "rank1", line("end", at=5, code=7))
+    assert (session.status().state, session.status().code) == ("failed", 7)
+
+
+def test_list_and_find(tmp_path: Path) -> None:
+    assert list_sessions(tmp_path / "nowhere") == []
+    with pytest.raises(UsageProblem, match="there are no sessions"):
+        find_session(tmp_path, "last")
+    old = new_session(tmp_path, "metrics-naive", age_s=3600)
+    new = new_session(tmp_path, "train", age_s=60)
+    append(new, "rank0", head(new), *(step(n, 1_000_000 + n) for n in range(5)), step(5, 9_000_000, cap=True))
+    (tmp_path / "a file").write_text("")
+    (tmp_path / "a folder").mkdir()
+    listed = list_sessions(tmp_path)
+    assert [summary.id for summary in listed] == [new.id, old.id]
+    assert (listed[0].steps, listed[0].median_ns, listed[0].duration_ns) == (6, 1_000_002, 6_000_000)
+    assert [summary.state for summary in listed] == ["interrupted", "interrupted"]
+    assert list_sessions(tmp_path, known={new.id: listed[0]})[0] is listed[0]
+    for text in (str(new.path), new.id, new.id[:18], "train", "last"):
+        assert find_session(tmp_path, text).path == new.path
+    with pytest.raises(UsageProblem, match="did you mean 'metrics-naive'"):
+        find_session(tmp_path, "metrics-niave")
+    with pytest.raises(UsageProblem, match="2 sessions begin with"):
+        find_session(tmp_path, "2")
+
+
+def test_a_thousand_sessions_are_listed_at_once(tmp_path: Path) -> None:
+    text = b"".join(step(n) for n in range(300))
+    for index in range(300):
+        session = new_session(tmp_path, age_s=index * 60)
+        append(session, "rank0", head(session), text)
+        append(session, "recorder", head(session, "recorder"), line("end", at=5, code=0))
+    before = time.perf_counter()
+    listed = list_sessions(tmp_path)
+    each_s = (time.perf_counter() - before) / 300
+    assert all(summary.state == "finished" and summary.steps == 300 for summary in listed)
+    assert each_s < 0.005  # a thousand in a few seconds even on a busy machine; about 0.6 ms on an idle one

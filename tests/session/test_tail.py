@@ -1,0 +1,88 @@
+"""Logs read while they grow, damaged, or written by others."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from session_logs import append, head, line, new_session, step
+
+from tuiprof.session.records import Head, Step
+from tuiprof.session.tail import LogReader
+
+
+def test_partial_last_lines_wait_for_their_rest(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    whole = head(session) + step(0) + step(1)
+    with LogReader(session) as reader:
+        assert reader.poll() == []
+        seen = []
+        for cut in range(0, len(whole), 7):
+            append(session, "rank0", whole[cut : cut + 7])
+            seen += reader.poll()
+        assert [type(record) for _, record in seen] == [Head, Step, Step]
+        assert reader.behind == 0
+        append(session, "rank0", step(2)[:-3])  # a writer killed within a line
+        assert reader.poll() == []
+        assert reader.behind == 0
+        append(session, "recorder", head(session, "recorder"))  # a writer that appears later
+        assert [writer for writer, _ in reader.poll()] == ["recorder"]
+        assert (reader.malformed, reader.unknown) == (0, 0)
+
+
+def test_foreign_and_damaged_lines_are_counted_and_the_rest_read(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    lines = (
+        head(session),
+        step(0, future="field"),
+        line("hologram", at=3),
+        b'{"no": "type"}\n',
+        b"\xff\xfe not text\n",
+        b"\x00" * 100 + b"\n",
+        b'{"t":"step","n":"one","at":2,"dur":3}\n',
+        b"[" * 5000 + b"\n",
+        b"\n",
+        line("step", n=1, at=2, dur=3, v={"loss": math.nan, "lr": math.inf}),
+    )
+    append(session, "rank0", *lines)
+    with LogReader(session) as reader:
+        records = [record for _, record in reader.poll()]
+        assert (len(records), reader.malformed, reader.unknown) == (3, 4, 2)
+        last = records[-1]
+        assert isinstance(last, Step)
+        assert math.isnan(last.v["loss"])
+        assert math.isinf(last.v["lr"])
+
+
+def test_reading_in_small_pieces_gives_the_same(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n) for n in range(200)))
+    with LogReader(session) as whole, LogReader(session) as pieces:
+        expected = whole.poll()
+        found = []
+        while got := pieces.poll(max_bytes=100) or pieces.behind:
+            found += got if isinstance(got, list) else []
+        assert found == expected
+
+
+def test_the_end_of_a_huge_log_comes_first(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n, ph={"forward": n}) for n in range(60_000)))
+    with LogReader(session, tail_bytes=10_000) as reader:
+        records = [record for _, record in reader.poll()]
+    numbers = [record.n for record in records if isinstance(record, Step)]
+    assert isinstance(records[0], Head)
+    assert numbers == list(range(numbers[0], 60_000))
+    assert 80 < len(numbers) < 200
+
+
+def test_a_wall_clock_that_jumps_disorders_nothing(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    meta = session.meta
+    jumped = meta.unix_ns - 3600_000_000_000
+    with LogReader(session) as reader:
+        same = Head(1, "rank0", 1, unix_ns=jumped, mono_ns=meta.mono_ns + 5, boot=meta.boot)
+        assert reader.clock.offset_ns(same) == -meta.mono_ns
+        # Another machine has another monotonic clock; only the wall clock is common.
+        other = Head(1, "rank8", 1, unix_ns=meta.unix_ns + 50, mono_ns=7_000_000, boot="elsewhere")
+        assert other.mono_ns + reader.clock.offset_ns(other) == 50
