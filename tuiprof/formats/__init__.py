@@ -1,1 +1,149 @@
-"""One file a format. A module here defines ``FORMAT`` and is found by itself; files are sniffed by content."""
+"""Readers of trace files, one module a format, found by content and never by name.
+
+A module here defines ``FORMAT = Format(...)`` and is found by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import binaries
+from tuiprof.formats.source import Damaged, Source, open_source
+from tuiprof.plugins import discover
+
+if TYPE_CHECKING:
+    from tuiprof.model import Trace
+
+_HEAD = 1 << 16
+
+
+class Cancelled(TraceError):
+    """Reading was stopped by the one who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to read.
+
+    Attributes:
+        progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
+        cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
+        partial: Called with what has been read, while the rest is being read, when that takes long.
+        workers: Processes that decode beside the reader; None = as many as pay.
+        limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+    """
+
+    progress: Callable[[int, int], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+    partial: Callable[[Trace], None] | None = None
+    workers: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: Its name, for example ``"kineto"``.
+        title: What a person calls it.
+        sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
+        open: Reads a file.
+        order: Who is asked first; lower comes first.
+    """
+
+    name: str
+    title: str
+    sniff: Callable[[bytes, Path], bool]
+    open: Callable[[Source, Options], Trace]
+    order: int = field(default=100)
+
+
+@cache
+def available() -> dict[str, Format]:
+    """Return every format by name, in the order they are asked."""
+    found: dict[str, Format] = discover("formats", "FORMAT")
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def sniff(path: str | os.PathLike[str]) -> str:
+    """Tell the format of a file by its content.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The name of the format.
+
+    Raises:
+        TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
+    """
+    return _recognise(open_source(Path(path))).name
+
+
+def open_trace(
+    path: str | os.PathLike[str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    partial: Callable[[Trace], None] | None = None,
+    workers: int | None = None,
+    limit: int | None = None,
+) -> Trace:
+    """Read a trace.
+
+    Args:
+        path: The file.
+        progress: See :class:`Options`.
+        cancelled: See :class:`Options`.
+        partial: See :class:`Options`.
+        workers: See :class:`Options`.
+        limit: See :class:`Options`.
+
+    Returns:
+        The trace. What is missing or was repaired is in its ``trust``.
+
+    Raises:
+        TraceError: The file is not a trace, or not one that is read here.
+        Cancelled: ``cancelled`` answered True.
+    """
+    source = open_source(Path(path), limit)
+    return _recognise(source).open(source, Options(progress, cancelled, partial, workers, limit))
+
+
+def _recognise(source: Source) -> Format:
+    head = first_bytes(source)
+    for candidate in available().values():
+        if candidate.sniff(head, source.path):
+            return candidate
+    raise TraceError(*binaries.explain(head, source))
+
+
+def first_bytes(source: Source) -> bytes:
+    """Return the first unwrapped bytes of a file.
+
+    Args:
+        source: The file.
+
+    Raises:
+        TraceError: Its compression is broken from the start.
+    """
+    with source.stream() as stream:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while size < _HEAD and (part := stream.read_some(_HEAD - size)):
+                parts.append(part)
+                size += len(part)
+        except Damaged as damage:
+            if not parts:
+                raise TraceError(
+                    f"{source.path} is a damaged {source.wrapping} file: {damage}", "copy or record it again"
+                ) from damage
+        return b"".join(parts)

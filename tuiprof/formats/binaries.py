@@ -1,0 +1,70 @@
+"""Says what a file is that is no trace, or one that needs a step before it can be read."""
+
+from __future__ import annotations
+
+import re
+
+from tuiprof.formats.source import Source
+
+_XPLANE = re.compile(rb"/(?:host|device):[A-Z]|Task Environment")
+
+
+def explain(head: bytes, source: Source) -> tuple[str, str]:
+    """Return what a file is and what to do with it.
+
+    Args:
+        head: Its first bytes, unwrapped.
+        source: The file.
+    """
+    path, name = source.path, source.path.name
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    lowered = text[:512].lower()
+    if not text:
+        return f"{path} holds nothing but space", "let the profiler finish writing before opening its trace"
+    if lowered.startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
+        return (
+            f"{path} is a web page, not a trace",
+            "the download gave an error or login page: fetch the raw file",
+        )
+    if head.startswith(b"version https://git-lfs"):
+        return f"{path} is a Git LFS pointer, not the trace", "run `git lfs pull`"
+    if head.startswith(b"PAR1"):
+        return (
+            f"{path} is a Parquet table, not a trace that tuiprof reads",
+            "Neuron Explorer writes a directory of such tables: give that directory",
+        )
+    if name.endswith(".xplane.pb") or _XPLANE.search(head):
+        return (
+            f"{path} is an XSpace protobuf (xplane.pb), which this version does not read",
+            "give the trace.json.gz that lies beside it",
+        )
+    if name.endswith(".ntff") or b"ntff" in head[:64].lower():
+        return f"{path} is a raw Neuron capture (NTFF)", _neuron(name)
+    if name.endswith(".neff") or head[:4] == b"NEFF":
+        return f"{path} is a compiled Neuron program (NEFF), not a trace", _neuron(name)
+    if name in ("ntrace.pb", "trace_info.pb"):
+        return (
+            f"{path} is a raw Neuron system trace",
+            "run `neuron-profile view -d <its folder> --output-format perfetto` and open what it writes",
+        )
+    if head.startswith(b"SQLite format 3"):
+        return (
+            f"{path} is a SQLite database, perhaps of Nsight Systems",
+            "tuiprof reads what torch.profiler and jax.profiler write",
+        )
+    if head.startswith((b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf")):
+        return f"{path} is compressed in a way that is not read here", "unpack it, or compress it with gzip"
+    if head[:1] in (b"{", b"["):
+        return f"{path} is JSON, but no trace", "a trace is a list of events, or an object with traceEvents"
+    if _is_text(head):
+        return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
+    return f"{path} is a binary file of an unknown kind", "give the .json or .json.gz that the profiler wrote"
+
+
+def _neuron(name: str) -> str:
+    stem = name.rsplit(".", 1)[0]
+    return f"run `neuron-profile view -n {stem}.neff -s {stem}.ntff --output-format json`"
+
+
+def _is_text(head: bytes) -> bool:
+    return b"\0" not in head and sum(byte < 9 for byte in head[:4096]) == 0

@@ -1,0 +1,328 @@
+"""Builds the model's trace out of decoded chunks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tuiprof.formats.chrome import pairs, words
+from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
+from tuiprof.formats.chrome.decode import Chunk
+from tuiprof.formats.chrome.events import MISSING
+from tuiprof.formats.chrome.lanes import Labels, Lane, describe
+from tuiprof.formats.chrome.merge import Merged, time_order
+from tuiprof.model import Trace, TraceInfo, Track
+from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
+from tuiprof.model.trace import RawSource
+from tuiprof.model.trust import ReadStats, Remark
+
+Ints = npt.NDArray[np.int64]
+_LARGEST_DEVICE = 1 << 10
+
+
+def assemble(
+    chunks: Sequence[Chunk],
+    info: TraceInfo,
+    stats: ReadStats,
+    *,
+    base_unix_ns: int | None,
+    sync_sites: pl.DataFrame | None = None,
+    raw: RawSource | None = None,
+) -> Trace:
+    """Build a trace.
+
+    Args:
+        chunks: The chunks in file order; they give their columns away.
+        info: Where the trace comes from; the origin is filled in here.
+        stats: What was met while reading; counts of the chunks are added.
+        base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
+        sync_sites: Source lines of host waits, where the probe recorded them.
+        raw: Source of raw event text.
+    """
+    phases: Counter[str] = Counter()
+    for chunk in chunks:
+        phases.update(chunk.phases)
+        stats.events += chunk.events
+        stats.malformed += chunk.malformed
+        stats.repaired += chunk.repaired
+    stats.phases = dict(phases.most_common())
+    labels = Labels()
+    for chunk in chunks:
+        labels.read(chunk.rare)
+    merged = Merged(chunks)
+    spans = merged.columns("spans", NUMBERS)
+    instants = merged.columns("instants", MEMORY_NUMBERS)
+    spans = _with_pairs(spans, merged.columns("pairs", NUMBERS), merged, stats)
+    origin = _origin(spans, instants)
+    lanes = [describe(pid, tid, labels) for pid, tid in merged.lanes]
+    category, device, stream = _places(spans, merged, lanes)
+    events = _table(spans, category, device, stream, merged.names, origin)
+    tracks = _tracks(merged, lanes, spans, category, device)
+    return Trace(
+        events,
+        tracks,
+        _with_origin(info, _unix_origin(origin, base_unix_ns)),
+        stats,
+        instants=_instants(instants, merged, origin),
+        counters=_counters(chunks, merged, origin),
+        sync_sites=sync_sites,
+        raw=raw,
+    )
+
+
+def _with_pairs(spans: Columns, ends: Columns, merged: Merged, stats: ReadStats) -> Columns:
+    """Add the spans that were written as begin and end."""
+    if not len(ends):
+        return spans
+    assert ends.phase is not None
+    last = max(int(ends.ts.max()), int((spans.ts + _durations(spans)).max()) if len(spans) else 0)
+    found = pairs.match(
+        ends.ts, ends.phase, ends.lane.tolist(), [merged.names[code] for code in ends.name.tolist()], last
+    )
+    stats.malformed += found.unbegun
+    stats.repaired += found.unended
+    if found.unbegun:
+        stats.remarks.append(
+            Remark("unbegun", f"{found.unbegun} end events have no begin and are left out", level="warn")
+        )
+    if found.unended:
+        stats.remarks.append(
+            Remark(
+                "unended",
+                f"{found.unended} begin events have no end: they last to the end of the trace",
+                level="warn",
+            )
+        )
+    rows = found.begins
+    numbers = {}
+    for key in NUMBERS:
+        old, new = spans.numbers.get(key), ends.numbers.get(key)
+        if old is not None or new is not None:
+            numbers[key] = np.concatenate(
+                [
+                    np.full(len(spans), MISSING, dtype=np.int64) if old is None else old,
+                    np.full(len(rows), MISSING, dtype=np.int64) if new is None else new[rows],
+                ]
+            )
+    return Columns(
+        np.concatenate([spans.ordinal, ends.ordinal[rows]]),
+        np.concatenate([spans.ts, ends.ts[rows]]),
+        np.concatenate([_durations(spans), found.ends_ns - ends.ts[rows]]),
+        np.concatenate([spans.name, ends.name[rows]]),
+        np.concatenate([spans.cat, ends.cat[rows]]),
+        np.concatenate([spans.lane, ends.lane[rows]]),
+        numbers,
+    )
+
+
+def _durations(spans: Columns) -> Ints:
+    return np.zeros(len(spans), dtype=np.int64) if spans.dur is None else spans.dur
+
+
+def _origin(spans: Columns, instants: Columns) -> int:
+    """Return the first instant of the file, on its own clock in ns."""
+    firsts = [int(columns.ts.min()) for columns in (spans, instants) if len(columns)]
+    return min(firsts, default=0)
+
+
+def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
+    if base_unix_ns is not None:
+        return base_unix_ns + origin
+    # Kineto wrote Unix time itself before it had a base: between 2001 and 2100 it is taken for that.
+    return origin if 10**18 <= origin < 41 * 10**17 else None
+
+
+def _with_origin(info: TraceInfo, origin_unix_ns: int | None) -> TraceInfo:
+    from dataclasses import replace
+
+    return replace(info, origin_unix_ns=origin_unix_ns)
+
+
+def _places(
+    spans: Columns, merged: Merged, lanes: Sequence[Lane]
+) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
+    """Tell category, device and stream of every span; -1 = none."""
+    other = words.CODE["other"]
+    by_word = [words.category(word) for word in merged.cats]
+    lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)
+    category = lookup[spans.cat] if len(lookup) else np.zeros(0, dtype=np.uint8)
+    unsaid = np.array([word is None for word in by_word], dtype=bool)
+    if unsaid.any():
+        _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, merged, lanes)
+    on_device = np.isin(category, list(words.ON_DEVICE))
+    device = np.full(len(spans), -1, dtype=np.int64)
+    stream = np.full(len(spans), -1, dtype=np.int64)
+    rows = np.flatnonzero(on_device)
+    if len(rows):
+        lane = spans.lane[rows]
+        lane_device = np.array(
+            [_lane_device(pid, about) for (pid, _), about in zip(merged.lanes, lanes, strict=True)],
+            dtype=np.int64,
+        )[lane]
+        lane_stream = np.array(
+            [tid if isinstance(tid, int) and 0 <= tid < 1 << 62 else -1 for _, tid in merged.lanes],
+            dtype=np.int64,
+        )[lane]
+        device[rows] = _said(spans.numbers.get("device"), rows, lane_device, _LARGEST_DEVICE)
+        stream[rows] = _said(spans.numbers.get("stream"), rows, lane_stream, 1 << 62)
+    return category, device, stream
+
+
+def _lane_device(pid: object, lane: Lane) -> int:
+    if lane.device is not None:
+        return lane.device
+    return pid if isinstance(pid, int) and 0 <= pid < _LARGEST_DEVICE else 0
+
+
+def _said(column: Ints | None, rows: Ints, otherwise: Ints, limit: int) -> Ints:
+    if column is None:
+        return otherwise
+    said = column[rows]
+    return np.where((said >= 0) & (said < limit), said, otherwise)
+
+
+def _by_name_and_lane(
+    category: npt.NDArray[np.uint8], rows: Ints, spans: Columns, merged: Merged, lanes: Sequence[Lane]
+) -> None:
+    """Fill in the category of events whose word does not tell it."""
+    keys = np.stack(
+        [
+            spans.cat[rows].astype(np.int64),
+            spans.lane[rows].astype(np.int64),
+            spans.name[rows].astype(np.int64),
+        ],
+        1,
+    )
+    distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    codes = []
+    for cat, lane, name in distinct.tolist():
+        about, text = lanes[lane], merged.names[name]
+        if merged.cats[cat].lower() in words.BY_NAME:
+            word = words.of_device_work(text)
+        elif about.kind == "stream":
+            word = "device_annotation" if about.shadow else words.of_device_work(text)
+        else:
+            word = "other" if about.kind == "other" else words.of_host_event(text)
+        codes.append(words.CODE[word])
+    category[rows] = np.array(codes, dtype=np.uint8)[where.reshape(-1)]
+
+
+def _table(
+    spans: Columns,
+    category: npt.NDArray[np.uint8],
+    device: Ints,
+    stream: Ints,
+    names: Sequence[str],
+    origin: int,
+) -> pl.DataFrame:
+    """Sort the events by time and put them into a table."""
+    dur = _durations(spans)
+    order = time_order(spans.ts, dur, spans.ordinal)
+    columns = [
+        pl.Series("ts", (spans.ts - origin)[order]),
+        pl.Series("dur", dur[order]),
+        _worded(pl.Series("name", spans.name[order]), pl.Enum(list(names))),
+        _worded(pl.Series("category", category[order]), CATEGORY_TYPE),
+        pl.Series("track", spans.lane[order]),
+        _nullable("device", device[order], -1).cast(pl.Int16),
+        _nullable("stream", stream[order], -1),
+    ]
+    for key in ("correlation", "external_id", "bytes"):
+        column = spans.numbers.pop(key, None)
+        if column is None:
+            columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
+        else:
+            columns.append(_nullable(key, column[order], MISSING))
+    columns.append(pl.Series("ordinal", spans.ordinal[order]))
+    return pl.DataFrame(columns)
+
+
+def _worded(codes: pl.Series, words: pl.Enum) -> pl.Series:
+    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
+    to = getattr(codes.cat, "to", None)
+    return codes.cast(words) if to is None else to(words)
+
+
+def _nullable(name: str, values: Ints, missing: int) -> pl.Series:
+    series = pl.Series(name, values)
+    absent = values == missing
+    return series.set(pl.Series(absent), None) if absent.any() else series
+
+
+def _tracks(
+    merged: Merged, lanes: Sequence[Lane], spans: Columns, category: npt.NDArray[np.uint8], device: Ints
+) -> tuple[Track, ...]:
+    """Describe every lane; one with device work is a stream, whatever the metadata say."""
+    device_of = np.full(len(lanes), -1, dtype=np.int64)
+    rows = np.flatnonzero(device >= 0)
+    device_of[spans.lane[rows]] = device[rows]
+    tracks = []
+    for index, ((pid, tid), lane) in enumerate(zip(merged.lanes, lanes, strict=True)):
+        works = device_of[index] >= 0
+        kind = "stream" if works and lane.kind != "other" else lane.kind
+        name = lane.name
+        if works and lane.kind == "thread" and name == f"thread {tid}":
+            name = f"stream {tid}"
+        tracks.append(
+            Track(
+                index,
+                kind,
+                "" if pid is None else pid,
+                "" if tid is None else tid,
+                name,
+                int(device_of[index]) if works else lane.device if kind == "stream" else None,
+            )
+        )
+    return tuple(tracks)
+
+
+def _instants(instants: Columns, merged: Merged, origin: int) -> pl.DataFrame | None:
+    if not len(instants):
+        return None
+    order = np.argsort(instants.ts, kind="stable")
+    columns = {
+        "ts": pl.Series((instants.ts - origin)[order]),
+        "name": pl.Series(
+            np.array(merged.names, dtype=object)[instants.name[order]].tolist(), dtype=pl.String
+        ),
+        "category_text": pl.Series(
+            np.array(merged.cats, dtype=object)[instants.cat[order]].tolist(), dtype=pl.String
+        ),
+        "track": pl.Series(instants.lane[order]),
+        "ordinal": pl.Series(instants.ordinal[order]),
+    }
+    for key, column in instants.numbers.items():
+        columns[key] = _nullable(key, column[order], MISSING)
+    return pl.DataFrame(columns)
+
+
+def _counters(chunks: Sequence[Chunk], merged: Merged, origin: int) -> pl.DataFrame | None:
+    """Make one row a series of each counter event; values that are no numbers are left out."""
+    lane_of = {lane: code for code, lane in enumerate(merged.lanes)}
+    rows: list[tuple[int, str, str, float, int | None]] = []
+    for chunk in chunks:
+        for event in chunk.rare:
+            if event.phase != "C" or event.ts is None or not isinstance(event.args, Mapping):
+                continue
+            for series, value in event.args.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    lane = lane_of.get((event.pid, event.tid))
+                    rows.append((event.ts - origin, event.name, str(series), float(value), lane))
+    if not rows:
+        return None
+    schema: dict[str, Any] = {
+        "ts": pl.Int64,
+        "name": pl.String,
+        "series": pl.String,
+        "value": pl.Float64,
+        "track": pl.UInt32,
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row").sort("ts", maintain_order=True)
+
+
+assert len(CATEGORIES) < 256, "a category code fits one byte"

@@ -1,0 +1,238 @@
+"""Decodes one chunk of a list of events into columns. Runs in the reader and in its worker processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats.chrome import clock, tolerant
+from tuiprof.formats.chrome.columns import Books, Codes, Columns, Untimely, build, identity, memory_numbers
+from tuiprof.formats.chrome.events import (
+    MISSING,
+    AnyEvent,
+    Loosely,
+    decode_events,
+    decode_exact_events,
+    decode_instant,
+    decode_loosely,
+    decode_pieces,
+)
+
+_X = ord("X")
+_INSTANTS = np.frombuffer(b"iIRnP", dtype=np.uint8)
+_PAIRS = np.frombuffer(b"BE", dtype=np.uint8)
+_RARE = np.frombuffer(b"MCbe", dtype=np.uint8)
+
+
+class Rare(msgspec.Struct):
+    """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e).
+
+    Attributes:
+        ordinal: Its position in the chunk.
+        phase: Its phase.
+        name: Its name.
+        cat: Its category word.
+        pid: Its process.
+        tid: Its thread.
+        ts: Its time in ns on the clock of the file; None = not said.
+        id: What joins asynchronous events.
+        args: Its arguments as decoded.
+    """
+
+    ordinal: int
+    phase: str
+    name: str
+    cat: str
+    pid: int | str | None
+    tid: int | str | None
+    ts: int | None
+    id: str
+    args: object
+
+
+class Chunk(msgspec.Struct):
+    """What one chunk holds.
+
+    Attributes:
+        events: Number of events in it, of every phase.
+        phases: Their number by phase; the phase of an event without one is ``"?"``.
+        names: Names by code.
+        cats: Category words by code.
+        lanes: (process, thread) by code.
+        spans: Complete events (X).
+        pairs: Begin and end events (B, E), in file order.
+        instants: Events without length.
+        rare: Events that are decoded whole.
+        malformed: Stretches that are no event, and events without time.
+        repaired: Events kept after a repair.
+        strict: Whether the chunk is plain JSON; then its n-th value is its n-th event.
+        closed_at: Where in the chunk the list ends; None = not here.
+        rest: Where in the chunk the last, incomplete event begins; its length when there is none.
+    """
+
+    events: int
+    phases: dict[str, int]
+    names: list[str]
+    cats: list[str]
+    lanes: list[tuple[int | str | None, int | str | None]]
+    spans: Columns
+    pairs: Columns
+    instants: Columns
+    rare: list[Rare]
+    malformed: int = 0
+    repaired: int = 0
+    strict: bool = True
+    closed_at: int | None = None
+    rest: int = 0
+
+
+class ChunkDecoder:
+    """Decodes chunks, and remembers how exact the times of this file must be read."""
+
+    def __init__(self) -> None:
+        self._exactly = False
+
+    def decode(self, data: bytes) -> Chunk:
+        """Decode a chunk; never raises on what the chunk holds.
+
+        Args:
+            data: Events with commas between them (one may come first), without the brackets of the list.
+        """
+        chunk = self._strictly(data)
+        return self._patiently(data) if chunk is None else chunk
+
+    def _strictly(self, data: bytes) -> Chunk | None:
+        """Decode plain JSON; None when it is not."""
+        # A chunk begins right behind an event, so with the comma.
+        first = data.find(b"{")
+        listed = b"[%b]" % (data if first == 0 else memoryview(data)[max(first, 0) :])
+        try:
+            if not self._exactly:
+                try:
+                    return _chunk(decode_events(listed), listed, len(data))
+                except Untimely:
+                    self._exactly = True
+            return _chunk(decode_exact_events(listed), listed, len(data))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+
+    def _patiently(self, data: bytes) -> Chunk:
+        """Decode what is not, or not only, a sound stretch of events."""
+        pieces = tolerant.split(data)
+        if pieces.slices and not pieces.damaged:
+            # The common case: sound events, and behind them the end of the list or one that is cut off.
+            sound = self._strictly(data[: pieces.slices[-1][1]])
+            if sound is not None:
+                sound.closed_at, sound.rest = pieces.closed_at, pieces.rest
+                return sound
+        texts: list[bytes] = []
+        malformed, repaired = pieces.damaged, 0
+        for start, stop in pieces.slices:
+            text = data[start:stop]
+            mended = tolerant.mend(text)
+            if mended is None:
+                malformed += 1
+                continue
+            repaired += mended is not text
+            texts.append(mended)
+        chunk = self._strictly(b",".join(texts))
+        assert chunk is not None, "mended events are sound one by one, so together they are"
+        chunk.malformed += malformed
+        chunk.repaired += repaired
+        chunk.strict = False
+        chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+        return chunk
+
+
+def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
+    """Sort events by phase into columns.
+
+    Args:
+        events: All events of the chunk.
+        listed: Their text as a JSON list.
+        size: Length of the chunk.
+    """
+    phases = _phases(events)
+    books = Books()
+    every = np.arange(len(events), dtype=np.uint32)
+
+    def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
+        ordinals = every[mask]
+        return [events[i] for i in ordinals.tolist()], ordinals
+
+    is_span = phases == _X
+    spans = build(events, every, books) if is_span.all() else build(*some(is_span), books)
+    is_pair, is_instant = np.isin(phases, _PAIRS), np.isin(phases, _INSTANTS)
+    pairs = build(*some(is_pair), books, with_dur=False)
+    pairs.phase = phases[is_pair]
+    marks, mark_ordinals = some(is_instant)
+    instants = build(marks, mark_ordinals, books, with_dur=False)
+    instants.phase = phases[is_instant]
+    rare_at = every[np.isin(phases, _RARE)].tolist()
+    texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
+    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in mark_ordinals.tolist()])
+    rare = [_rare(i, events[i], decode_loosely(texts[i])) for i in rare_at]
+    spans, no_time, repaired = _sound(spans)
+    pairs, pairs_no_time, _ = _sound(pairs)
+    instants, instants_no_time, _ = _sound(instants)
+    counted = Counter(phases.tolist())
+    return Chunk(
+        events=len(events),
+        phases={chr(code) if code else "?": count for code, count in counted.items()},
+        names=books.names.words(),
+        cats=books.cats.words(),
+        lanes=books.lane_list(),
+        spans=spans,
+        pairs=pairs,
+        instants=instants,
+        rare=rare,
+        malformed=no_time + pairs_no_time + instants_no_time,
+        repaired=repaired,
+        rest=size,
+    )
+
+
+def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
+    """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
+    joined = "".join([event.ph for event in events])
+    if len(joined) == len(events) and joined.isascii() and all(event.ph for event in events):
+        return np.frombuffer(joined.encode(), dtype=np.uint8)
+    return np.array([ord(e.ph) if len(e.ph) == 1 and e.ph.isascii() else 0 for e in events], dtype=np.uint8)
+
+
+def _sound(columns: Columns) -> tuple[Columns, int, int]:
+    """Drop events without time, give those without length one of 0.
+
+    Returns:
+        The sound events; how many were dropped; how many were repaired.
+    """
+    timeless = columns.ts == MISSING
+    lost = int(timeless.sum())
+    if lost:
+        columns = columns.take(~timeless)
+    if columns.dur is None:
+        return columns, lost, 0
+    short = columns.dur < 0  # MISSING is negative, too
+    mended = int(short.sum())
+    if mended:
+        columns.dur = np.where(short, 0, columns.dur)
+    return columns, lost, mended
+
+
+def _rare(ordinal: int, event: AnyEvent, whole: Loosely) -> Rare:
+    ts = int(clock.from_text([bytes(whole.ts)])[0])
+    return Rare(
+        ordinal,
+        event.ph,
+        "" if event.name is None else str(event.name),
+        event.cat or "",
+        identity(event.pid),
+        identity(event.tid),
+        None if ts == MISSING else ts,
+        "" if whole.id is None else str(whole.id),
+        whole.args,
+    )

@@ -1,0 +1,97 @@
+"""The part of a Trace Event that is decoded into memory.
+
+Field names are those of the Trace Event Format document; Kineto adds the words inside ``args``. Whatever
+else an event carries stays in the file and is read again when somebody asks for the raw event.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+#: Stands for "not in the event" in every integer column until the table is built.
+MISSING = -(1 << 63)
+
+#: What a number may look like. Tools write ids as text, and text that holds no number is MISSING.
+Loose = int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments that become columns."""
+
+    correlation: Loose = MISSING
+    external_id: Loose = msgspec.field(default=MISSING, name="External id")
+    # PyTorch 1.8 to 1.10 wrote it in lower case on runtime calls and device work.
+    external_id_lower: Loose = msgspec.field(default=MISSING, name="external id")
+    # Ascend's msprof: joins a CANN call with the task it launched.
+    connection_id: Loose = MISSING
+    stream: Loose = MISSING
+    device: Loose = MISSING
+    bytes: Loose = MISSING
+
+
+class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of Kineto's ``[memory]`` instants."""
+
+    bytes: Loose = msgspec.field(default=MISSING, name="Bytes")
+    address: Loose = msgspec.field(default=MISSING, name="Addr")
+    total_allocated: Loose = msgspec.field(default=MISSING, name="Total Allocated")
+    total_reserved: Loose = msgspec.field(default=MISSING, name="Total Reserved")
+    device_type: Loose = msgspec.field(default=MISSING, name="Device Type")
+    device: Loose = msgspec.field(default=MISSING, name="Device Id")
+
+
+NO_ARGS = Args()
+NO_MEMORY_ARGS = MemoryArgs()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event with its times as numbers: right for nearly every trace, and proven so value by value."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: Loose = None
+    dur: Loose = None
+    args: Args | None = NO_ARGS
+
+
+class ExactEvent(msgspec.Struct, gc=False):
+    """One event with its times as the text of the file, for stamps that a binary fraction cannot hold."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | float | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    args: Args | None = NO_ARGS
+
+
+class Instant(msgspec.Struct, gc=False):
+    """What only an event without length has."""
+
+    args: MemoryArgs | None = NO_MEMORY_ARGS
+
+
+class Loosely(msgspec.Struct, gc=False):
+    """An event of a rare kind (metadata, counters, asynchronous ranges) with all its arguments."""
+
+    ts: msgspec.Raw = msgspec.Raw()
+    id: int | str | float | None = None
+    args: Any = None
+
+
+AnyEvent = Event | ExactEvent
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_exact_events = msgspec.json.Decoder(list[ExactEvent]).decode
+decode_pieces = msgspec.json.Decoder(list[msgspec.Raw]).decode
+decode_event = msgspec.json.Decoder(Event).decode
+decode_exact_event = msgspec.json.Decoder(ExactEvent).decode
+decode_instant = msgspec.json.Decoder(Instant).decode
+decode_loosely = msgspec.json.Decoder(Loosely).decode

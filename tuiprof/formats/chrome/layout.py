@@ -1,0 +1,126 @@
+"""Finds the list of events in the top level of a JSON file, and the properties around it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
+_DECODER = json.JSONDecoder(strict=False)
+_WITHOUT_TRACE = 64 << 20
+
+
+class NotATrace(Exception):
+    """The text is no Trace Event JSON; the message says what it is."""
+
+
+class MoreNeeded(Exception):
+    """The list of events does not begin in this text."""
+
+
+@dataclass(slots=True)
+class Head:
+    """What comes before the events.
+
+    Attributes:
+        first: Offset of the first byte inside the list.
+        properties: Top-level properties that stand before it.
+        is_list: Whether the file is the list itself.
+    """
+
+    first: int
+    properties: dict[str, Any] = field(default_factory=dict)
+    is_list: bool = False
+
+
+def find_events(data: bytes, complete: bool) -> Head:
+    """Find where the list of events begins.
+
+    Args:
+        data: The beginning of the file.
+        complete: Whether it is all of the file.
+
+    Raises:
+        NotATrace: This is something else.
+        MoreNeeded: Call again with more of the file.
+    """
+    skipped = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+    text = data.decode("latin-1")
+    at = _past_space(text, skipped)
+    if at < len(text) and text[at] == "[":
+        return Head(at + 1, is_list=True)
+    if at >= len(text) and not complete:
+        raise MoreNeeded
+    if at >= len(text) or text[at] != "{":
+        raise NotATrace("is not JSON")
+    properties: dict[str, Any] = {}
+    at = _past_space(text, at + 1)
+    while True:
+        if at < len(text) and text[at] == ",":
+            at = _past_space(text, at + 1)
+        key = _KEY.match(text, at)
+        if key is None:
+            if complete or len(data) - at > _WITHOUT_TRACE:
+                raise NotATrace(_without_events(properties))
+            raise MoreNeeded
+        if key[1] == "traceEvents":
+            if key.end() < len(text) and text[key.end()] == "[":
+                before = data[skipped : key.start()].rstrip(b", \t\r\n") + b"}"
+                # The positions were found in Latin-1; the values are UTF-8.
+                return Head(key.end() + 1, _DECODER.decode(before.decode("utf-8", "replace").strip()))
+            if key.end() >= len(text) and not complete:
+                raise MoreNeeded
+        try:
+            value, at = _DECODER.raw_decode(text, key.end())
+        except (ValueError, RecursionError):
+            if complete:
+                raise NotATrace(_without_events(properties)) from None
+            raise MoreNeeded from None
+        # A number may go on in the part that is not here yet; anything else is whole.
+        if at >= len(text) and not complete:
+            raise MoreNeeded
+        properties[key[1]] = value
+        at = _past_space(text, at)
+
+
+def _past_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _without_events(properties: dict[str, Any]) -> str:
+    if {"instructions", "dma"} & {key.lower() for key in properties} or "neuron" in str(
+        list(properties)
+    ).lower():
+        return "is a report of neuron-profile"
+    keys = ", ".join(list(properties)[:6])
+    return f"is JSON without traceEvents{f' (it holds {keys})' if keys else ''}"
+
+
+def tail_properties(data: bytes) -> dict[str, Any] | None:
+    """Read the properties behind the list of events.
+
+    Args:
+        data: The rest of the file, from the ``]`` of the list on.
+
+    Returns:
+        The properties; None when the file does not end as it should.
+    """
+    rest = data[1:].strip()
+    if rest in (b"", b"}"):
+        return {}
+    try:
+        value = msgspec.json.decode(b'{"traceEvents":null' + rest)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass  # perhaps not quite JSON
+    else:
+        return {key: item for key, item in value.items() if key != "traceEvents"}
+    try:
+        value = _DECODER.raw_decode('{"traceEvents":null' + rest.decode("utf-8", "replace"))[0]
+    except (ValueError, RecursionError):
+        return None
+    return {key: item for key, item in value.items() if key != "traceEvents"}

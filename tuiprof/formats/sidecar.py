@@ -1,0 +1,54 @@
+"""Reads the source lines of host waits that the probe wrote beside a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_ENDINGS = (".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json")
+
+
+class _Site(msgspec.Struct):
+    unix_ns: int
+    tid: int
+    what: str
+    frames: list[str]
+
+
+def read_sync_sites(trace: Path) -> pl.DataFrame | None:
+    """Return the table of :attr:`tuiprof.model.Trace.sync_sites`.
+
+    Args:
+        trace: The trace; its sidecar ``<stem>.syncs.jsonl`` lies beside it.
+
+    Returns:
+        ``unix_ns``, ``tid``, ``what``, ``frames``, by time; None when there is no sidecar.
+    """
+    stem = next((trace.name.removesuffix(end) for end in _ENDINGS if trace.name.endswith(end)), trace.stem)
+    try:
+        lines = (trace.parent / f"{stem}.syncs.jsonl").read_bytes().splitlines()
+    except OSError:
+        return None  # nobody recorded it
+    import polars as pl
+
+    decode = msgspec.json.Decoder(_Site).decode
+    sites: list[_Site] = []
+    for line in lines:
+        try:
+            sites.append(decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # the last line of a probe that was killed
+    return pl.DataFrame(
+        {
+            "unix_ns": [site.unix_ns for site in sites],
+            "tid": [site.tid for site in sites],
+            "what": [site.what for site in sites],
+            "frames": [site.frames for site in sites],
+        },
+        schema={"unix_ns": pl.Int64, "tid": pl.Int64, "what": pl.String, "frames": pl.List(pl.String)},
+    ).sort("unix_ns")

@@ -1,0 +1,261 @@
+"""Where the bytes of a trace come from: a plain file, gzip (also members one after another), or a zip.
+
+Gzip inflates with ISA-L. What a compressed file may inflate to is limited, so that a few kilobytes made to
+fill the memory cannot.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from tuiprof.errors import TraceError
+
+#: Environment variable that raises the limit below, in bytes.
+LIMIT_VARIABLE = "TUIPROF_MAX_INFLATED_BYTES"
+DEFAULT_LIMIT = 8 << 30
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_WRAPPED_AT_MOST = 3
+
+Wrapping = Literal["plain", "gzip", "zip"]
+
+
+class Damaged(Exception):
+    """The compressed stream ends early or is corrupt; what came before is sound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A readable file and how its bytes are wrapped.
+
+    Attributes:
+        path: The file.
+        size: Its size on disk, bytes.
+        wrapping: The outermost wrapping.
+        limit: Bytes it may inflate to.
+        member: Entry of a zip.
+    """
+
+    path: Path
+    size: int
+    wrapping: Wrapping
+    limit: int = DEFAULT_LIMIT
+    member: str = ""
+
+    @contextmanager
+    def stream(self) -> Iterator[Stream]:
+        """Open the unwrapped bytes, from the beginning."""
+        with self.path.open("rb", buffering=0) as file:
+            if self.wrapping == "zip":
+                with zipfile.ZipFile(file) as archive, archive.open(self.member) as entry:
+                    yield Stream(self, file, _unwrapped(entry))
+            elif self.wrapping == "gzip":
+                yield Stream(self, file, _unwrapped(_gunzip(file)))
+            else:
+                yield Stream(self, file, file)
+
+    def extract(self, offset: int, length: int) -> bytes:
+        """Return a stretch of the unwrapped bytes; shorter at the end.
+
+        Args:
+            offset: Where it begins.
+            length: How long it is.
+        """
+        with self.stream() as stream:
+            stream.skip(offset)
+            return stream.read(length)
+
+
+class Stream:
+    """The unwrapped bytes of a source, in order.
+
+    Attributes:
+        at: How many bytes were read.
+    """
+
+    def __init__(self, source: Source, file: IO[bytes], unwrapped: IO[bytes]) -> None:
+        self._source = source
+        self._file = file
+        self._unwrapped = unwrapped
+        self.at = 0
+
+    @property
+    def consumed(self) -> int:
+        """How much of the file on disk was read, bytes; for progress."""
+        return self._file.tell()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes: as many as asked for, fewer only at the end.
+
+        Args:
+            size: How many.
+
+        Raises:
+            Damaged: The compressed stream is broken here.
+            TraceError: The file inflates to more than the limit, or it cannot be read.
+        """
+        parts: list[bytes] = []
+        missing = size
+        while missing:
+            part = self.read_some(missing)
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_some(self, size: int) -> bytes:
+        """Return the next bytes, at most this many; none only at the end.
+
+        Args:
+            size: How many at most.
+
+        Raises:
+            Damaged: The compressed stream is broken here.
+            TraceError: The file inflates to more than the limit, or it cannot be read.
+        """
+        from isal import igzip, isal_zlib
+
+        try:
+            part: bytes = self._unwrapped.read(size)
+        except (EOFError, igzip.BadGzipFile, isal_zlib.error, zlib.error, zipfile.BadZipFile) as error:
+            raise Damaged(str(error)) from error
+        except OSError as error:
+            raise TraceError(f"{self._source.path}: {error.strerror or error}") from error
+        self.at += len(part)
+        if self._source.wrapping != "plain" and self.at > self._source.limit:
+            raise TraceError(
+                f"{self._source.path} inflates to more than {self._source.limit:,} bytes",
+                f"if you trust it, raise the limit with {LIMIT_VARIABLE}=<bytes>",
+            )
+        return part
+
+    def skip(self, size: int) -> None:
+        """Go forward.
+
+        Args:
+            size: How many bytes to leave out.
+        """
+        if self._unwrapped is self._file:
+            self._file.seek(size, os.SEEK_CUR)
+            self.at += size
+            return
+        while size:
+            part = self.read_some(min(size, 1 << 20))
+            if not part:
+                return
+            size -= len(part)
+
+
+def open_source(path: Path, limit: int | None = None) -> Source:
+    """Look at a file and find out how its bytes are wrapped.
+
+    Args:
+        path: The file.
+        limit: Bytes it may inflate to; None = the environment variable, else :data:`DEFAULT_LIMIT`.
+
+    Raises:
+        TraceError: There is no such file, it may not be read, or it is no regular file.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise TraceError(f"there is no file {path}", _neighbour(path)) from None
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise TraceError(f"{path} is a directory", _traces_in(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise TraceError(f"{path} is no regular file", "save the trace to a file first")
+    if not status.st_size:
+        raise TraceError(f"{path} is empty", "let the profiler finish writing before opening its trace")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}", "check its permissions") from error
+    allowed = _limit(limit)
+    if magic.startswith(_GZIP):
+        return Source(path, status.st_size, "gzip", allowed)
+    if magic == _ZIP:
+        return Source(path, status.st_size, "zip", allowed, _entry(path))
+    return Source(path, status.st_size, "plain", allowed)
+
+
+def _limit(limit: int | None) -> int:
+    if limit is not None:
+        return limit
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    if not text:
+        return DEFAULT_LIMIT
+    try:
+        return int(text)
+    except ValueError:
+        raise TraceError(f"{LIMIT_VARIABLE}={text!r} is no number", "give a number of bytes") from None
+
+
+def _gunzip(file: IO[bytes]) -> IO[bytes]:
+    from isal import igzip
+
+    stream: IO[bytes] = igzip.IGzipFile(fileobj=file, mode="rb")
+    return stream
+
+
+def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
+    """Look through gzip inside gzip (a browser or a script compressed it again)."""
+    import io
+
+    for _ in range(_WRAPPED_AT_MOST):
+        buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]
+        try:
+            if not buffered.peek(2).startswith(_GZIP):
+                return buffered
+        except (EOFError, OSError, zlib.error):
+            return buffered  # whoever reads it meets the same error and reports it
+        stream = _gunzip(buffered)
+    return stream
+
+
+def _entry(path: Path) -> str:
+    """Choose the trace in a zip."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = [info for info in archive.infolist() if not info.is_dir()]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise TraceError(f"{path} is a damaged zip archive: {error}") from error
+    traces = [info for info in files if info.filename.endswith((".json", ".json.gz"))] or files
+    if len(traces) != 1:
+        names = ", ".join(info.filename for info in traces[:5]) or "nothing"
+        raise TraceError(
+            f"{path} holds {len(traces)} files that could be the trace ({names})", "unpack it and open one"
+        )
+    if traces[0].flag_bits & 1:
+        raise TraceError(f"{path} is encrypted", "unpack it first")
+    return traces[0].filename
+
+
+def _neighbour(path: Path) -> str:
+    try:
+        names = [entry.name for entry in os.scandir(path.parent)]
+    except OSError:
+        return f"there is no folder {path.parent} either" if not path.parent.is_dir() else ""
+    close = difflib.get_close_matches(path.name, names, 1, 0.6)
+    return f"did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _traces_in(path: Path) -> str:
+    try:
+        names = sorted(e.name for e in os.scandir(path) if e.name.endswith((".json", ".json.gz", ".pb")))
+    except OSError:
+        return "give one file"
+    if not names:
+        return "it holds no trace; give one file"
+    return f"give one of its {len(names)} traces, for example {path / names[0]}"

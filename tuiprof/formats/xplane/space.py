@@ -1,0 +1,421 @@
+"""An XSpace as columns: every plane, line, event and stat of the file, in picoseconds, nothing interpreted.
+
+Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event starts at
+``line.timestamp_ns`` × 1000 + ``offset_ps``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats.xplane.wire import (
+    BYTES,
+    FIXED64,
+    PADDING,
+    VARINT,
+    Buffer,
+    Damaged,
+    fields,
+    signed,
+    varint,
+    walk,
+)
+
+Value = int | float | str | bytes
+Ints = npt.NDArray[np.int64]
+
+_EVENTS_AT_ONCE: Final = 1 << 18
+_EVENT_TAG: Final = 4 << 3 | BYTES
+
+#: ``oneof value`` of XStat by field number.
+_DOUBLE, _UINT, _INT, _STR, _RAW, _REF, _COMPRESSED = 2, 3, 4, 5, 6, 7, 8
+
+#: Above this a line's ``timestamp_ns`` is Unix time (TensorFlow 2.x), below it counts from the profile's start.
+UNIX_TIME_NS: Final = 10**15
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What events of one name have in common.
+
+    Attributes:
+        name: Its name; for an XLA operation the text of the HLO instruction.
+        display_name: A shorter name; may be empty.
+        span: First byte and first byte after its message, for its stats.
+    """
+
+    name: str
+    display_name: str
+    span: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Plane:
+    """One device, or one view of the host.
+
+    Attributes:
+        name: For example ``"/device:TPU:0"``.
+        id: As in the file; not unique.
+        events: Event metadata by id.
+        stats: Names of stats by id.
+        values: Stats of the plane itself by name.
+    """
+
+    name: str = ""
+    id: int = 0
+    events: dict[int, Metadata] = field(default_factory=dict)
+    stats: dict[int, str] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Line:
+    """One row of a plane.
+
+    Attributes:
+        plane: Index of its plane.
+        id: As in the file.
+        name: For example ``"XLA Ops"``.
+        display_name: May be empty.
+        timestamp_ns: Start of the line, ns; event offsets count from here.
+        first: Index of its first event.
+        count: Number of its events.
+    """
+
+    plane: int
+    id: int = 0
+    name: str = ""
+    display_name: str = ""
+    timestamp_ns: int = 0
+    first: int = 0
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Stats:
+    """Stats of all events, in no particular order.
+
+    Attributes:
+        event: Index of the event, shape ``(m,)``.
+        name: Id of the name in the event's plane, shape ``(m,)``.
+        kind: Field number of its value in XStat; 0 = none. Shape ``(m,)``.
+        value: A number as its 64 bits; for text the position of its first byte. Shape ``(m,)``.
+        size: Length of text in bytes; 0 for numbers. Shape ``(m,)``.
+    """
+
+    event: npt.NDArray[np.uint32]
+    name: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.uint8]
+    value: Ints
+    size: npt.NDArray[np.uint32]
+
+
+@dataclass(slots=True)
+class Space:
+    """One file.
+
+    Attributes:
+        buffer: Its bytes.
+        planes: Planes in file order.
+        lines: Lines in file order.
+        line: Line of each event, shape ``(n,)``.
+        metadata: Metadata id of each event in its plane, shape ``(n,)``.
+        offset_ps: Start after the line's, ps, shape ``(n,)``.
+        duration_ps: Length, ps, shape ``(n,)``.
+        occurrences: Events that stand for many and have no time: index → number of occurrences.
+        starts: First byte of each event's message, shape ``(n,)``.
+        ends: First byte after it, shape ``(n,)``.
+        stats: Stats of all events.
+        malformed: Events whose bytes make no sense; they are not in the columns.
+        errors: What the profiler itself reports as errors.
+        warnings: What it reports as warnings.
+        hostnames: Hosts recorded.
+    """
+
+    buffer: Buffer
+    planes: list[Plane]
+    lines: list[Line]
+    line: npt.NDArray[np.uint32]
+    metadata: Ints
+    offset_ps: Ints
+    duration_ps: Ints
+    occurrences: dict[int, int]
+    starts: Ints
+    ends: Ints
+    stats: Stats
+    malformed: int = 0
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    hostnames: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.offset_ps)
+
+    def text(self, start: int, size: int) -> str:
+        """Return text of the file.
+
+        Args:
+            start: First byte.
+            size: Length in bytes.
+        """
+        return self.buffer.data[start : start + size].decode("utf-8", "replace")
+
+    def metadata_values(self, plane: Plane, metadata: Metadata) -> dict[str, Value]:
+        """Return the stats that all events of one name share.
+
+        Args:
+            plane: Their plane.
+            metadata: Their metadata.
+        """
+        data, values = self.buffer.data, dict[str, Value]()
+        for number, kind, start, end in fields(data, *metadata.span):
+            if number == 5 and kind == BYTES:
+                _put_stat(data, start, end, plane.stats, values)
+        return values
+
+    def event_values(self, event: int) -> dict[str, Value]:
+        """Return the stats of one event.
+
+        Args:
+            event: Its index.
+        """
+        data, values = self.buffer.data, dict[str, Value]()
+        plane = self.planes[self.lines[self.line[event]].plane]
+        for number, kind, start, end in fields(data, int(self.starts[event]), int(self.ends[event])):
+            if number == 4 and kind == BYTES:
+                _put_stat(data, start, end, plane.stats, values)
+        return values
+
+
+def decode(data: bytes) -> Space:
+    """Decode an XSpace.
+
+    Args:
+        data: Its bytes.
+
+    Raises:
+        Damaged: It is no XSpace, or is cut off outside of the events.
+    """
+    buffer = Buffer(data + PADDING)
+    return _Decoder(buffer).run()
+
+
+class _Decoder:
+    """Collects bounds of events while walking over planes and lines, then reads all events at once."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.data = buffer.data
+        self.planes: list[Plane] = []
+        self.lines: list[Line] = []
+        self.starts = array("q")
+        self.ends = array("q")
+
+    def run(self) -> Space:
+        words: dict[int, list[str]] = {2: [], 3: [], 4: []}
+        for number, kind, start, end in fields(self.data, 0, self.buffer.size):
+            if kind != BYTES or number > 4:
+                raise Damaged(f"field {number} is not one of an XSpace")
+            if number == 1:
+                self._plane(start, end)
+            else:
+                words[number].append(self.data[start:end].decode("utf-8", "replace"))
+        starts, ends = np.frombuffer(self.starts, dtype=np.int64), np.frombuffer(self.ends, dtype=np.int64)
+        line = np.repeat(np.arange(len(self.lines)), [line.count for line in self.lines]).astype(np.uint32)
+        space = Space(self.buffer, self.planes, self.lines, line, *_read_events(self.buffer, starts, ends))
+        space.errors, space.warnings, space.hostnames = words[2], words[3], words[4]
+        return space
+
+    def _plane(self, start: int, end: int) -> None:
+        plane, index = Plane(), len(self.planes)
+        self.planes.append(plane)
+        values: list[tuple[int, int]] = []
+        for number, kind, a, b in fields(self.data, start, end):
+            if number == 1 and kind == VARINT:
+                plane.id = signed(a)
+            elif kind != BYTES:
+                continue
+            elif number == 2:
+                plane.name = _text(self.data, a, b)
+            elif number == 3:
+                self._line(index, a, b)
+            elif number == 4:
+                key, span = _entry(self.data, a, b)
+                plane.events[key] = _metadata(self.data, *span)
+            elif number == 5:
+                key, span = _entry(self.data, a, b)
+                names = (
+                    _text(self.data, p, q) for n, k, p, q in fields(self.data, *span) if n == 2 and k == BYTES
+                )
+                plane.stats[key] = next(names, "")
+            elif number == 6:
+                values.append((a, b))
+        for a, b in values:  # their names may stand behind them
+            _put_stat(self.data, a, b, plane.stats, plane.values)
+
+    def _line(self, plane: int, start: int, end: int) -> None:
+        data, line = self.data, Line(plane, first=len(self.starts))
+        add_start, add_end = self.starts.append, self.ends.append
+        position = start
+        while position < end:
+            if data[position] == _EVENT_TAG:  # the loop that runs once an event: keep it tight
+                size = data[position + 1]
+                position += 2
+                if size >= 0x80:
+                    size, position = varint(data, position - 1)
+                add_start(position)
+                position += size
+                add_end(position)
+                continue
+            number, kind, a, b = next(fields(data, position, end))
+            position = b if kind != VARINT else varint(data, varint(data, position)[1])[1]
+            if number == 1 and kind == VARINT:
+                line.id = signed(a)
+            elif number == 2 and kind == BYTES:
+                line.name = _text(data, a, b)
+            elif number == 3 and kind == VARINT:
+                line.timestamp_ns = signed(a)
+            elif number == 11 and kind == BYTES:
+                line.display_name = _text(data, a, b)
+        if position > end:
+            raise Damaged(f"the line at byte {start} ends in the middle of an event")
+        line.count = len(self.starts) - line.first
+        self.lines.append(line)
+
+
+def _read_events(
+    buffer: Buffer, starts: Ints, ends: Ints
+) -> tuple[Ints, Ints, Ints, dict[int, int], Ints, Ints, Stats, int]:
+    """Read all events and their stats, some hundred thousand at a time so that the intermediate columns stay small."""
+    n = len(starts)
+    metadata, offset, duration = (np.zeros(n, dtype=np.int64) for _ in range(3))
+    bad = np.zeros(n, dtype=bool)
+    occurrences: dict[int, int] = {}
+    stats: list[Stats] = []
+    for low in range(0, n, _EVENTS_AT_ONCE):
+        part = slice(low, min(n, low + _EVENTS_AT_ONCE))
+        columns = {1: metadata[part], 2: offset[part], 3: duration[part]}
+        rows, at, size = [], [], []
+        for step in walk(buffer, starts[part], ends[part], bad[part]):
+            for number, column in columns.items():
+                mine = step.tag == number << 3 | VARINT
+                column[step.rows[mine]] = step.value[mine].view(np.int64)
+            mine = step.tag == 5 << 3 | VARINT
+            if mine.any():
+                counted = zip(step.rows[mine].tolist(), step.value[mine].tolist(), strict=True)
+                occurrences.update((low + row, count) for row, count in counted)
+            mine = step.tag == 4 << 3 | BYTES
+            rows.append(step.rows[mine])
+            at.append(step.at[mine])
+            size.append(step.value[mine].view(np.int64))
+        owner = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        first = np.concatenate(at) if at else owner
+        last = first + (np.concatenate(size) if size else owner)
+        stats.append(_read_stats(buffer, owner + low, first, last, bad))
+    return metadata, offset, duration, occurrences, starts, ends, _join(stats), int(bad.sum())
+
+
+def _read_stats(buffer: Buffer, event: Ints, starts: Ints, ends: Ints, bad: npt.NDArray[np.bool_]) -> Stats:
+    """Read stats whose messages are known; one that is damaged takes its event with it."""
+    m = len(event)
+    name, kind = np.zeros(m, dtype=np.int32), np.zeros(m, dtype=np.uint8)
+    value, size = np.zeros(m, dtype=np.int64), np.zeros(m, dtype=np.uint32)
+    broken = np.zeros(m, dtype=bool)
+    for step in walk(buffer, starts, ends, broken):
+        mine = step.tag == 1 << 3 | VARINT
+        name[step.rows[mine]] = step.value[mine].astype(np.int32)
+        rest = ~mine
+        rows, tag, content, at = step.rows[rest], step.tag[rest], step.value[rest], step.at[rest]
+        kind[rows] = tag >> 3
+        text = (tag & 7) == BYTES
+        number = content.view(np.int64)
+        fixed = (tag & 7) == FIXED64
+        number = np.where(fixed, buffer.words[at].view(np.int64), number)
+        value[rows] = np.where(text, at, number)
+        size[rows] = np.where(text, content, 0).astype(np.uint32)
+    bad[event[broken]] = True
+    return Stats(event.astype(np.uint32), name, kind, value, size)
+
+
+def _join(parts: list[Stats]) -> Stats:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        none = np.zeros(0, dtype=np.int64)
+        return Stats(
+            none.astype(np.uint32), none.astype(np.int32), none.astype(np.uint8), none, none.astype(np.uint32)
+        )
+    return Stats(
+        np.concatenate([part.event for part in parts]),
+        np.concatenate([part.name for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+        np.concatenate([part.value for part in parts]),
+        np.concatenate([part.size for part in parts]),
+    )
+
+
+def _text(data: bytes, start: int, end: int) -> str:
+    return data[start:end].decode("utf-8", "replace")
+
+
+def _entry(data: bytes, start: int, end: int) -> tuple[int, tuple[int, int]]:
+    """Read an entry of a map from int64 to a message: the key, and the bounds of the message."""
+    key, span = 0, (end, end)
+    for number, kind, a, b in fields(data, start, end):
+        if number == 1 and kind == VARINT:
+            key = signed(a)
+        elif number == 2 and kind == BYTES:
+            span = (a, b)
+    return key, span
+
+
+def _metadata(data: bytes, start: int, end: int) -> Metadata:
+    metadata = Metadata("", "", (start, end))
+    for number, kind, a, b in fields(data, start, end):
+        if number == 2 and kind == BYTES:
+            metadata.name = _text(data, a, b)
+        elif number == 4 and kind == BYTES:
+            metadata.display_name = _text(data, a, b)
+    return metadata
+
+
+def _put_stat(data: bytes, start: int, end: int, names: Mapping[int, str], values: dict[str, Value]) -> None:
+    """Read one stat into a dictionary under its name."""
+    key, value = 0, None
+    for number, kind, a, b in fields(data, start, end):
+        if number == 1 and kind == VARINT:
+            key = signed(a)
+        elif number == _DOUBLE and kind == FIXED64:
+            value = struct.unpack_from("<d", data, a)[0]
+        elif number == _UINT and kind == VARINT:
+            value = a
+        elif number == _INT and kind == VARINT:
+            value = signed(a)
+        elif number == _REF and kind == VARINT:
+            value = names.get(a, f"<no name {a}>")
+        elif number == _STR and kind == BYTES:
+            value = _text(data, a, b)
+        elif number == _RAW and kind == BYTES:
+            value = data[a:b]
+        elif number == _COMPRESSED and kind == BYTES:
+            value = _gunzip(data[a:b])
+    if value is not None:
+        values[names.get(key, f"<no name {key}>")] = value
+
+
+def _gunzip(packed: bytes) -> str | bytes:
+    """Return the text of a compressed stat; as it is when it is damaged or larger than 64 MiB."""
+    try:
+        plain = zlib.decompressobj(wbits=47).decompress(packed, 64 << 20)
+    except zlib.error:
+        return packed
+    return plain.decode("utf-8", "replace")
