@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -32,7 +33,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
     CSS_PATH = "app.tcss"
     TITLE = "tuiprof"
-    # A set literal would be mutable shared state; Textual wants exactly this shape.
+    DEFAULT_MODE = "first"
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
             "question_mark,f1",
@@ -79,6 +80,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
             )
             wanted = ""
         self.theme = wanted or themes.DARK.name
+        self.add_mode(self.DEFAULT_MODE, self.first_screen)
         if self.settings.keys:
             self.set_keymap(self.settings.keys)
 
@@ -86,8 +88,8 @@ class TuiprofApp(App[int], inherit_bindings=False):
         """Return what the style sheets need beyond what every theme has."""
         return dict(themes.DEFAULTS)
 
-    def get_default_screen(self) -> Screen[object]:
-        """Return the first screen."""
+    def first_screen(self) -> Screen[Any]:
+        """Return the screen that was asked for."""
         start = self.start
         if start.view == "library" or start.path is None:
             from tuiprof.tui.screens.library import LibraryScreen
@@ -156,7 +158,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
             self.push_screen(TraceScreen(path))
 
     @contextlib.contextmanager
-    def telling_errors(self):  # type: ignore[no-untyped-def]
+    def telling_errors(self) -> Iterator[None]:
         """Turn an error that a user can meet into a notification."""
         try:
             yield

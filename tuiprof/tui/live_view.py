@@ -245,8 +245,8 @@ def _allocator(key: str, rank: WriterState | None) -> tuple[int, int, int] | Non
     return series.last.alloc, series.last.reserved, series.last.peak
 
 
-def phases(steps: StepSeries, view: View) -> tuple[dict[str, float], float]:
-    """Return mean host time of each phase in view and of the whole step, ns.
+def phases(steps: StepSeries, view: View) -> dict[str, float]:
+    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
 
     Args:
         steps: Steps of one rank.
@@ -255,8 +255,7 @@ def phases(steps: StepSeries, view: View) -> tuple[dict[str, float], float]:
     rows = view.rows(steps)
     if rows.start >= rows.stop:
         rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
-    means = steps.phase_means(rows)
-    return means, sum(means.values())
+    return steps.phase_means(rows)
 
 
 def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list[DeviceView]) -> Row:

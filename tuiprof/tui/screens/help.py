@@ -113,8 +113,9 @@ def all_bindings() -> Iterator[Binding]:
     import importlib
     import pkgutil
 
-    import tuiprof.tui
     from textual.dom import DOMNode
+
+    import tuiprof.tui
 
     modules = [
         importlib.import_module(found.name)

@@ -18,12 +18,10 @@ from textual.worker import get_current_worker
 from tuiprof.session import control, process
 from tuiprof.session.replay import Live, Replay
 from tuiprof.session.stats import NO_STATS, StepStats
-from tuiprof.session.status import Status
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs, live_words
 from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.keys import key
 from tuiprof.tui.live_view import (
     WINDOWS_S,
     View,
@@ -35,6 +33,7 @@ from tuiprof.tui.live_view import (
     stats_row,
 )
 from tuiprof.tui.screens.confirm import ConfirmScreen
+from tuiprof.tui.screens.live_keys import live_keys
 from tuiprof.tui.widgets.device_panel import DevicePanel
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
@@ -63,103 +62,18 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     app = getters_app(TuiprofApp)
     CSS_PATH = "live.tcss"
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [
+    HORIZONTAL_BREAKPOINTS = [
         (0, "-narrow"),
         (100, "-normal"),
         (132, "-wide"),
     ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-tiny"), (16, "-short"), (34, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]
     HELP = (
         "Step times are host times from the end of one step to the end of the next; median, p95, jitter and\n"
         "phases are of the steps in view, captured ones left out. Jitter is the median absolute deviation as a\n"
         "share of the median. ● marks a step far above the median, ▀ steps that ran under the profiler."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "enter",
-            "open_ready",
-            "open trace",
-            "Open the trace that was just captured",
-            id="live.open_ready",
-            group="Run",
-        ),
-        key(
-            "p",
-            "capture",
-            f"capture {CAPTURE_STEPS} steps",
-            "Profile the next steps",
-            id="live.capture",
-            group="Run",
-        ),
-        key(
-            "P",
-            "capture_form",
-            "capture …",
-            "Choose what to profile",
-            id="live.capture_form",
-            group="Run",
-            show=False,
-        ),
-        key("o", "open_trace", "open trace", "Open a captured trace", id="live.open", group="Run"),
-        key(
-            "space",
-            "pause",
-            "pause",
-            "Hold the picture still; the run goes on",
-            id="live.pause",
-            group="View",
-        ),
-        key(
-            "less_than_sign",
-            "speed(-1)",
-            "slower",
-            "Replay slower",
-            id="live.slower",
-            group="Replay",
-            display="<",
-        ),
-        key(
-            "greater_than_sign",
-            "speed(1)",
-            "faster",
-            "Replay faster",
-            id="live.faster",
-            group="Replay",
-            display=">",
-        ),
-        key("left", "seek(-1)", "back 5 s", "Back by five seconds", id="live.back", group="Replay"),
-        key("right", "seek(1)", "on 5 s", "On by five seconds", id="live.on", group="Replay"),
-        key("z", "window", "zoom", "Another width of the time axis", id="live.window", group="View"),
-        key(
-            "left_square_bracket",
-            "rank(-1)",
-            "rank −",
-            "The rank before",
-            id="live.rank_before",
-            group="View",
-            display="[",
-        ),
-        key(
-            "right_square_bracket",
-            "rank(1)",
-            "rank +",
-            "The next rank",
-            id="live.rank_next",
-            group="View",
-            display="]",
-        ),
-        key("l", "log", "log", "The script's output alone, or beside the rest", id="live.log", group="View"),
-        key(
-            "q,escape",
-            "leave",
-            "leave",
-            "Leave the screen; the run goes on",
-            id="live.leave",
-            group="Run",
-            display="q",
-        ),
-        key("Q", "stop", "stop", "Stop the script (asks first)", id="live.stop", group="Run"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = live_keys(CAPTURE_STEPS)
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
@@ -402,15 +316,19 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Profile the next steps."""
         self.request_capture(CAPTURE_STEPS)
 
-    def request_capture(self, steps: int, **options: bool) -> None:
+    def request_capture(
+        self, steps: int, *, stack: bool = False, shapes: bool = False, memory: bool = False
+    ) -> None:
         """Ask the script for a capture.
 
         Args:
             steps: How many steps.
-            **options: ``stack``, ``shapes``, ``memory``.
+            stack: With Python stacks.
+            shapes: With operator input shapes.
+            memory: With allocations.
         """
         with self.app.telling_errors():
-            name = control.request_capture(self.session, steps, **options)
+            name = control.request_capture(self.session, steps, stack=stack, shapes=shapes, memory=memory)
             self._asked = (name, time.monotonic())
             self._shown = ()
 
@@ -472,9 +390,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         Args:
             by: Places in the row of speeds.
         """
-        if self.replay is not None:
-            nearest = min(range(len(_SPEEDS)), key=lambda i: abs(_SPEEDS[i] - self.feed.speed))
-            self.replay.speed = _SPEEDS[min(max(nearest + by, 0), len(_SPEEDS) - 1)]
+        if (replay := self.replay) is not None:
+            nearest = min(range(len(_SPEEDS)), key=lambda i: abs(_SPEEDS[i] - replay.speed))
+            replay.speed = _SPEEDS[min(max(nearest + by, 0), len(_SPEEDS) - 1)]
             self._redraw_now()
 
     def action_seek(self, by: int) -> None:
