@@ -21,7 +21,10 @@ _ACTIVATE = {
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.pass_obj
 def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
-    """Say what is here: devices, frameworks, what each scenario lacks, what the terminal can do."""
+    """Say what is here and what is missing.
+
+    Devices, frameworks and versions, what each scenario lacks, what the terminal can do.
+    """
     from tuiprof.doctor import examine
     from tuiprof.report import render
 

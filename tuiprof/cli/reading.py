@@ -22,7 +22,7 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 @click.argument("target")
 @click.pass_obj
 def open_(invocation: Invocation, target: str) -> int:
-    """Open a trace FILE or a recorded SESSION in the dashboard."""
+    """Open a trace FILE or a SESSION."""
     from tuiprof.tui.start import Start
 
     session = session_or_none(invocation, target)

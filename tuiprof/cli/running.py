@@ -22,7 +22,7 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 @launch_options
 @click.pass_obj
 def run(invocation: Invocation, /, target: str | None, **options: Any) -> int:
-    """Launch a scenario or a script and open its live screen.
+    """Launch a scenario or script, watch it live.
 
     Quitting the screen leaves the script running: come back with `tuiprof attach`.
     """
@@ -46,7 +46,7 @@ def run(invocation: Invocation, /, target: str | None, **options: Any) -> int:
 def record(
     invocation: Invocation, /, target: str | None, as_json: bool, quiet: bool, tee: bool, **options: Any
 ) -> int:
-    """Record a scenario or a script without a screen and print what it tells.
+    """Record without a screen; print the report.
 
     Progress goes to stderr, the report to stdout; the exit status is the script's.
     """
@@ -72,7 +72,10 @@ def record(
 @click.argument("session", default="last")
 @click.pass_obj
 def attach(invocation: Invocation, session: str) -> int:
-    """Open the live screen of a run that is going on (the last one, or SESSION)."""
+    """Watch a run that is going on.
+
+    SESSION is a name, a path or a prefix; without it the last one.
+    """
     from tuiprof.tui.start import Start
 
     return open_screen(Start.live(_find(invocation, session).path))
@@ -89,7 +92,7 @@ def attach(invocation: Invocation, session: str) -> int:
 )
 @click.pass_obj
 def replay(invocation: Invocation, session: str, speed: float) -> int:
-    """Play a recorded SESSION from its beginning on the live screen."""
+    """Play a recorded SESSION on the live screen."""
     from tuiprof.tui.start import Start
 
     return open_screen(Start.replay(_find(invocation, session).path, speed=speed))

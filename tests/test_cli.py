@@ -1,0 +1,155 @@
+"""The command line as a user meets it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_TRAIN = """
+import time, sys
+import tuiprof
+for n in range(int(sys.argv[1])):
+    with tuiprof.phase("data"):
+        time.sleep(0.002)
+    time.sleep(0.003)
+    tuiprof.step(loss=1 / (n + 1))
+print("trained")
+"""
+
+
+def tuiprof(*args: str, sessions: Path | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line without a terminal."""
+    return subprocess.run(
+        _argv(*args), env=_env(sessions), capture_output=True, text=True, timeout=90, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def _argv(*args: str) -> list[str]:
+    return [sys.executable, "-m", "tuiprof", *args]
+
+
+def _env(sessions: Path | None) -> dict[str, str]:
+    env = {**os.environ, "NO_COLOR": "1"}
+    if sessions is not None:
+        env["TUIPROF_SESSIONS"] = str(sessions)
+    return env
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(_TRAIN)
+    return path
+
+
+def test_help_names_every_verb() -> None:
+    out = tuiprof("--help").stdout
+    for verb in ("run", "record", "attach", "replay", "open", "report", "list", "doctor", "completion"):
+        assert re.search(rf"^  {verb}\s", out, re.MULTILINE)
+
+
+def test_record_prints_a_report_and_returns_the_scripts_status(script: Path, tmp_path: Path) -> None:
+    done = tuiprof(
+        "--record", "--json", "--no-capture", "--", "python", str(script), "60", sessions=tmp_path / "s"
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)["reports"][0]
+    facts = {fact["key"]: fact["value"] for fact in report["facts"]}
+    assert facts["steps"] == 60
+    assert facts["step_median_ns"] > 5_000_000
+    assert (next((tmp_path / "s").iterdir()) / "stdout.log").read_text() == "trained\n"
+    listed = tuiprof("list", "--json", sessions=tmp_path / "s").stdout
+    assert json.loads(listed)["state"] == "finished"
+    text = tuiprof("report", "last", sessions=tmp_path / "s")
+    assert text.returncode == 0
+    assert "60 steps" in text.stdout
+
+
+def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
+    done = tuiprof("record", "--", "python", "-c", "raise SystemExit(7)", sessions=tmp_path)
+    assert done.returncode == 7
+    assert "no training step" in done.stdout
+
+
+def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
+    done = tuiprof("record", "--tee", "--no-capture", "--", "python", str(script), "3", sessions=tmp_path)
+    assert done.stdout.startswith("trained\n")
+
+
+def test_interrupt_stops_the_script_politely(tmp_path: Path) -> None:
+    code = "import time\ntry:\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  print('saved'); raise SystemExit(3)"
+    argv = _argv("record", "-q", "--", "python", "-c", code)
+    process = subprocess.Popen(
+        argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("*/log/recorder.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.8)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert next(tmp_path.glob("*/stdout.log")).read_text() == "saved\n"
+
+
+def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
+    argv = _argv("record", "-q", "--no-capture", "--", "python", str(script), "400")
+    process = subprocess.Popen(
+        argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("*/log/rank0.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    state = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"]
+    assert state in ("running", "finished")
+    while json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"] == "running":
+        time.sleep(0.2)
+    summary = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)
+    assert (summary["state"], summary["steps"]) == ("finished", 400)
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "says"),
+    [
+        (("recrod",), 2, "Did you mean 'record'"),
+        (("record",), 2, "nothing to run"),
+        (("record", "metrcs:naive"), 2, "metrics"),
+        (("record", "metrics:naiv"), 2, "naive"),
+        (("record", "--capture", "x@y", "metrics:naive"), 5, "5@20"),
+        (("record", "--", "pythn", "x.py"), 5, "did you mean"),
+        (("record", "--", "python", "missing.py"), 5, "missing.py"),
+        (("report", "nothing-here.json"), 4, "nothing-here.json"),
+        (("attach",), 4, "no session"),
+        (("run", "metrics:naive"), 2, "tuiprof record"),
+        ((), 2, "terminal"),
+    ],
+)
+def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, tmp_path: Path) -> None:
+    done = tuiprof(*args, sessions=tmp_path / "none")
+    assert done.returncode == status, done.stderr
+    assert says.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_report_formats_and_analyses(shared: Path) -> None:
+    trace = str(shared / "traces/hta-alexnet-a100-cuda-sync.json.gz")
+    assert "sync_events" in tuiprof("report", trace, "sync_events", "-f", "json").stdout
+    assert tuiprof("report", trace, "sync_events", "-f", "md").stdout.startswith("#")
+    wrong = tuiprof("report", trace, "synk")
+    assert wrong.returncode == 2
+    assert "sync_events" in wrong.stderr
+
+
+def test_completion_scripts() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "tuiprof" in tuiprof("completion", shell).stdout
