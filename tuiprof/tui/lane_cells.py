@@ -34,14 +34,17 @@ class Kind(IntEnum):
     RANGE_A = 9
     RANGE_B = 10
     RANGE_C = 11
-    STEP = 12
+    RANGE_D = 12
+    RANGE_E = 13
+    RANGE_F = 14
+    STEP = 15
 
 
 _KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
 for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collective", Kind.COLLECTIVE)):
     _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
 _LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
-_RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C)
+_RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
 
 #: What the letters and fills mean, for the legend.
 LEGEND = (

@@ -9,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 
+from tuiprof.analyses import _waits
 from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.model.trace import Mask, Trace, Track
+from tuiprof.model.window import Window
 
 LaneStyle = Literal["ranges", "calls", "device", "idle"]
-_SYNC_NAME = (
-    r"(?i)synchronize|^(cuda|hip|cu)Memcpy(?!.*Async)|^(cuda|hip)(Malloc|Free|HostAlloc|HostMalloc)\b"
-)
 _STEP_NAME = r"^ProfilerStep#\d+$"
 
 
@@ -194,13 +193,13 @@ def build(trace: Trace) -> Lanes:
 
 
 def sync_calls(trace: Trace) -> Ints:
-    """Return the rows of host calls that wait for the device, in order of start.
+    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own.
 
     Args:
         trace: The trace.
     """
-    waits = trace.is_category("runtime", "driver") & trace.named(_SYNC_NAME)
-    return np.flatnonzero(waits).astype(np.int64)
+    waits = _waits.find(trace, Window())
+    return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
 
 
 def _none() -> Ints:

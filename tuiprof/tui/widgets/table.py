@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -25,7 +26,27 @@ _GAP = 2
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
-    return key(keys, action, label, tooltip, id=f"table.{label.replace(' ', '_')}", group="Table", show=show)
+    return key(
+        keys,
+        action,
+        label,
+        tooltip.capitalize(),
+        id=f"table.{label.replace(' ', '_')}",
+        group="Table",
+        show=show,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as it was left: rows (with order and filter), cursor and sort mark."""
+
+    rows: Rows
+    empty: str
+    cursor: int
+    column: int
+    sorted_by: int | None
+    descending: bool
 
 
 class VirtualTable(ScrollView, can_focus=True):
@@ -33,11 +54,6 @@ class VirtualTable(ScrollView, can_focus=True):
 
     The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by.
     """
-
-    HELP = (
-        "**Table.** Arrows move the row and the column; `s` sorts by the column under the cursor (again: the other "
-        "way round, then the first order), `enter` opens the row, `y` copies it."
-    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("up,k", "move(-1)", "up", "one row up"),
@@ -138,6 +154,26 @@ class VirtualTable(ScrollView, can_focus=True):
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
         position = rows.position(source) if source is not None else 0
         self.cursor = position or 0
+        self._measure()
+        self._changed()
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self.load(ListRows((), ()))
+
+    def state(self) -> TableState:
+        """Return what :meth:`restore` needs to show all this again."""
+        return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
+
+    def restore(self, state: TableState) -> None:
+        """Show rows as they were left.
+
+        Args:
+            state: What :meth:`state` returned then.
+        """
+        self.rows, self.empty = state.rows, state.empty
+        self.cursor, self.column = state.cursor, state.column
+        self.sorted_by, self.descending = state.sorted_by, state.descending
         self._measure()
         self._changed()
 

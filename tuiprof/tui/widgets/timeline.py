@@ -10,8 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tuiprof.tui.keys import key
-from tuiprof.tui.lane_cells import LEGEND
-from tuiprof.tui.lanes import Bars, Lane
+from tuiprof.tui.lanes import Bars, Lane, LaneStyle
 from tuiprof.tui.widgets.timeline_canvas import LABEL_CELLS, TimelineCanvas
 
 _WHEEL_ZOOM = 1.3
@@ -19,21 +18,11 @@ _WHEEL_ZOOM = 1.3
 
 def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
     name = f"timeline.{label.replace(' ', '_')}"
-    return key(keys, action, label, tooltip, id=name, group="Timeline", show=show)
+    return key(keys, action, label, tooltip.capitalize(), id=name, group="Timeline", show=show)
 
 
 class Timeline(TimelineCanvas, can_focus=True):
     """A timeline that a person moves in."""
-
-    HELP = (
-        "**Timeline.** `←` `→` move the cursor, with shift they select, `+` `-` zoom, `ctrl+←` `ctrl+→` pan, `0` shows "
-        "all, `↑` `↓` choose a lane, `,` `.` go to its previous and next event, `enter` opens the event under the "
-        "cursor. The wheel zooms, dragging selects.\n\n"
-        "Letters: "
-        + ", ".join(f"`{sign}` {meaning}" for _, sign, meaning in LEGEND)
-        + ". The height of a stream's "
-        "cell is the share of its time that was busy."
-    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("left", "step(-1)", "cursor back", "one column back"),
@@ -71,6 +60,25 @@ class Timeline(TimelineCanvas, can_focus=True):
     def lane(self) -> Lane | None:
         """The chosen lane."""
         return self._visible[self.chosen] if self.chosen < len(self._visible) else None
+
+    def choose(self, style: LaneStyle) -> None:
+        """Choose the first lane of a style, where one shows.
+
+        Args:
+            style: Its style.
+        """
+        self._paint()
+        self.chosen = next((i for i, lane in enumerate(self._visible) if lane.style == style), self.chosen)
+        self.refresh()
+
+    def select(self, selection: tuple[int, int] | None) -> None:
+        """Select a range.
+
+        Args:
+            selection: Begin and end in ns; None = nothing.
+        """
+        self.selection, self._anchor = selection, None
+        self.refresh()
 
     # -- keys ----------------------------------------------------------------------------------------------
 

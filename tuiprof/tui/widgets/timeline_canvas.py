@@ -55,6 +55,9 @@ class TimelineCanvas(Widget):
         & > .timeline--range-a { color: $text-primary; }
         & > .timeline--range-b { color: $text-secondary; }
         & > .timeline--range-c { color: $text-accent; }
+        & > .timeline--range-d { color: $text-success; }
+        & > .timeline--range-e { color: $text-warning; }
+        & > .timeline--range-f { color: $foreground; }
         & > .timeline--step { color: $foreground; text-style: bold; }
         & > .timeline--label { color: $text-muted; }
         & > .timeline--label-chosen { color: $block-cursor-foreground; background: $block-cursor-background; }

@@ -1,0 +1,67 @@
+"""All events of a window as a table like any other: what every figure rests on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.model.report import Column, Report, Table, Verdict
+from tuiprof.model.trace import Trace
+from tuiprof.model.window import Window
+
+#: Name of the tab that shows them.
+EVENTS: Final = "events"
+
+_COLUMNS: Final = (
+    Column("start_ns", "start", "ns", "Time since the begin of the trace"),
+    Column("dur_ns", "duration", "ns", "Length of the event"),
+    Column("category", "category"),
+    Column("name", "name"),
+    Column("step", "step", "count", "Step of the host call that made it"),
+    Column("track", "track"),
+    Column("bytes", "bytes", "bytes", "Bytes moved or filled"),
+    Column("event", "event", "count", "Row in the table of events", hidden=True),
+)
+
+
+def events_report(trace: Trace, window: Window) -> Report:
+    """Return a report that is nothing but the events.
+
+    Args:
+        trace: The trace.
+        window: The part of it.
+    """
+    rows = np.flatnonzero(trace.in_window(window))
+    whole = len(rows) == len(trace)
+    events = trace.events if whole else trace.events[rows]
+    step_of = trace.steps.step_of[rows]
+    numbers = np.append(trace.steps.numbers, -1)[step_of]
+    tracks = pl.Series("track", list(dict.fromkeys(track.name for track in trace.tracks)), dtype=pl.String)
+    code = {name: index for index, name in enumerate(tracks.to_list())}
+    codes = np.array([code[track.name] for track in trace.tracks], dtype=np.uint32)
+    frame = pl.DataFrame(
+        {
+            "start_ns": trace.starts[rows] - trace.span[0],
+            "dur_ns": events["dur"],
+            "category": events["category"],
+            "name": events["name"],
+            "step": pl.Series(numbers).set(pl.Series(step_of < 0), None),
+            "track": pl.Series(
+                codes[events["track"].to_numpy()] if len(codes) else np.empty(0, dtype=np.uint32)
+            ).cast(pl.Enum(tracks)),
+            "bytes": events["bytes"],
+            "event": rows,
+        }
+    )
+    present = tuple(
+        c for c in _COLUMNS if frame[c.key].null_count() < len(frame) or c.key in ("start_ns", "event")
+    )
+    return Report(
+        EVENTS,
+        "Events",
+        Verdict("", "info"),
+        tables=(Table("events", "Events", present, frame, empty="no event overlaps this window"),),
+        window=window,
+    )

@@ -1,0 +1,90 @@
+"""What the analyses answered, by window; asked for in the order in which a person looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuiprof import analyses
+from tuiprof.errors import TuiprofError
+from tuiprof.model.report import Report, Unavailable
+from tuiprof.model.trace import Trace
+from tuiprof.model.window import Window
+
+Answer = Report | Unavailable
+
+
+class Results:
+    """Answers of all analyses on one trace, kept for every window they were asked for.
+
+    Written by one worker thread and read by the screen: an answer is there whole or not at all.
+
+    Args:
+        trace: The trace.
+        names: The analyses, in tab order.
+    """
+
+    def __init__(self, trace: Trace, names: Sequence[str]) -> None:
+        self.trace = trace
+        self.names = tuple(names)
+        self._answers: dict[tuple[str, Window], Answer] = {}
+
+    def get(self, name: str, window: Window) -> Answer | None:
+        """Return an answer; None while it is not worked out.
+
+        Args:
+            name: Name of the analysis.
+            window: The window.
+        """
+        return self._answers.get((name, window))
+
+    def reports(self, window: Window) -> list[Report]:
+        """Return the reports there are, in tab order.
+
+        Args:
+            window: The window.
+        """
+        found = (self.get(name, window) for name in self.names)
+        return [answer for answer in found if isinstance(answer, Report)]
+
+    def answers(self, window: Window) -> list[Answer]:
+        """Return every answer there is, in tab order.
+
+        Args:
+            window: The window.
+        """
+        found = (self.get(name, window) for name in self.names)
+        return [answer for answer in found if answer is not None]
+
+    def next_wanted(self, first: str, window: Window) -> str | None:
+        """Return which analysis to run next: the one looked at, then in order; None = all done.
+
+        Args:
+            first: Name of the one looked at; need not be an analysis.
+            window: The window.
+        """
+        missing = [name for name in self.names if (name, window) not in self._answers]
+        return first if first in missing else next(iter(missing), None)
+
+    def work_out(self, name: str, window: Window) -> Answer:
+        """Run an analysis and keep its answer.
+
+        Args:
+            name: Name of the analysis.
+            window: The window.
+
+        Returns:
+            Its answer. One that fails is told as unavailable, so that the others still answer.
+        """
+        answer: Answer
+        try:
+            answer = analyses.run(name, self.trace, window)
+        except TuiprofError as error:
+            answer = Unavailable(name, error.message, error.remedy)
+        except Exception as error:  # noqa: BLE001 - one broken analysis must not take the others' answers away
+            answer = Unavailable(
+                name,
+                f"this analysis failed on this trace: {type(error).__name__}: {error}",
+                f"`tuiprof report FILE {name}` shows where; please report it",
+            )
+        self._answers[name, window] = answer
+        return answer

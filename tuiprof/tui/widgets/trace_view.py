@@ -1,0 +1,381 @@
+"""A trace on the screen: head, verdict, timeline, and the analyses below."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.worker import get_current_worker
+
+from tuiprof import analyses
+from tuiprof.model.report import Report, Unavailable
+from tuiprof.model.trace import Trace
+from tuiprof.model.trust import Trust
+from tuiprof.model.window import Window
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.events_table import EVENTS, events_report
+from tuiprof.tui.lanes import Lanes
+from tuiprof.tui.paragraphs import answer_paragraphs, trust_paragraphs
+from tuiprof.tui.readout import offset_text
+from tuiprof.tui.results import Answer, Results
+from tuiprof.tui.screens.export import ExportScreen
+from tuiprof.tui.screens.reading import ReadingScreen
+from tuiprof.tui.trace_keys import KEYS
+from tuiprof.tui.widgets.answer_pane import AnswerPane
+from tuiprof.tui.widgets.evidence import Evidence
+from tuiprof.tui.widgets.tab_bar import Tab, TabBar
+from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.widgets.timeline import Timeline
+from tuiprof.tui.widgets.trust import TraceHead
+from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
+
+
+class TraceView(Vertical):
+    """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
+
+    Args:
+        trace: The trace.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+
+    class Answered(Message):
+        """An analysis is done; its answer is in the results."""
+
+        def __init__(self, name: str, window: Window) -> None:
+            super().__init__()
+            self.name = name
+            self.window = window
+
+    class Left(Message):
+        """The user wants to leave the trace."""
+
+    class Surveyed(Message):
+        """The lanes of the timeline and the trust line are worked out."""
+
+        def __init__(self, lanes: Lanes, trust: Trust) -> None:
+            super().__init__()
+            self.lanes = lanes
+            self.trust = trust
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+        self.window = Window()
+        self.results = Results(trace, list(analyses.available()))
+        self.tabs = [*self.results.names, EVENTS]
+        self.current = self.tabs[0]
+        self._events: dict[Window, Report] = {}
+        self._trust: Trust | None = None
+
+    def compose(self) -> ComposeResult:
+        """Head, verdict, timeline, tabs, answer and detail side by side."""
+        yield TraceHead(id="trace-head")
+        yield VerdictLine(id="trace-verdict")
+        yield Timeline(id="timeline")
+        yield TabBar(id="tabs")
+        yield Evidence(self.trace, id="evidence")
+
+    def on_mount(self) -> None:
+        """Start working everything out."""
+        self.query_one(TraceHead).show(self.trace, None)
+        self.query_one(VirtualTable).focus()
+        self._show_answer()
+        self._start_work()
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline."""
+        return self.query_one(Timeline)
+
+    @property
+    def pane(self) -> AnswerPane:
+        """The answer pane."""
+        return self.query_one(AnswerPane)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Answer and detail."""
+        return self.query_one(Evidence)
+
+    # -- layout --------------------------------------------------------------------------------------------
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Give the timeline the lanes there is room for: four at 24 lines, none where nothing else would fit."""
+        height = event.size.height
+        self.set_class(event.size.width < 120, "-narrow")
+        self.set_class(height < 15, "-tiny")
+        self._size_timeline(height)
+
+    def _size_timeline(self, height: int) -> None:
+        lanes = self.timeline.lanes
+        most = len(lanes.lanes) if lanes is not None else 4
+        room = 2 if height < 20 else 4 + max(0, height - 23) // 3
+        self.timeline.styles.height = max(1, min(room, most)) + 2
+
+    # -- work ----------------------------------------------------------------------------------------------
+
+    def _start_work(self) -> None:
+        self.run_worker(
+            partial(self._work, self.window),
+            thread=True,
+            exclusive=True,
+            group="analyses",
+            exit_on_error=False,
+        )
+
+    def _work(self, window: Window) -> None:
+        """In a thread: first what the screen needs, then the analyses, the one looked at first."""
+        worker = get_current_worker()
+        if self._trust is None:
+            trust = self.trace.trust
+            self.post_message(self.Surveyed(lane_builder.build(self.trace), trust))
+        while not worker.is_cancelled:
+            name = self.results.next_wanted(self.current, window)
+            if name is None:
+                return
+            self.results.work_out(name, window)
+            self.post_message(self.Answered(name, window))
+
+    def on_trace_view_surveyed(self, message: Surveyed) -> None:
+        """Show the timeline and the trust line."""
+        self._trust = message.trust
+        self.timeline.show(message.lanes)
+        self._size_timeline(self.size.height)
+        self.query_one(TraceHead).show(self.trace, message.trust)
+
+    def on_trace_view_answered(self, message: Answered) -> None:
+        """Show an answer when it is the one looked at; the verdict on top may change with any."""
+        if message.window == self.window:
+            self._show_answer()
+
+    def answer(self, tab: str) -> Answer | None:
+        """Return what a tab shows; None while it is worked out.
+
+        Args:
+            tab: Name of the tab.
+        """
+        if tab != EVENTS:
+            return self.results.get(tab, self.window)
+        if self.window not in self._events:
+            self._events = {self.window: events_report(self.trace, self.window)}
+        return self._events[self.window]
+
+    def _show_answer(self) -> None:
+        top = most_important(self.results.reports(self.window))
+        verdict = self.query_one("#trace-verdict", VerdictLine)
+        if top is not None:
+            verdict.show(top.verdict.sentence, top.verdict.level)
+        else:
+            verdict.show(
+                "working out what holds this trace back …"
+                if self._pending()
+                else "no analysis can answer on this trace"
+            )
+        question = analyses.available()[self.current].question if self.current != EVENTS else ""
+        answer = self.answer(self.current)
+        same = top is not None and isinstance(answer, Report) and answer.verdict == top.verdict
+        self.pane.show(self.current, answer, question=question, verdict=not same)
+        self._show_tabs()
+        self.refresh_bindings()
+
+    def _pending(self) -> bool:
+        return self.results.next_wanted("", self.window) is not None
+
+    def _show_tabs(self) -> None:
+        shown = []
+        for name in self.tabs:
+            title = "Events" if name == EVENTS else sanitize(analyses.available()[name].title)
+            answer = None if name == EVENTS else self.results.get(name, self.window)
+            mark, role = "", "dim"
+            if isinstance(answer, Unavailable):
+                mark = "–"
+            elif isinstance(answer, Report):
+                level = answer.verdict.level
+                mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
+            elif name != EVENTS:
+                mark = "…"
+            shown.append(Tab(name, title, mark, role))
+        remark = "" if self.window.whole else f"window: {self.window_label}"
+        self.query_one(TabBar).show(shown, self.current, remark)
+
+    @property
+    def window_label(self) -> str:
+        """What to call the window."""
+        if self.window.label or self.window.whole:
+            return sanitize(self.window.label) or "whole trace"
+        low, high = self.trace.bounds(self.window)
+        first, precision = self.trace.span[0], max((high - low) // 100, 1)
+        return f"{offset_text(low - first, precision)} to {offset_text(high - first, precision)}"
+
+    # -- tabs and tables -----------------------------------------------------------------------------------
+
+    def open_tab(self, name: str) -> None:
+        """Open a tab.
+
+        Args:
+            name: Name of an analysis, or of the table of events.
+        """
+        if name in self.tabs and name != self.current:
+            self.current = name
+            self.evidence.close_detail()
+            self._show_answer()
+            if not self.timeline.has_focus:
+                self.pane.table.focus()
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """Open the tab that was clicked."""
+        self.open_tab(message.name)
+
+    def action_tab(self, number: int) -> None:
+        """Open a tab by its digit."""
+        if number <= len(self.tabs):
+            self.open_tab(self.tabs[number - 1])
+
+    def action_table(self) -> None:
+        """Show the next table of this analysis."""
+        self.pane.next_table()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.pane.open_filter()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work now; the others are not shown."""
+        if not self.is_mounted:
+            return True
+        answer = self.pane.answer
+        if action == "tab":
+            return isinstance(parameters[0], int) and parameters[0] <= len(self.tabs)
+        if action == "table":
+            return isinstance(answer, Report) and len(answer.tables) > 1
+        if action == "filter":
+            return self.pane.current_table is not None
+        return True
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def action_zoom(self, factor: float) -> None:
+        """Zoom the timeline around its cursor."""
+        self.timeline.zoom(factor)
+
+    def action_fit(self) -> None:
+        """Show the whole trace."""
+        self.timeline.fit()
+
+    def action_zoom_to(self) -> None:
+        """Zoom to the selection, else the window, else the step under the cursor."""
+        chosen = self.timeline.selection or (None if self.window.whole else self.trace.bounds(self.window))
+        if chosen is None and (index := self._step_at_cursor()) is not None:
+            chosen = int(self.trace.steps.starts[index]), int(self.trace.steps.ends[index])
+        if chosen is None:
+            self.notify("select with shift+← →, or put the cursor into a step", timeout=3)
+        else:
+            self.timeline.fit(*chosen)
+
+    def action_sync(self, forward: bool) -> None:
+        """Go to the next or the previous host wait."""
+        lanes = self.timeline.lanes
+        if lanes is None:
+            return
+        if self.timeline.go_to_event(lanes.syncs, forward) is None:
+            where = "after" if forward else "before"
+            self.notify(
+                f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace",
+                timeout=3,
+            )
+        else:
+            self.timeline.choose("calls")
+
+    def action_step(self, forward: bool) -> None:
+        """Go to the next or the previous step."""
+        starts = self.trace.steps.starts
+        cursor = self.timeline.cursor
+        place = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
+        if 0 <= place < len(starts):
+            self.timeline.go_to(int(starts[place]))
+        elif not len(starts):
+            self.notify("this trace marks no steps", timeout=3)
+
+    def _step_at_cursor(self) -> int | None:
+        steps, cursor = self.trace.steps, self.timeline.cursor
+        index = int(np.searchsorted(steps.starts, cursor, side="right")) - 1
+        return index if index >= 0 and cursor < steps.ends[index] else None
+
+    def action_window(self) -> None:
+        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
+        if self.timeline.selection is not None:
+            low, high = self.timeline.selection
+            self.timeline.select(None)
+            self.set_window(Window(low, high))
+        elif not self.window.whole:
+            self.set_window(Window())
+        elif (index := self._step_at_cursor()) is not None:
+            self.set_window(self.trace.steps.window(index))
+        else:
+            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
+
+    def set_window(self, window: Window) -> None:
+        """Look at a part of the trace in all analyses.
+
+        Args:
+            window: The part.
+        """
+        self.window = window
+        self.timeline.set_window(window)
+        self.evidence.close_detail()
+        self._show_answer()
+        self._start_work()
+
+    # -- details, windows of text, leaving -----------------------------------------------------------------
+
+    def on_timeline_opened(self, message: Timeline.Opened) -> None:
+        """Show an event of the timeline in the detail pane."""
+        self.evidence.open_event(message.row)
+
+    def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
+        """Let the timeline show where that event is."""
+        start = int(self.trace.starts[message.row])
+        self.timeline.go_to(start)
+
+    def action_rules(self) -> None:
+        """Show definitions, rules and thresholds of this analysis."""
+        answer = self.pane.answer
+        question = "" if self.current == EVENTS else analyses.available()[self.current].question
+        self.app.push_screen(ReadingScreen("rules and figures", answer_paragraphs(answer, question)))
+
+    def action_trust(self) -> None:
+        """Show all remarks."""
+        if self._trust is not None:
+            self.app.push_screen(ReadingScreen("what this trace cannot tell", trust_paragraphs(self._trust)))
+
+    def on_trace_head_trust_wanted(self) -> None:
+        """Show all remarks."""
+        self.action_trust()
+
+    def action_export(self) -> None:
+        """Write reports to a file."""
+        answers = self.results.answers(self.window)
+        current = self.results.get(self.current, self.window)
+        if answers:
+            self.app.push_screen(ExportScreen(self.trace, current, answers))
+        else:
+            self.notify("nothing is worked out yet", timeout=3)
+
+    def action_escape(self) -> None:
+        """Close the innermost thing that is open; when nothing is, go back to the screen before."""
+        if self.evidence.close_detail() or self.pane.clear_filter():
+            return
+        if self.timeline.selection is not None:
+            self.timeline.select(None)
+        elif not self.window.whole:
+            self.set_window(Window())
+        elif len(self.app.screen_stack) > 1:
+            self.post_message(self.Left())

@@ -1,0 +1,100 @@
+"""The sentence on top: what matters most, with a mark so that its weight needs no colour."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tuiprof.model.report import Fact, Level, Report, Unavailable
+from tuiprof.model.units import format_value
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.widgets.lines import Lines, Row, row_width
+from tuiprof.tui.widgets.wrap import wrap
+
+MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}
+_WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
+
+
+def most_important(reports: list[Report]) -> Report | None:
+    """Return the report whose verdict asks most for action; of equals the first.
+
+    Args:
+        reports: Reports in tab order.
+    """
+    return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
+
+
+class VerdictLine(Lines):
+    """A sentence of up to two lines behind a bar in the colour of its level."""
+
+    DEFAULT_CSS = "VerdictLine { height: auto; max-height: 3; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._sentence = ""
+        self._role = "text"
+        self._mark = ""
+
+    def show(self, sentence: str, level: Level | None = None) -> None:
+        """Show a sentence.
+
+        Args:
+            sentence: Untrusted text.
+            level: Its weight; None = not a verdict yet.
+        """
+        self._sentence = sanitize(sentence)
+        self._role = level or "dim"
+        self._mark = MARKS[level] if level else "…"
+        if self.is_attached:
+            self.refresh(layout=True)
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the sentence."""
+        most = height or 2
+        lines = wrap(self._sentence, max(width - 4, 8), most)
+        return [
+            [
+                (f"▌{self._mark if i == 0 else ' '} ", self._role),
+                (line, "strong" if self._mark != "…" else "dim"),
+            ]
+            for i, line in enumerate(lines)
+        ]
+
+
+class Facts(Lines):
+    """The figures of a report, as many as fit in the lines there are."""
+
+    DEFAULT_CSS = "Facts { height: auto; max-height: 2; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._facts: list[Row] = []
+
+    def show(self, result: Report | Unavailable | None) -> None:
+        """Show the figures of a report; nothing for what is not one.
+
+        Args:
+            result: The answer of an analysis.
+        """
+        facts = result.facts if isinstance(result, Report) else ()
+        self._facts = [_fact(fact) for fact in facts]
+        if self.is_attached:
+            self.refresh(layout=True)
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw them separated by dots; a figure is never cut."""
+        rows: list[Row] = []
+        line: Row = []
+        for fact in self._facts:
+            if line and row_width(line) + row_width(fact) + 3 > width - 1:
+                rows.append(line)
+                line = []
+            line = [*line, (" · ", "faint"), *fact] if line else [(" ", "text"), *fact]
+        if line:
+            rows.append(line)
+        return rows[: height or 2]
+
+
+def _fact(fact: Fact) -> Row:
+    return [(f"{sanitize(fact.label)} ", "dim"), (sanitize(format_value(fact.value, fact.kind)), "strong")]
