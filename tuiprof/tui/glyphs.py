@@ -28,8 +28,8 @@ NONE: Final = "–"
 
 #: A bar of one cell in eighths, empty first.
 EIGHTHS_UP: Final = " ▁▂▃▄▅▆▇█"
-EIGHTHS_RIGHT: Final = " ▏▎▍▌▋▊▉█"
-BAR: Final = "▇"
+BAR: Final = "━"
+HALF_BAR: Final = "╸"
 
 BRAILLE_BASE: Final = 0x2800
 #: Bit of the dot in row r (0 = top), column c of a braille cell.
@@ -37,25 +37,24 @@ BRAILLE_BITS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def sparkline(shares: list[float | None], width: int) -> str:
-    """Return the last values as one line of bars, right-aligned.
+    """Return the last values as one line of bars, right-aligned; a blank edge stays between two lines.
 
     Args:
         shares: Values from 0 to 1, oldest first; None = not known then.
         width: Cells; one value a cell.
     """
     bars = [
-        " " if share is None else EIGHTHS_UP[max(1, min(8, round(share * 8)))] for share in shares[-width:]
+        " " if share is None else EIGHTHS_UP[max(1, min(7, round(share * 7)))] for share in shares[-width:]
     ]
     return "".join(bars).rjust(width)
 
 
 def bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``share`` of the width, in eighths of a cell, padded to the width.
+    """Return a horizontal bar of ``share`` of the width, in halves of a cell, padded to the width.
 
     Args:
         share: 0 to 1; what lies outside is clipped.
         width: Cells.
     """
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (EIGHTHS_RIGHT[rest] if rest else "")).ljust(width)
+    halves = round(max(0.0, min(1.0, share)) * width * 2)
+    return (BAR * (halves // 2) + HALF_BAR * (halves % 2)).ljust(width)

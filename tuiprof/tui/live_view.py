@@ -53,7 +53,9 @@ class View:
     @property
     def said(self) -> str:
         """The window in words."""
-        return "whole run" if self.window_s is None else f"last {format_ns(self.window_s * 1e9)}"
+        if self.window_s is None:
+            return "whole run"
+        return f"last {self.window_s:g} s" if self.window_s < 100 else f"last {self.window_s / 60:g} min"
 
     def rows(self, steps: StepSeries) -> slice:
         """Return the kept steps in view.
@@ -156,7 +158,6 @@ def stats_row(
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
-    outliers: Row = []
     left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
     parts: list[Row] = [
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
@@ -174,7 +175,7 @@ def stats_row(
         text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
-    whole = _dotted([left, *parts, *([outliers] if outliers else [])])
+    whole = _dotted([left, *parts])
     if row_width(whole) + row_width(right) + 2 <= width:
         return [spread(whole, right, width)]
     if width >= 60:

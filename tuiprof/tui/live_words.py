@@ -80,7 +80,8 @@ def machine_row(session: Session, rank: WriterState | None) -> Row:
     names: dict[str, int] = {}
     for device in session.meta.devices:
         if device.kind != "host":
-            names[device.name] = names.get(device.name, 0) + 1
+            name = device.name.removeprefix("NVIDIA ")
+            names[name] = names.get(name, 0) + 1
     words = [plain(name) + (f" ×{count}" if count > 1 else "") for name, count in names.items()]
     if not words and session.meta.devices:
         words = ["CPU"]

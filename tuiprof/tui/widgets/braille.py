@@ -10,13 +10,15 @@ import numpy.typing as npt
 from tuiprof.tui.glyphs import BRAILLE_BASE, BRAILLE_BITS
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint32]
 _WEIGHTS = np.array(BRAILLE_BITS, dtype=np.uint32)
 
 
 def column_ranges(
     starts: Floats, ends: Floats, lows: Floats, highs: Floats, edges: Floats
-) -> tuple[Floats, Floats]:
-    """Return the least and greatest value in force within each column of a time axis.
+) -> tuple[Floats, Floats, Floats]:
+    """Return the least, mean and greatest value in force within each column of a time axis.
 
     Every value holds from its start to its end, so a step that lasts longer than a column is seen in all the
     columns it covers, and of many short ones in a column none is lost.
@@ -29,10 +31,9 @@ def column_ranges(
         edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
 
     Returns:
-        Two arrays of shape ``(columns,)``; NaN where no value is in force.
+        Three arrays of shape ``(columns,)``; NaN where no value is in force.
     """
-    columns = len(edges) - 1
-    least, greatest = np.full(columns, np.nan), np.full(columns, np.nan)
+    least, mean, greatest = (np.full(len(edges) - 1, np.nan) for _ in range(3))
     first = np.searchsorted(ends, edges[:-1], side="right")
     last = np.searchsorted(starts, edges[1:], side="left")
     filled = np.flatnonzero(last > first)
@@ -41,45 +42,66 @@ def column_ranges(
         bounds = np.column_stack((first[filled], last[filled])).ravel()
         least[filled] = np.fmin.reduceat(np.append(lows, np.inf), bounds)[::2]
         greatest[filled] = np.fmax.reduceat(np.append(highs, -np.inf), bounds)[::2]
-    return least, greatest
+        sums = np.concatenate(([0.0], np.cumsum((lows + highs) / 2)))
+        mean[filled] = (sums[last[filled]] - sums[first[filled]]) / (last - first)[filled]
+    return least, mean, greatest
 
 
-def trace_line(least: Floats, greatest: Floats, low: float, high: float, height: int) -> list[str]:
-    """Draw ranges of values as a line of dots that is joined from column to column.
+def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
+    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1.
 
     Args:
-        least: Lower end of each dot column, shape ``(2 × width,)``; NaN = nothing there.
-        greatest: Upper end, same shape.
+        values: Any shape.
         low: Value at the bottom edge.
         high: Value at the top edge.
+        dots: Number of rows.
+    """
+    shown = ~np.isnan(values)
+    at = np.clip((high - np.where(shown, values, low)) / max(high - low, 1e-12) * dots, 0, dots - 1)
+    return np.where(shown, at.astype(np.int64), -1)
+
+
+def joined(rows: Ints) -> tuple[Ints, Ints]:
+    """Return the dots from top to bottom that a line needs in each column to be joined to the one before.
+
+    Args:
+        rows: Row of the line in each column; -1 = no line there.
+
+    Returns:
+        Top and bottom row of each column, both included; top above bottom (empty) where there is no line.
+    """
+    top, bottom = rows.copy(), rows.copy()
+    both = (rows[1:] >= 0) & (rows[:-1] >= 0)
+    top[1:] = np.where(both & (rows[:-1] < rows[1:]), rows[:-1] + 1, rows[1:])
+    bottom[1:] = np.where(both & (rows[:-1] > rows[1:]), rows[:-1] - 1, rows[1:])
+    return np.where(rows < 0, 1, top), np.where(rows < 0, 0, bottom)
+
+
+def cells(top: Ints, bottom: Ints, height: int) -> Codes:
+    """Return the braille bits of columns of dots.
+
+    Args:
+        top: Topmost dot of each dot column, shape ``(2 × width,)``.
+        bottom: Lowest one; a column whose top lies below its bottom is empty.
         height: Lines of text; there are four dots to a line.
 
     Returns:
-        ``height`` strings of ``width`` cells.
+        Bits of each cell, 0 = blank, shape ``(height, width)``.
     """
-    dots = height * 4
-    columns = len(least)
-    span = max(high - low, 1e-12)
-    shown = ~np.isnan(least)
-    top = np.where(shown, np.clip((high - np.nan_to_num(greatest)) / span * dots, 0, dots - 1), dots).astype(
-        int
-    )
-    bottom = np.where(shown, np.clip((high - np.nan_to_num(least)) / span * dots, 0, dots - 1), -1).astype(
-        int
-    )
-    joined = shown[1:] & shown[:-1]
-    # Where a column lies wholly above or below the one before it, reach back to it.
-    up = joined & (bottom[1:] < top[:-1] - 1)
-    down = joined & (top[1:] > bottom[:-1] + 1)
-    reach_bottom, reach_top = bottom.copy(), top.copy()
-    reach_bottom[1:] = np.where(up, top[:-1] - 1, bottom[1:])
-    reach_top[1:] = np.where(down, bottom[:-1] + 1, top[1:])
-    rows = np.arange(dots)[:, None]
-    on = (rows >= reach_top) & (rows <= reach_bottom) & shown
-    cells = on.reshape(height, 4, columns // 2, 2).transpose(0, 2, 1, 3)
-    bits = (cells * _WEIGHTS).sum(axis=(2, 3)).astype(np.uint32)
-    codes = np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4")
-    return [row.tobytes().decode("utf-32-le") for row in codes]
+    rows = np.arange(height * 4)[:, None]
+    on = (rows >= top) & (rows <= bottom)
+    dots = on.reshape(height, 4, len(top) // 2, 2).transpose(0, 2, 1, 3)
+    bits: Codes = (dots * _WEIGHTS).sum(axis=(2, 3), dtype=np.uint32)
+    return bits
+
+
+def text_of(bits: Codes) -> str:
+    """Return one line of cells as text, blanks as blanks.
+
+    Args:
+        bits: Bits of each cell, shape ``(width,)``.
+    """
+    return np.where(bits == 0, 0x20, bits + BRAILLE_BASE).astype("<u4").tobytes().decode("utf-32-le")
 
 
 def nice_step(span: float, most: int) -> float:

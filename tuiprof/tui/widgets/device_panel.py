@@ -13,8 +13,8 @@ from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
 #: Detail of an accelerator and of the host, tried from the fullest until it fits.
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
-_LABEL = 11
-_VALUE = 20
+_LABEL = 12
+_VALUE = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class DeviceView:
             return float(limit)
         if key == "tree_cpu":
             return float(self.cores) if self.cores else None
+        if key == "tree_rss_bytes":
+            return self.memory_bytes
         return figure(key).full
 
     @property
@@ -129,7 +131,7 @@ def _one_line(device: DeviceView, width: int) -> Row:
     row.extend(_throttle(device))
     room = width - row_width(row) - 2
     if room >= 8:
-        row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "line")])
+        row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "history")])
     return fit(row, width)
 
 
@@ -154,7 +156,8 @@ def _short(device: DeviceView, width: int) -> list[Row]:
 def _full(device: DeviceView, width: int) -> list[Row]:
     """Return a heading and one line a figure, then the pairs that have no history."""
     rows: list[Row] = [[(f" {device.label}  ", "title"), (plain(device.name), "dim")]]
-    drawn = [key for key in _headline(device) if device.history.get(key)]
+    # A history needs an end to be a share of; how full a bar of degrees is would say nothing.
+    drawn = [key for key in _headline(device) if device.history.get(key) and device.limit(key)]
     rows.extend([("  ", "text"), *_figure_line(device, key, width - 2)] for key in drawn)
     if device.cores:
         rows.append(_cores(device, width))
@@ -166,7 +169,7 @@ def _full(device: DeviceView, width: int) -> list[Row]:
             f"peak {format_bytes(peak)}",
         )
         rows.append([(f"  {'allocator':<{_LABEL}}", "dim"), (glyphs.DOT.join(words), "text")])
-    skip = {*drawn, "mem_total_bytes", "energy_j", "mem_used_bytes"}
+    skip = {*drawn, "mem_total_bytes", "energy_j"}
     rest = [
         key
         for key in device.latest
@@ -192,15 +195,15 @@ def _silent(device: DeviceView, key: str) -> bool:
 
 def _pairs(device: DeviceView, keys: list[str], width: int) -> list[Row]:
     """Return figures without history in columns: label and right-aligned value."""
-    cell = 32
-    columns = max(1, (width - 2) // cell)
+    cell = _LABEL + _VALUE
+    columns = max(1, (width + 1) // (cell + 3))
     rows: list[Row] = []
     for start in range(0, len(keys), columns):
         row: Row = [("  ", "text")]
         for key in keys[start : start + columns]:
-            label, value = figure(key).label, show(key, device.latest[key])
-            room = cell - 2 - len(value)
-            row.extend([(f"{label[:room]:<{room}}", "dim"), (value, "text"), ("  ", "text")])
+            value = show(key, device.latest[key])
+            label = figure(key).label[: cell - len(value) - 1]
+            row.extend([(f"{label:<{cell - len(value)}}", "dim"), (value, "text"), ("   ", "text")])
         rows.append(row)
     return rows
 
@@ -213,7 +216,7 @@ def _figure_line(device: DeviceView, key: str, width: int) -> Row:
     ]
     room = width - row_width(row) - 3
     if room >= 6:
-        row.extend([("  ", "text"), (_spark(device, key, room), "line")])
+        row.extend([("  ", "text"), (_spark(device, key, room), "history")])
     return row
 
 
@@ -229,7 +232,7 @@ def _cores(device: DeviceView, width: int) -> Row:
     means = [
         sum(shares[at : at + group]) / len(shares[at : at + group]) for at in range(0, len(shares), group)
     ]
-    return [*label, ("  ", "text"), (glyphs.sparkline([*means], len(means)), "line")]
+    return [*label, ("  ", "text"), (glyphs.sparkline([*means], len(means)), "history")]
 
 
 def _headline(device: DeviceView) -> list[str]:

@@ -33,6 +33,8 @@ ROLES: Final = (
     "bad",
     "rule",
     "line",
+    "spread",
+    "history",
     "median",
     "mark",
     "capture",

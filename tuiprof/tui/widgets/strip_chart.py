@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tuiprof.model.units import format_ns
 from tuiprof.tui import glyphs
-from tuiprof.tui.widgets.braille import Floats, column_ranges, nice_step, trace_line
+from tuiprof.tui.widgets.braille import Floats, cells, column_ranges, dot_rows, joined, nice_step, text_of
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
 _EMPTY: Floats = np.empty(0)
@@ -63,9 +64,9 @@ class ChartData:
 class StripChart(Lines):
     """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
 
-    A column shows the range from the shortest to the longest step that ran in it. The axis follows the bulk
-    of the steps (2nd to 98th percentile) and changes only when they leave it, so that it stands still; what
-    lies beyond is drawn at the edge and marked with its value.
+    The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
+    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile) and changes only
+    when they leave it, so that it stands still; what lies beyond is drawn at the edge.
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
@@ -105,7 +106,7 @@ class StripChart(Lines):
         cell_s = data.window_s / plot_width
         right = np.ceil(data.now_s / cell_s) * cell_s if data.live else data.now_s
         left = right - data.window_s
-        least, greatest = column_ranges(
+        least, mean, greatest = column_ranges(
             data.starts_s,
             data.ends_s,
             data.low_ms,
@@ -113,9 +114,12 @@ class StripChart(Lines):
             np.linspace(left, right, 2 * plot_width + 1),
         )
         low, high = self._axis(least, greatest, data.median_ms)
-        plot = trace_line(least, greatest, low, high, plot_height)
-        rows = [[(text, "line")] for text in plot]
-        self._draw_median(rows, plot, low, high)
+        dots = 4 * plot_height
+        line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
+        tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
+        spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
+        rows = [_layers(text_of(a), text_of(b)) for a, b in zip(line, spread, strict=True)]
+        self._draw_median(rows, low, high)
         for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
             rows[row_index] = _overlay(rows[row_index], column, spans)
         out = [
@@ -139,29 +143,26 @@ class StripChart(Lines):
             low, high = self._range
             if low <= bulk_low and high >= bulk_high and (bulk_high - bulk_low) > 0.35 * (high - low):
                 return low, high
-        pad = (bulk_high - bulk_low) * 0.15
+        pad = (bulk_high - bulk_low) * 0.08
         step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
         low = max(0.0, np.floor((bulk_low - pad) / step) * step)
         self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
         return self._range
 
-    def _draw_median(self, rows: list[Row], plot: list[str], low: float, high: float) -> None:
+    def _draw_median(self, rows: list[Row], low: float, high: float) -> None:
         """Draw the median as a dotted line through the cells that hold nothing else."""
         median = self._data.median_ms
         if median is None or not low <= median <= high:
             return
-        index = min(len(plot) - 1, int((high - median) / (high - low) * len(plot)))
-        spans: Row = []
-        text = plot[index]
-        at = 0
-        while at < len(text):
-            blank = text[at] == " "
-            end = at
-            while end < len(text) and (text[end] == " ") == blank:
-                end += 1
-            spans.append((glyphs.MEDIAN * (end - at), "median") if blank else (text[at:end], "line"))
-            at = end
-        rows[index] = spans
+        index = min(len(rows) - 1, int((high - median) / (high - low) * len(rows)))
+        out: Row = []
+        for text, role in rows[index]:
+            out.extend(
+                (run, role) if run.strip() else (glyphs.MEDIAN * len(run), "median")
+                for run in re.split("( +)", text)
+                if run
+            )
+        rows[index] = out
 
     def _place_marks(
         self, left: float, cell_s: float, low: float, high: float, width: int, height: int
@@ -228,6 +229,20 @@ class StripChart(Lines):
             *([[]] * above),
             *([("   " + line, "dim" if index else "text")] for index, line in enumerate(self._empty)),
         ]
+
+
+def _layers(front: str, back: str) -> Row:
+    """Return a line of text in front of another, in as few spans as possible."""
+    out: Row = []
+    text, role = "", "spread"
+    for one, other in zip(front, back, strict=True):
+        here = "line" if one != " " else role if other == " " else "spread"
+        if here != role:
+            out.append((text, role))
+            text, role = "", here
+        text += one if one != " " else other
+    out.append((text, role))
+    return out
 
 
 def _overlay(row: Row, column: int, spans: Row) -> Row:
