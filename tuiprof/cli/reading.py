@@ -46,7 +46,6 @@ def open_(invocation: Invocation, target: str) -> int:
     show_default=True,
 )
 @click.option("--step", type=int, help="Look at this step alone.")
-@click.option("--no-cache", is_flag=True, help="Read the file itself, not the cached columns.")
 @click.pass_obj
 def report(
     invocation: Invocation,
@@ -54,7 +53,6 @@ def report(
     analyses: tuple[str, ...],
     format_: str,
     step: int | None,
-    no_cache: bool,
 ) -> int:
     """Print what a trace FILE or a SESSION tells.
 
@@ -64,16 +62,16 @@ def report(
 
     session = session_or_none(invocation, target)
     if session is not None:
-        reports, trust = session_reports(session, analyses, step, cache=not no_cache)
+        reports, trust = session_reports(session, analyses, step)
     else:
-        trace = _open(Path(target), cache=not no_cache)
+        trace = _open(Path(target))
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust))
     return 0
 
 
 def session_reports(
-    session: Session, names: tuple[str, ...], step: int | None = None, *, cache: bool = True
+    session: Session, names: tuple[str, ...], step: int | None = None
 ) -> tuple[list[Report | Unavailable], str]:
     """Report a session: how it ran, then the analyses of each captured trace.
 
@@ -81,7 +79,6 @@ def session_reports(
         session: The session.
         names: Analyses; none = the default ones.
         step: Step number to look at alone; None = the whole trace.
-        cache: Use cached columns.
 
     Returns:
         The reports, and the trust line of the last trace (empty without one).
@@ -91,7 +88,7 @@ def session_reports(
     reports: list[Report | Unavailable] = [summarise(session)]
     trust = ""
     for path in session.traces():
-        trace = _open(path, cache=cache)
+        trace = _open(path)
         trust = trace.trust.line
         reports.extend(run_analyses(trace, names, step))
     return reports, trust
@@ -116,11 +113,19 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
     return [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
 
 
-def _open(path: Path, *, cache: bool) -> Trace:
-    """Open a trace, with progress on a terminal's stderr for what takes long."""
+def _open(path: Path) -> Trace:
+    """Open a trace; what takes long shows its progress on a terminal's stderr."""
     from tuiprof.formats import open_trace
 
-    return open_trace(path, cache=cache)
+    if not sys.stderr.isatty():
+        return open_trace(path)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"reading {path.name}", total=None)
+        return open_trace(path, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _step_window(trace: Trace, number: int) -> Window:
