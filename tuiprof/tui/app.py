@@ -14,9 +14,9 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import themes
 from tuiprof.tui.keys import key, load_settings
-from tuiprof.tui.safe import plain
 from tuiprof.tui.start import Start
 
 
@@ -108,7 +108,9 @@ class TuiprofApp(App[int], inherit_bindings=False):
         """Tell what of the configuration could not be used."""
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
-            self.notify(plain(problem), title="configuration", severity="warning", timeout=12, markup=False)
+            self.notify(
+                sanitize(problem), title="configuration", severity="warning", timeout=12, markup=False
+            )
 
     def _unknown_keys(self) -> list[str]:
         """Return a sentence for each configured id that no binding has; only asked when there are any."""
@@ -126,7 +128,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         """Say which keys of the configuration collide."""
         ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
-        text = f"[keys] takes the key of: {plain(ids)}"
+        text = f"[keys] takes the key of: {sanitize(ids)}"
         if text not in self._problems:
             self._problems.append(text)
             self.notify(text, title="configuration", severity="warning", markup=False)
@@ -164,7 +166,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
             yield
         except TuiprofError as error:
             self.notify(
-                plain(str(error)), title="that did not work", severity="error", timeout=10, markup=False
+                sanitize(str(error)), title="that did not work", severity="error", timeout=10, markup=False
             )
 
     def leave(self, code: int = 0) -> None:

@@ -299,6 +299,6 @@ def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list
 
 
 def _flag(text: str, role: str) -> Row:
-    from tuiprof.tui.safe import plain
+    from tuiprof.report.sanitize import sanitize
 
-    return [(f" {glyphs.FLAG} ", role), (plain(text), "text")]
+    return [(f" {glyphs.FLAG} ", role), (sanitize(text), "text")]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.report.sanitize import sanitize
 from tuiprof.session.fold import CaptureState, Fold
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs
-from tuiprof.tui.safe import plain
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 
 _STATES = {
@@ -39,12 +39,12 @@ def name_row(session: Session) -> Row:
     """
     scenario = session.meta.scenario
     if scenario is None:
-        return [(plain(session.title), "title")]
-    row: Row = [(plain(scenario.name), "title")]
+        return [(sanitize(session.title), "title")]
+    row: Row = [(sanitize(scenario.name), "title")]
     if scenario.variant:
-        row.extend([(f" {glyphs.INTO} ", "dim"), (plain(scenario.variant), "title")])
+        row.extend([(f" {glyphs.INTO} ", "dim"), (sanitize(scenario.variant), "title")])
     if scenario.preset:
-        row.append((f"{glyphs.DOT}{plain(scenario.preset)}", "dim"))
+        row.append((f"{glyphs.DOT}{sanitize(scenario.preset)}", "dim"))
     return row
 
 
@@ -82,12 +82,12 @@ def machine_row(session: Session, rank: WriterState | None) -> Row:
         if device.kind != "host":
             name = device.name.removeprefix("NVIDIA ")
             names[name] = names.get(name, 0) + 1
-    words = [plain(name) + (f" ×{count}" if count > 1 else "") for name, count in names.items()]
+    words = [sanitize(name) + (f" ×{count}" if count > 1 else "") for name, count in names.items()]
     if not words and session.meta.devices:
         words = ["CPU"]
     if rank is not None and rank.head is not None:
         words.extend(
-            f"{plain(name)} {plain(version.partition('+')[0])}"
+            f"{sanitize(name)} {sanitize(version.partition('+')[0])}"
             for name, version in list(rank.head.versions.items())[:2]
         )
     if rank is not None and (share := rank.cost_share) is not None:
@@ -162,7 +162,7 @@ def capture_row(capture: CaptureState) -> Row:
     if capture.state == "failed":
         return [
             (f" {glyphs.FLAG} ", "bad"),
-            (f"capture failed: {plain(capture.why) or 'no reason given'}", "text"),
+            (f"capture failed: {sanitize(capture.why) or 'no reason given'}", "text"),
         ]
     if capture.state == "started":
         return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]

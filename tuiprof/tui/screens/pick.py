@@ -9,8 +9,8 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
-from tuiprof.tui.safe import plain
 from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 
@@ -48,7 +48,9 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Fill the list."""
         choices = self.query_one(Choices)
-        choices.show([Choice(str(index), [(plain(name), "text")]) for index, name in enumerate(self._names)])
+        choices.show(
+            [Choice(str(index), [(sanitize(name), "text")]) for index, name in enumerate(self._names)]
+        )
         choices.move_to(str(self._start))
         choices.focus()
 

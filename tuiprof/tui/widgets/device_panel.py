@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuiprof.model.units import format_bytes, format_share
+from tuiprof.report.sanitize import sanitize
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
 from tuiprof.tui import glyphs
-from tuiprof.tui.safe import plain
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
 #: Detail of an accelerator and of the host, tried from the fullest until it fits.
@@ -48,7 +48,7 @@ class DeviceView:
         """What the block is called: ``GPU 0``, ``host``."""
         number = "".join(char for char in self.key if char.isdigit())
         word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
-        return f"{word} {number}" if word else plain(self.key)
+        return f"{word} {number}" if word else sanitize(self.key)
 
     def limit(self, key: str) -> float | None:
         """Return the value of a figure at which its bar is full.
@@ -155,7 +155,7 @@ def _short(device: DeviceView, width: int) -> list[Row]:
 
 def _full(device: DeviceView, width: int) -> list[Row]:
     """Return a heading and one line a figure, then the pairs that have no history."""
-    rows: list[Row] = [[(f" {device.label}  ", "title"), (plain(device.name), "dim")]]
+    rows: list[Row] = [[(f" {device.label}  ", "title"), (sanitize(device.name), "dim")]]
     # A history needs an end to be a share of; how full a bar of degrees is would say nothing.
     drawn = [key for key in _headline(device) if device.history.get(key) and device.limit(key)]
     rows.extend([("  ", "text"), *_figure_line(device, key, width - 2)] for key in drawn)
@@ -269,6 +269,6 @@ def _throttle(device: DeviceView) -> Row:
     row: Row = []
     for key, word in device.words.items():
         calm = key == "throttle" and word in ("", "none", "idle")
-        text = "no throttle" if calm else f"{WORDS.get(key, plain(key))}: {plain(word)}"
+        text = "no throttle" if calm else f"{WORDS.get(key, sanitize(key))}: {sanitize(word)}"
         row.extend([(glyphs.DOT, "rule"), (text, "dim" if calm else "warn")])
     return row

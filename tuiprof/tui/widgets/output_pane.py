@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 
+from tuiprof.session.output import OutputReader
 from tuiprof.tui.keys import key
-from tuiprof.tui.safe import output_line
 from tuiprof.tui.widgets.lines import Lines, Row
 
-#: Of output that was already there only so much is read back; all of it stays in the session's files.
-_BACK: Final = 256 << 10
-#: Read per poll and file, so that a script that prints without end cannot stall the screen.
-_BLOCK: Final = 256 << 10
 _KEEP_LINES: Final = 10_000
-#: A line longer than this is cut: nobody reads a megabyte of base64 in a pane.
-_LONGEST: Final = 2_000
-
-
-class _Tail:
-    """One file, read from near its end on."""
-
-    def __init__(self, path: Path, role: str) -> None:
-        self.path = path
-        self.role = role
-        self.skipped = 0
-        self._file: BinaryIO | None = None
-        self._partial = b""
-
-    def read(self) -> tuple[list[str], str]:
-        """Return new whole lines, and the line that is not ended yet."""
-        if self._file is None:
-            try:
-                self._file = open(self.path, "rb")  # noqa: SIM115 - followed until the screen closes
-            except OSError:  # not there yet: the script has printed nothing
-                return [], ""
-            size = self.path.stat().st_size
-            if size > _BACK:
-                self.skipped = size - _BACK
-                self._file.seek(self.skipped)
-                self._file.readline(_BACK)
-        data = self._partial + self._file.read(_BLOCK)
-        lines = data.split(b"\n")
-        self._partial = lines.pop()[-_BACK:]
-        return [_decode(line) for line in lines], _decode(self._partial)
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
 
 
 class OutputPane(Lines, can_focus=True):
@@ -91,7 +52,7 @@ class OutputPane(Lines, can_focus=True):
         self.following = True
         self._lines: list[tuple[str, str]] = []
         self._unfinished: list[tuple[str, str]] = []
-        self._tails: list[_Tail] = []
+        self._readers: list[tuple[OutputReader, str]] = []
         self._bottom = 0  # index after the last visible line when not following
         self._why_empty = "nothing printed yet"
 
@@ -103,14 +64,14 @@ class OutputPane(Lines, can_focus=True):
             stderr: Its standard error.
         """
         self.close()
-        self._tails = [_Tail(stdout, "text"), _Tail(stderr, "warn")]
+        self._readers = [(OutputReader(stdout), "text"), (OutputReader(stderr), "warn")]
         self._lines, self._unfinished, self.following = [], [], True
 
     def close(self) -> None:
         """Close the files."""
-        for tail in self._tails:
-            tail.close()
-        self._tails = []
+        for reader, _ in self._readers:
+            reader.close()
+        self._readers = []
 
     def on_unmount(self) -> None:
         """Close the files with the screen."""
@@ -120,11 +81,10 @@ class OutputPane(Lines, can_focus=True):
         """Take up what was printed since."""
         before = (len(self._lines), self._unfinished)
         unfinished = []
-        for tail in self._tails:
-            lines, rest = tail.read()
-            self._lines.extend((line, tail.role) for line in lines)
-            if rest:
-                unfinished.append((rest, tail.role))
+        for reader, role in self._readers:
+            self._lines.extend((line, role) for line in reader.poll())
+            if rest := reader.unfinished:
+                unfinished.append((rest, role))
         self._unfinished = unfinished
         if (len(self._lines), unfinished) != before:
             if len(self._lines) > _KEEP_LINES + 1000:
@@ -207,9 +167,3 @@ class OutputPane(Lines, can_focus=True):
     def _moved(self) -> None:
         self.redraw()
         self.post_message(self.Moved())
-
-
-def _decode(line: bytes) -> str:
-    """Return bytes of output as text that is safe to show."""
-    text = output_line(line.decode("utf-8", "replace"))
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

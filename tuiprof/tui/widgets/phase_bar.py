@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuiprof.model.units import format_ns, format_share
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import glyphs
-from tuiprof.tui.safe import plain
 from tuiprof.tui.widgets.lines import Lines, Row, fit, join, row_width
 
 _TITLE = "where a step goes"
@@ -56,7 +56,7 @@ class PhaseBar(Lines):
         shown = named if len(named) <= _MOST else named[: _MOST - 1]
         self._step_ns = sum(means.values())
         self._phases = [
-            Phase(plain(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)
+            Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)
         ]
         if len(shown) < len(named):
             rest = sum(dur for _, dur in named[len(shown) :])
