@@ -35,6 +35,21 @@ class Ancestry:
     frames: Ints
     by_profiler: npt.NDArray[np.bool_]
 
+    def take(self, mask: npt.NDArray[np.bool_]) -> Ancestry:
+        """Return the ancestry of some of the events.
+
+        Args:
+            mask: Which, shape ``(k,)``.
+        """
+        return Ancestry(
+            self.annotation[mask],
+            self.operators[mask],
+            self.outer_operator[mask],
+            self.outer_row[mask],
+            self.frames[mask],
+            self.by_profiler[mask],
+        )
+
 
 def of(trace: Trace, rows: Ints) -> Ancestry:
     """Look up what encloses host events.

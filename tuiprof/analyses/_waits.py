@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses import _ancestry
+from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
@@ -149,10 +150,32 @@ def find(trace: Trace, window: Window) -> Waits:
         trace: The trace.
         window: The part to look at.
     """
+    waits = remember(trace, "waits", lambda: _find(trace))
+    if window.whole:
+        return waits
+    low, high = trace.bounds(window)
+    inside = (waits.starts < high) & (waits.ends > low)
+    cut = (waits.starts < low) | (waits.ends > high)
+    apart = np.where((waits.apart == COUNTED) & cut, AT_EDGE, waits.apart)
+    return Waits(
+        first=waits.first[inside],
+        last=waits.last[inside],
+        copy=waits.copy[inside],
+        starts=waits.starts[inside],
+        ends=waits.ends[inside],
+        waited=waits.waited[inside],
+        kind=waits.kind[inside],
+        kinds=waits.kinds,
+        apart=apart[inside],
+        ancestry=waits.ancestry.take(inside),
+    )
+
+
+def _find(trace: Trace) -> Waits:
+    """Find every wait of a trace."""
     rows, kinds = calls_by_kind(trace)
     copies, copy_work = _host_copies(trace)
-    own = np.isin(copies, rows)
-    blocked = copies[~own & _copy_blocked(trace, copies, copy_work)]
+    blocked = copies[~np.isin(copies, rows) & _copy_blocked(trace, copies, copy_work)]
     kinds = np.concatenate((kinds, np.full(len(blocked), _KINDS.index("blocking copy"), dtype=np.int64)))
     rows = np.concatenate((rows, blocked))
     order = np.argsort(rows)
@@ -162,27 +185,24 @@ def find(trace: Trace, window: Window) -> Waits:
 
     absorbed, first = _absorb_copies(trace, rows, kinds, copies)
     waits_on = ~np.isin(rows, absorbed)
-    work_of_call = dict(zip(copies.tolist(), copy_work.tolist(), strict=True))
     last, kinds, first = rows[waits_on], kinds[waits_on], first[waits_on]
-    copy = np.array([work_of_call.get(int(row), -1) for row in first], dtype=np.int64)
+    copy = np.full(len(last), -1, dtype=np.int64)
+    if len(copies):
+        at = np.minimum(np.searchsorted(copies, first), len(copies) - 1)
+        copy = np.where(copies[at] == first, copy_work[at], -1)
+    # A pinned copy in front of a synchronise does not hold the host: its wait begins with the synchronise.
     blocks = np.isin(first, rows)
     starts = np.where(blocks, trace.starts[first], trace.starts[last])
     ends = trace.ends[last]
-    waited = (
-        ends
-        - trace.starts[last]
-        + np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
-    )
+    in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
+    waited = ends - trace.starts[last] + in_copy
 
-    low, high = trace.bounds(window)
-    keep = (starts < high) & (ends > low) if not window.whole else np.ones(len(last), dtype=bool)
-    order = np.flatnonzero(keep)
-    order = order[np.argsort(ends[order], kind="stable")]
+    order = np.argsort(ends, kind="stable")
     first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
     starts, ends, waited = starts[order], ends[order], waited[order]
     ancestry = _ancestry.of(trace, last)
     kinds = _refine(trace, kinds, copy, ancestry)
-    apart = _apart(trace, last, kinds, ancestry, (starts < low) | (ends > high))
+    apart = _apart(trace, last, kinds, ancestry)
     return Waits(first, last, copy, starts, ends, waited, kinds, _KINDS, apart, ancestry)
 
 
@@ -284,10 +304,9 @@ def _refine(trace: Trace, kinds: Ints, copy: Ints, ancestry: _ancestry.Ancestry)
     return kinds
 
 
-def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry, cut: Mask) -> Ints:
-    """Tell waits made by the profiler, or cut by the edge of the window, from those that count."""
+def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) -> Ints:
+    """Tell waits made by the profiler from those that count."""
     apart = np.zeros(len(last), dtype=np.int64)
-    apart[cut] = AT_EDGE
     apart[ancestry.by_profiler] = BY_PROFILER
     bare = (
         (kinds == _KINDS.index("device sync"))

@@ -1,0 +1,193 @@
+"""When a device idles, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.analyses import _waits
+from tuiprof.analyses._memo import remember
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+
+#: What the host was doing, most specific first: an instant belongs to the first that applies.
+HOST_CAUSES: dict[str, str] = {
+    "sync": "the host waits for the device",
+    "allocator": "the host is in a device memory allocation or release",
+    "collective wait": "the host waits for other ranks",
+    "compile": "the host compiles (Dynamo, Inductor, Triton, XLA)",
+    "garbage collector": "Python collects garbage",
+    "data loading": "the host waits for a batch",
+    "profiler": "the profiler's own work",
+    "runtime call": "another call into the device runtime",
+    "operator": "the host runs operators, without launching yet",
+    "Python": "the host runs Python between operators",
+    "unrecorded": "the host is in nothing that was recorded (Python, where frames are not)",
+}
+#: What explains the rest of a gap.
+DEVICE_CAUSES: dict[str, str] = {
+    "launching": "from the beginning of the launch call to the start of the work",
+    "hand-over": "launched in time, but the device had not begun: dependency, graph, or the step from kernel to kernel",
+    "launch not recorded": "the call that launched the next work is not in the trace",
+}
+CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
+#: Where the host is too slow, and nothing special holds it.
+HOST_BOUND: tuple[str, ...] = ("runtime call", "operator", "Python", "unrecorded", "launching")
+
+_DATA_LOADING = (
+    r"enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader\.py\(\d+\): __next__"
+    r"|IteratorGetNext|dataset_iterator"
+)
+_GARBAGE = r"^(Python GC|python_gc|gc\.collect|<built-in function collect>)"
+_COMPILE = (
+    r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
+    r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
+)
+#: A submission is believed to reach an idle device within the trace's own tenth percentile of launch latency, but
+#: never more than this.
+MAX_SUBMISSION_NS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Idle gaps of one device between its first and last work in a window, in order of time.
+
+    Attributes:
+        device: Device index.
+        low: Start of the device's first work in the window, ns.
+        high: End of its last, ns.
+        starts: When the device ran dry, ns, shape ``(g,)``.
+        ends: When it began to work again, ns.
+        work: Row of the work that ended each gap.
+        launch: Row of the call that launched it; -1 = not in the trace.
+        causes: Idle time by cause, ns, shape ``(len(CAUSES), g)``; each column sums to its gap.
+    """
+
+    device: int
+    low: int
+    high: int
+    starts: Ints
+    ends: Ints
+    work: Ints
+    launch: Ints
+    causes: Ints
+
+    @property
+    def ns(self) -> Ints:
+        """Length of each gap, ns."""
+        return self.ends - self.starts
+
+    def of(self, *causes: str) -> Ints:
+        """Return the idle time of some causes in each gap, ns, shape ``(g,)``.
+
+        Args:
+            *causes: Names out of ``CAUSES``.
+        """
+        total: Ints = self.causes[[CAUSES.index(cause) for cause in causes]].sum(axis=0)
+        return total
+
+
+def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
+    """Find the idle gaps of a device and what explains them.
+
+    Of a gap ``[dry, f)`` that ends with work launched by a call in ``[b, e)``: before ``b`` the host had not yet
+    come to the launch, and what it did meanwhile, on any thread that launches work, is the cause; from ``b`` on
+    the gap is launching. Where the launch began before the device ran dry, only ``e`` plus the time a
+    submission takes is launching, and the rest is hand-over.
+
+    Args:
+        trace: The trace.
+        device: Device index.
+        low: Start of the window, ns.
+        high: Its end, ns.
+    """
+    busy_starts, busy_ends = clip(*trace.busy(device), low, high)
+    none = np.empty(0, dtype=np.int64)
+    if not len(busy_starts):
+        return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
+    first, last = int(busy_starts[0]), int(busy_ends[-1])
+    starts, ends = complement(busy_starts, busy_ends, first, last)
+    rows = trace.device_work[trace.ints("device")[trace.device_work] == device]
+    # Rows are sorted by start: the first work that starts with the busy interval is the one that ended the gap.
+    work = rows[np.searchsorted(trace.starts[rows], ends, side="left")]
+    launch = trace.links.launch_of[work]
+    known = launch >= 0
+    begin = np.where(known, trace.starts[np.maximum(launch, 0)], starts)
+    end = np.where(known, trace.ends[np.maximum(launch, 0)], starts)
+    begin = np.clip(begin, starts, ends)
+    submitted = np.clip(end + submission_ns(trace), starts, ends)
+    launching_until = np.where(begin > starts, ends, submitted)
+
+    causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
+    before = np.zeros(len(starts), dtype=np.int64)
+    for index, coverage in enumerate(_host_activity(trace)):
+        covered = coverage.between(starts, begin)
+        causes[index] = covered - before
+        before = covered
+    causes[CAUSES.index("unrecorded")] = begin - starts - before
+    causes[CAUSES.index("launching")] = launching_until - begin
+    causes[CAUSES.index("hand-over")] = ends - launching_until
+    causes[:, ~known] = 0
+    causes[CAUSES.index("launch not recorded"), ~known] = (ends - starts)[~known]
+    return Gaps(device, first, last, starts, ends, work, launch, causes)
+
+
+def submission_ns(trace: Trace) -> int:
+    """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "submission", lambda: _submission_ns(trace))
+
+
+def _submission_ns(trace: Trace) -> int:
+    work = trace.device_work
+    launch = trace.links.launch_of[work]
+    work, launch = work[launch >= 0], launch[launch >= 0]
+    latency = trace.starts[work] - trace.ends[launch]
+    latency = latency[latency >= 0]
+    return min(int(np.percentile(latency, 10)), MAX_SUBMISSION_NS) if len(latency) else 0
+
+
+def _host_activity(trace: Trace) -> list[Coverage]:
+    """Return for each host cause but the last the time that it or an earlier one covers."""
+    return remember(trace, "host activity", lambda: _find_host_activity(trace))
+
+
+def _find_host_activity(trace: Trace) -> list[Coverage]:
+    tracks = trace.ints("track")
+    launching = np.unique(tracks[trace.links.launches])
+    on_host = np.isin(tracks, launching) & (trace.ints("device") < 0)
+    waits = _waits.find(trace, Window())
+    kind = np.array(waits.kinds, dtype=object)[waits.kind] if len(waits) else np.empty(0, dtype=object)
+    special = ("allocator", "collective wait")
+    sets: list[tuple[Ints, Ints]] = [
+        (waits.starts[mask], waits.ends[mask])
+        for mask in (
+            ~np.isin(kind.astype(str), special),
+            kind == "allocator",
+            kind == "collective wait",
+        )
+    ]
+    masks = (
+        trace.is_category("compile") | trace.named(_COMPILE),
+        trace.named(_GARBAGE),
+        trace.is_category("dataloader") | trace.named(_DATA_LOADING),
+        trace.is_category("overhead"),
+        trace.is_category("runtime", "driver"),
+        trace.is_category("cpu_op"),
+        trace.is_category("python_function"),
+    )
+    for number, mask in enumerate(masks):
+        # The profiler's own work stands on lanes of its own.
+        rows = np.flatnonzero(mask if number == 3 else mask & on_host)
+        sets.append((trace.starts[rows], trace.ends[rows]))
+    covered: list[Coverage] = []
+    starts, ends = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    for more_starts, more_ends in sets:
+        merged = union(np.asarray(more_starts, dtype=np.int64), np.asarray(more_ends, dtype=np.int64))
+        starts, ends = union(np.concatenate((starts, merged[0])), np.concatenate((ends, merged[1])))
+        covered.append(Coverage(starts, ends))
+    return covered

@@ -1,0 +1,269 @@
+"""Where a device idles, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis, _ancestry, _frames, _idle
+from tuiprof.analyses._scope import Scope, device_word
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import total
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "device_idle", "Idle"
+
+#: From this share of the time between first and last work on, idling is called bad, or worth a look.
+BAD_SHARE, WARN_SHARE = 0.30, 0.10
+#: Gaps listed one by one.
+_LONGEST = 200
+
+_RULES = (
+    Rule(
+        "idle",
+        "The complement of the union of all work (kernels, copies, fills, collectives) over all streams of a device, "
+        "between its first and its last work in the window. Before and after are given apart.",
+    ),
+    Rule(
+        "cause",
+        "Up to the call that launched the work which ended the gap: what the host did, on any thread that launches "
+        "work, the most specific first (sync, allocator, collective, compile, garbage collector, data loading, profiler, "
+        "runtime call, operator, Python, unrecorded). From that call on: launching. Launched before the device "
+        "ran dry and submitted: hand-over. Causes add up to idle exactly.",
+    ),
+    Rule("step of a gap", "The step of the call that launched the work which ended it."),
+    Rule("verdict", f"bad from {format_share(BAD_SHARE)} idle, a warning from {format_share(WARN_SHARE)}."),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Find the gaps and their causes.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    found = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
+    found = [gaps for gaps in found if gaps.high > gaps.low]
+    if not found:
+        return _unavailable(trace)
+    span = sum(gaps.high - gaps.low for gaps in found)
+    idle = sum(int(gaps.ns.sum()) for gaps in found)
+    in_steps = [scope.in_steps(np.maximum(gaps.launch, 0)) & (gaps.launch >= 0) for gaps in found]
+    causes = _causes(scope, found, in_steps, span)
+    before = sum(gaps.low - scope.low for gaps in found)
+    after = sum(scope.high - gaps.high for gaps in found)
+    per_step = None
+    if scope.step_count:
+        per_step = sum(int(g.ns[m].sum()) for g, m in zip(found, in_steps, strict=True)) / scope.step_count
+    facts = (
+        Fact("idle_share", "idle", idle / span, "share", "Idle time between first and last work."),
+        Fact("idle_ns", "idle in all", idle, "ns"),
+        Fact("idle_ns_per_step", "idle a step", per_step, "ns"),
+        Fact("busy_ns", "busy", span - idle, "ns", "Union of all work over all streams."),
+        Fact("work_ns", "work, sum over streams", _work_ns(trace, found), "ns", "Overlaps counted twice."),
+        Fact("before_first_ns", "before first work", before, "ns", "From the beginning of the window."),
+        Fact("after_last_ns", "after last work", after, "ns", "To the end of the window."),
+        Fact("gaps", "gaps", sum(len(gaps.starts) for gaps in found), "count"),
+    )
+    notes = []
+    if len(found) > 1:
+        notes.append(f"{len(found)} devices: times are summed over them, shares are of all of them.")
+    if not trace.is_category("python_function").any():
+        notes.append("No Python frames: time in Python between operators is `unrecorded`.")
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(scope, causes, idle, span, per_step, device_word(trace)),
+        facts,
+        (*_tables(scope, causes), _longest(trace, found), *_devices(trace, found)),
+        _RULES,
+        tuple(notes),
+        window,
+    )
+
+
+def _unavailable(trace: Trace) -> Unavailable:
+    if len(trace.device_work):
+        return Unavailable(NAME, "no device did any work in this window", "choose a wider window")
+    if len(trace.host_calls):
+        return Unavailable(
+            NAME,
+            "runtime calls but no device activity was recorded, so idle time cannot be told",
+            "another profiler may have held the device (only one can); record again",
+        )
+    return Unavailable(
+        NAME,
+        "a CPU-only trace: the CPU is the device, and what it does is in `kernels` (operators by self time)",
+        "look at `kernels` and `data_loading`",
+    )
+
+
+def _work_ns(trace: Trace, found: list[_idle.Gaps]) -> int:
+    work, devices = trace.device_work, trace.ints("device")
+    summed = 0
+    for gaps in found:
+        rows = work[devices[work] == gaps.device]
+        starts, ends = np.maximum(trace.starts[rows], gaps.low), np.minimum(trace.ends[rows], gaps.high)
+        keep = ends > starts
+        summed += total(starts[keep], ends[keep])
+    return summed
+
+
+def _causes(
+    scope: Scope,
+    found: list[_idle.Gaps],
+    in_steps: list[np.ndarray[tuple[int], np.dtype[np.bool_]]],
+    span: int,
+) -> pl.DataFrame:
+    meaning = {**_idle.HOST_CAUSES, **_idle.DEVICE_CAUSES}
+    idle = sum(int(gaps.ns.sum()) for gaps in found) or 1
+    rows = []
+    for index, cause in enumerate(_idle.CAUSES):
+        times = np.concatenate([gaps.causes[index] for gaps in found])
+        stepped = sum(int(g.causes[index][m].sum()) for g, m in zip(found, in_steps, strict=True))
+        works = np.concatenate([gaps.work for gaps in found])
+        rows.append(
+            {
+                "cause": cause,
+                "idle_ns_per_step": stepped / scope.step_count if scope.step_count else None,
+                "idle_ns": int(times.sum()),
+                "share_of_idle": int(times.sum()) / idle,
+                "share": int(times.sum()) / span,
+                "gaps": int((times > 0).sum()),
+                "longest_ns": int(times.max(initial=0)),
+                "meaning": meaning[cause],
+                "event": int(works[times.argmax()]) if times.any() else None,
+            }
+        )
+    return (
+        pl.DataFrame(rows, schema_overrides={"idle_ns_per_step": pl.Float64, "event": pl.Int64})
+        .filter(pl.col("idle_ns") > 0)
+        .sort("idle_ns", descending=True)
+    )
+
+
+def _verdict(
+    scope: Scope, causes: pl.DataFrame, idle: int, span: int, per_step: float | None, word: str
+) -> Verdict:
+    share = idle / span
+    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
+    amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(idle)
+    if causes.is_empty():
+        return Verdict(f"the {word} never idles between its first and last work", "good")
+    top = causes.row(0, named=True)
+    most = f"{format_share(top['share_of_idle'])} of it while {top['meaning']}"
+    if top["cause"] in _idle.DEVICE_CAUSES:
+        most = f"{format_share(top['share_of_idle'])} of it {top['cause']} ({top['meaning']})"
+    return Verdict(f"the {word} idles {format_share(share)} of the time ({amount}), {most}", level)
+
+
+def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
+    stepped = bool(scope.step_count)
+    return [
+        Table(
+            "causes",
+            "Idle time by cause",
+            (
+                Column("cause", "cause", "text"),
+                Column("idle_ns_per_step", "idle/step", "ns", "Idle time a step.", hidden=not stepped),
+                Column("idle_ns", "idle", "ns", "Idle time in all.", hidden=stepped),
+                Column("share", "of time", "share", "Of the time between first and last work."),
+                Column("share_of_idle", "of idle", "share"),
+                Column("gaps", "gaps", "count", "Gaps in which the cause plays a part."),
+                Column("longest_ns", "longest", "ns"),
+                Column("meaning", "meaning", "text"),
+                Column("event", "event", "count", hidden=True),
+            ),
+            causes,
+            empty="the device never idles",
+        )
+    ]
+
+
+def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
+    """List the longest gaps with what came before and after, and where the host was."""
+    length = np.concatenate([gaps.ns for gaps in found])
+    order = np.argsort(-length, kind="stable")[:_LONGEST]
+    starts, ends, work, launch = (
+        np.concatenate([getattr(gaps, name) for gaps in found])[order]
+        for name in ("starts", "ends", "work", "launch")
+    )
+    causes = np.concatenate([gaps.causes for gaps in found], axis=1)[:, order]
+    device = np.concatenate([np.full(len(gaps.starts), gaps.device) for gaps in found])[order]
+    ancestry = _ancestry.of(trace, np.maximum(launch, 0))
+    by_end = trace.device_work[np.argsort(trace.ends[trace.device_work], kind="stable")]
+    before = by_end[np.maximum(np.searchsorted(trace.ends[by_end], starts, side="right") - 1, 0)]
+    step = trace.steps.step_of[np.maximum(launch, 0)]
+    rows = {
+        "start_ns": starts,
+        "idle_ns": ends - starts,
+        "device": device,
+        "step": [
+            str(trace.steps.numbers[s]) if s >= 0 and row >= 0 else ""
+            for s, row in zip(step.tolist(), launch.tolist(), strict=True)
+        ],
+        "cause": [_idle.CAUSES[i] for i in causes.argmax(axis=0).tolist()] if len(order) else [],
+        "where": [_place(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
+        "before": [trace.name(row) for row in before.tolist()] if len(order) else [],
+        "after": [trace.name(row) for row in work.tolist()],
+        "event": work,
+    }
+    texts = dict.fromkeys(("step", "cause", "where", "before", "after"), pl.String)
+    return Table(
+        "longest",
+        "Longest gaps",
+        (
+            Column("start_ns", "at", "ns", "When the device ran dry."),
+            Column("idle_ns", "idle", "ns"),
+            Column("step", "step", "text"),
+            Column("cause", "most of it", "text", "The cause with the largest part."),
+            Column(
+                "where", "next launch from", "text", "Where the host launched the work that ended the gap."
+            ),
+            Column("after", "ended by", "text", "The work that ended the gap."),
+            Column("before", "after", "text", "The work before it.", hidden=True),
+            Column("device", "device", "count", hidden=len(found) == 1),
+            Column("event", "event", "count", hidden=True),
+        ),
+        pl.DataFrame(rows, schema_overrides=texts),
+        empty="no gaps",
+    )
+
+
+def _place(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:
+    """Return where a launch came from: the user's function, else the named range, else the outermost operator."""
+    frame, range_, operator = ancestry.frames[i, 0], ancestry.annotation[i], ancestry.outer_operator[i]
+    if frame >= 0:
+        return _frames.function_label(trace.names[int(frame)])
+    if range_ >= 0:
+        return trace.names[int(range_)]
+    return _frames.operator_label(trace.names[int(operator)]) if operator >= 0 else ""
+
+
+def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
+    if len(found) < 2:
+        return []
+    rows = [
+        {
+            "device": gaps.device,
+            "idle_share": int(gaps.ns.sum()) / (gaps.high - gaps.low),
+            "idle_ns": int(gaps.ns.sum()),
+            "busy_ns": gaps.high - gaps.low - int(gaps.ns.sum()),
+            "gaps": len(gaps.starts),
+        }
+        for gaps in found
+    ]
+    columns = (
+        Column("device", "device", "count"),
+        Column("idle_share", "idle", "share"),
+        Column("idle_ns", "idle", "ns"),
+        Column("busy_ns", "busy", "ns"),
+        Column("gaps", "gaps", "count"),
+    )
+    return [Table("devices", "By device", columns, pl.DataFrame(rows))]
+
+
+ANALYSIS = Analysis(NAME, TITLE, "Where does the device idle, and why?", run, order=30)
