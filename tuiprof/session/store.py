@@ -17,6 +17,7 @@ import difflib
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
@@ -173,7 +174,11 @@ def create(root: Path, meta: SessionMeta) -> Session:
             (path / folder).mkdir()
     except OSError as error:
         raise explain(error, path, "create") from error
-    write_meta(path, meta)
+    try:
+        write_meta(path, meta)
+    except SessionError:
+        shutil.rmtree(path, ignore_errors=True)  # half a session would be listed as damaged
+        raise
     return Session(path)
 
 

@@ -48,6 +48,8 @@ _STRAYS_S: Final = 2.0
 _LEFTOVER_S: Final = 2.0
 #: A full disk at the very end: how long the last record is tried.
 _LAST_WRITE_S: Final = 5.0
+#: Space kept on disk during the run, so that how it ended can be written on a full one.
+_RESERVE_BYTES: Final = 64 << 10
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -102,6 +104,9 @@ class _Run:
         self._plan = plan
         self._lock = RecorderLock(session.control)
         self._log = LogWriter(session.log / "recorder.jsonl")
+        self._reserve = session.control / "reserve"
+        with contextlib.suppress(OSError):  # a disk that is full already: telemetry waits in memory then
+            self._reserve.write_bytes(bytes(_RESERVE_BYTES))
         self._pending: list[int] = []  # signals not yet dealt with
         self._child_ended = False
         self._stopped = False
@@ -242,9 +247,11 @@ class _Run:
         self._last_write(End(time.monotonic_ns(), None if code < 0 else code, signal_number, why))
 
     def _last_write(self, end: End) -> None:
-        """Write the last record; on a full disk try for a while."""
-        deadline_s = time.monotonic() + _LAST_WRITE_S
+        """Write the last record; on a full disk into the space kept for it, and try for a while."""
         done = self._log.write(end)
+        with contextlib.suppress(OSError):  # it could not be made on a disk that was full at the start
+            self._reserve.unlink()
+        deadline_s = time.monotonic() + _LAST_WRITE_S
         while not done and time.monotonic() < deadline_s:
             time.sleep(_TICK_S)
             done = self._log.flush()

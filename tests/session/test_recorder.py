@@ -1,0 +1,169 @@
+"""The recorder's part: appending on a full disk, backends that fail, what it costs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from session_logs import new_session
+
+from tuiprof.errors import SessionError
+from tuiprof.session.append import LogWriter
+from tuiprof.session.control import put_capture
+from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
+from tuiprof.session.recorder import Recorder, git_state
+from tuiprof.session.records import Head, Note
+from tuiprof.session.replay import load
+from tuiprof.session.store import create
+from tuiprof.session.tail import LogReader
+from tuiprof.telemetry import Absent, Backend, Device, Sample
+
+
+def test_a_full_disk_tears_no_line_and_loses_nothing(tmp_path: Path) -> None:
+    # The limit on the size of a file stands for the disk: a write is cut in the middle of a line.
+    session = new_session(tmp_path)
+    log = LogWriter(session.log / "recorder.jsonl")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        written = [log.write(Note(n, "info", "x" * 50)) for n in range(100)]
+        assert (session.log / "recorder.jsonl").stat().st_size == 1000
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, was)
+    assert written[0]
+    assert not written[-1]
+    assert log.waiting > 50
+    assert log.flush()
+    log.close()
+    with LogReader(session) as reader:
+        notes = [record for _, record in reader.poll() if isinstance(record, Note)]
+        assert reader.malformed == 0
+    assert [note.at for note in notes[:-1]] == list(range(100))
+    assert "the disk is full; nothing was lost" in notes[-1].text
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB; only root may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place))
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    yield place
+    subprocess.run(("umount", "-l", str(place)), check=True)
+
+
+def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time\n"
+        "path = os.environ['TUIPROF_SESSION'] + '/fill'\n"
+        "with open(path, 'wb', 0) as file:\n"
+        "    try:\n"
+        "        while True: file.write(bytes(4096))\n"
+        "    except OSError: pass\n"
+        "time.sleep(1.2)\n"
+    )
+    session = start(LaunchSpec((str(script),), python=sys.executable, root=tiny_disk))
+    deadline = time.monotonic() + 20
+    while shutil.disk_usage(tiny_disk).free:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(SessionError, match="no space left to"):
+        create(tiny_disk / "more", session.meta)
+    assert not list(tiny_disk.glob("more/*"))
+    with pytest.raises(SessionError, match="no space left to write"):
+        put_capture(session, DEFAULT_CAPTURE)
+    assert str(wait(session, 30)) == "finished"
+    fold = load(session)
+    assert fold.end is not None
+    assert len(fold.devices["host"].t_ns) >= 2  # what could not be written at the time, too
+
+
+class _Source:
+    def __init__(self, key: str, fails_after: int = 10**9) -> None:
+        self.key = key
+        self.left = fails_after
+        self.closed = False
+
+    def devices(self) -> list[Device]:
+        return [Device(self.key, "test", "A device", 5, {"cores": 2})]
+
+    def sample(self) -> list[Sample]:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("driver went away")
+        return [Sample(self.key, {"util": 0.5, "broken": float("nan")}, {"throttle": "none"})]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
+    def explodes(_: int | None) -> Absent:
+        raise RuntimeError("no such symbol")
+
+    good, bad = _Source("good"), _Source("bad", fails_after=1)
+    backends = {
+        "good": Backend("good", lambda _: good),
+        "bad": Backend("bad", lambda _: bad),
+        "absent": Backend("absent", lambda _: Absent("not in this machine")),
+        "explodes": Backend("explodes", explodes),
+    }
+    session = new_session(tmp_path)
+    log = LogWriter(session.log / "recorder.jsonl")
+    meta = session.meta
+    log.write(Head(1, "recorder", 1, meta.unix_ns, time.monotonic_ns(), boot=meta.boot))
+    recorder = Recorder(session.path, session.meta, log, os.getpid(), lambda: backends)
+    recorder.start()
+    time.sleep(1.2)
+    recorder.stop()
+    log.close()
+    fold = load(session)
+    assert len(fold.devices["good"].t_ns) >= 3
+    assert fold.devices["good"].rows.names == ["t_ns", "util"]
+    assert len(fold.devices["bad"].t_ns) == 1
+    assert good.closed
+    assert bad.closed
+    notes = [note.text for note in fold.notes]
+    assert notes == [
+        "telemetry of explodes is off: RuntimeError: no such symbol",
+        "telemetry of bad stopped: OSError: driver went away",
+    ]
+    session.reload()
+    assert [device.key for device in session.meta.devices] == ["good", "bad"]
+    assert session.meta.absent["absent"] == "not in this machine"
+    assert fold.recorder_share is not None
+    assert fold.recorder_share < 0.1
+
+
+def test_git_state(tmp_path: Path) -> None:
+    assert git_state(tmp_path) is None
+
+    def git(*arguments: str) -> None:
+        known = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(("git", *known, *arguments), cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-b", "trunk")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "one")
+    state = git_state(tmp_path)
+    assert state is not None
+    assert (len(state.commit), state.branch, state.dirty) == (40, "trunk", False)
+    (tmp_path / "a").write_text("2")
+    git("checkout", "--detach")
+    state = git_state(tmp_path)
+    assert state is not None
+    assert (state.branch, state.dirty) == ("", True)
