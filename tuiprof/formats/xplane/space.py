@@ -32,7 +32,7 @@ from tuiprof.formats.xplane.wire import (
 Value = int | float | str | bytes
 Ints = npt.NDArray[np.int64]
 
-_EVENTS_AT_ONCE: Final = 1 << 18
+_EVENTS_AT_ONCE: Final = 1 << 16
 _EVENT_TAG: Final = 4 << 3 | BYTES
 
 #: ``oneof value`` of XStat by field number.
@@ -217,8 +217,7 @@ class _Decoder:
         self.data = buffer.data
         self.planes: list[Plane] = []
         self.lines: list[Line] = []
-        self.starts = array("q")
-        self.ends = array("q")
+        self.heads = array("q")
 
     def run(self) -> Space:
         words: dict[int, list[str]] = {2: [], 3: [], 4: []}
@@ -229,7 +228,10 @@ class _Decoder:
                 self._plane(start, end)
             else:
                 words[number].append(self.data[start:end].decode("utf-8", "replace"))
-        starts, ends = np.frombuffer(self.starts, dtype=np.int64), np.frombuffer(self.ends, dtype=np.int64)
+        heads = np.frombuffer(self.heads, dtype=np.int64)
+        size, length = self.buffer.varints(heads + 1)
+        starts = heads + 1 + length
+        ends = starts + size.view(np.int64)
         line = np.repeat(np.arange(len(self.lines)), [line.count for line in self.lines]).astype(np.uint32)
         space = Space(self.buffer, self.planes, self.lines, line, *_read_events(self.buffer, starts, ends))
         space.errors, space.warnings, space.hostnames = words[2], words[3], words[4]
@@ -263,18 +265,18 @@ class _Decoder:
             _put_stat(self.data, a, b, plane.stats, plane.values)
 
     def _line(self, plane: int, start: int, end: int) -> None:
-        data, line = self.data, Line(plane, first=len(self.starts))
-        add_start, add_end = self.starts.append, self.ends.append
+        data, line = self.data, Line(plane, first=len(self.heads))
+        add = self.heads.append
         position = start
         while position < end:
             if data[position] == _EVENT_TAG:  # the loop that runs once an event: keep it tight
+                add(position)
                 size = data[position + 1]
-                position += 2
-                if size >= 0x80:
-                    size, position = varint(data, position - 1)
-                add_start(position)
-                position += size
-                add_end(position)
+                if size < 0x80:
+                    position += 2 + size
+                else:
+                    size, position = varint(data, position + 1)
+                    position += size
                 continue
             number, kind, a, b = next(fields(data, position, end))
             position = b if kind != VARINT else varint(data, varint(data, position)[1])[1]
@@ -288,7 +290,7 @@ class _Decoder:
                 line.display_name = _text(data, a, b)
         if position > end:
             raise Damaged(f"the line at byte {start} ends in the middle of an event")
-        line.count = len(self.starts) - line.first
+        line.count = len(self.heads) - line.first
         self.lines.append(line)
 
 
