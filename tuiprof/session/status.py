@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal as signals
 import time
 from typing import TYPE_CHECKING, Final, Literal
@@ -30,7 +31,8 @@ class Status(msgspec.Struct, frozen=True):
     Attributes:
         state: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted``
             (supervisor or machine died, and nothing tells how the script ended).
-        code: Exit status as a shell gives it (128 + signal); None while running or unknown.
+        code: Exit status as a shell gives it (128 + signal); None while running, or unknown because the
+            recorder was killed.
         signal: Signal that ended the script; None = none.
         detail: What else there is to say, e.g. ``"recorder lost"``; may be empty.
     """
@@ -163,12 +165,17 @@ def _elsewhere(session: Session) -> Status:
 
 
 def _from_probes(session: Session) -> Status:
-    """Status of a session whose recorder died: what the script's own processes wrote last."""
-    writers = [path.stem for path in session.log_files() if path.stem != "recorder"]
-    ends = [last_end(session, writer) for writer in writers]
-    known = [end for end in ends if end is not None and shell_code(end.code, end.signal) is not None]
+    """Status of a session whose recorder died: what the script's own processes wrote last.
+
+    They see an exception that ends them, but not an exit status, so that one stays unknown.
+    """
+    ranks = [path.stem for path in session.log_files() if re.fullmatch(r"rank\d+", path.stem)]
+    ends = [last_end(session, rank) for rank in ranks]
+    known = [end for end in ends if end is not None]
     if not known or len(known) < len(ends):
         return Status("interrupted", detail="recorder lost")
-    worst = max(known, key=lambda end: shell_code(end.code, end.signal) or 0)
-    told = from_end(worst)
-    return Status(told.state, told.code, told.signal, "recorder lost")
+    failed = next((end for end in known if shell_code(end.code, end.signal)), None)
+    if failed is None:
+        return Status("finished", known[0].code, detail="recorder lost")
+    told = from_end(failed)
+    return Status("failed", told.code, told.signal, ", ".join(filter(None, (told.detail, "recorder lost"))))

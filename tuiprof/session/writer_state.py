@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -176,16 +176,18 @@ class StepSeries:
         if not steps:
             return
         rows = len(steps)
-        t_ns = np.fromiter((step.at for step in steps), np.int64, rows) + offset_ns
-        dur_ns = np.fromiter((step.dur for step in steps), np.int64, rows)
-        captured = np.fromiter((step.cap for step in steps), np.bool_, rows)
-        numbers = np.fromiter((step.n for step in steps), np.int64, rows)
+        # Lists first: numpy takes them over twice as fast as it takes values from a generator.
+        t_ns = np.array([step.at for step in steps], np.int64) + offset_ns
+        dur_ns = np.array([step.dur for step in steps], np.int64)
+        captured = np.array([step.cap for step in steps], np.bool_)
+        numbers = np.array([step.n for step in steps], np.int64)
         columns: dict[str, Array] = {"n": numbers, "t_ns": t_ns, "dur_ns": dur_ns, "captured": captured}
-        for name in self._names(steps, lambda step: step.ph, "ph:", np.int64, _MISSING_NS):
-            values = (step.ph.get(name, _MISSING_NS) for step in steps)
-            columns[f"ph:{name}"] = np.fromiter(values, np.int64, rows)
-        for name in self._names(steps, lambda step: step.v, "v:", np.float64, np.nan):
-            metric = np.fromiter((step.v.get(name, np.nan) for step in steps), np.float64, rows)
+        phases = [step.ph for step in steps]
+        for name in self._names(phases, "ph:", np.int64, _MISSING_NS):
+            columns[f"ph:{name}"] = np.array([phase.get(name, _MISSING_NS) for phase in phases], np.int64)
+        metrics = [step.v for step in steps]
+        for name in self._names(metrics, "v:", np.float64, np.nan):
+            metric = np.array([values.get(name, np.nan) for values in metrics], np.float64)
             columns[f"v:{name}"] = metric
             given = ~np.isnan(metric)
             self.metrics.setdefault(name, Overview(1024)).extend(t_ns[given], metric[given])
@@ -229,16 +231,10 @@ class StepSeries:
             if len(self._early) < 1024:
                 self._early[int(wanted[index])] = int(dur_ns[index])
 
-    def _names(
-        self,
-        steps: Sequence[Step],
-        of: Callable[[Step], dict[str, Any]],
-        prefix: str,
-        dtype: Any,
-        missing: Any,
-    ) -> list[str]:
+    def _names(self, given: Sequence[Mapping[str, Any]], prefix: str, dtype: Any, missing: Any) -> list[str]:
         """Return the kept names that these steps use, adding columns for new ones."""
-        seen = dict.fromkeys(name for step in steps for name in of(step))
+        # Nearly all steps use the same names, so there are few different tuples of them.
+        seen = dict.fromkeys(name for names in dict.fromkeys(map(tuple, given)) for name in names)
         kept = []
         for name in seen:
             if f"{prefix}{name}" not in self.rows:
