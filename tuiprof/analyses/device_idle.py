@@ -28,9 +28,9 @@ _RULES = (
     Rule(
         "cause",
         "Up to the call that launched the work which ended the gap: what the host did, on any thread that launches "
-        "work, the most specific first (sync, allocator, collective, compile, garbage collector, data loading, profiler, "
-        "runtime call, operator, Python, unrecorded). From that call on: launching. Launched before the device "
-        "ran dry and submitted: hand-over. Causes add up to idle exactly.",
+        "work, the most specific first (sync, allocator, collective, compile, garbage collector, data loading, "
+        "profiler, runtime call, operator, Python, unrecorded). From that call on: launching. Launched before the "
+        "device ran dry and submitted: hand-over. Causes add up to idle exactly.",
     ),
     Rule("step of a gap", "The step of the call that launched the work which ended it."),
     Rule("verdict", f"bad from {format_share(BAD_SHARE)} idle, a warning from {format_share(WARN_SHARE)}."),

@@ -1,0 +1,140 @@
+"""What kernels do, told from their names."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tuiprof.model.intervals import Ints
+
+#: Category by name, the first that matches. Libraries' own names first, then PyTorch's native kernels.
+_RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (category, re.compile(pattern, re.IGNORECASE))
+    for category, pattern in (
+        (
+            "collective",
+            r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|hccl|xccl|cross_device_reduce",
+        ),
+        (
+            "attention",
+            r"flash|fmha|attention|attn|mha_|softmax_warp.*mask|_ZN5flash|paged_|mla_|decode_kernel",
+        ),
+        ("triton", r"^triton_|^_?triton"),
+        (
+            "convolution",
+            r"conv(?!ert)|implicit_gemm|wgrad|dgrad|fprop|im2col|winograd|cudnn::cnn|miopen.*conv|igemm_(fwd|bwd|wrw)",
+        ),
+        (
+            "gemm",
+            r"gemm|gemv|cutlass|cublas|xmma|hgemm|sgemm|s\d+gemm|Cijk_|wmma|matmul|_mm_|tensorop|splitKreduce|nvjet|dot_kernel"
+            r"|ck::.*(gemm|Gemm)",
+        ),
+        ("norm", r"layer_?norm|rms_?norm|batch_?norm|bn_fw|bn_bw|group_?norm|instance_?norm|GammaBeta"),
+        ("optimizer", r"multi_tensor_apply|adam|sgd_|lamb|foreach|FusedOptimizer"),
+        ("softmax or loss", r"softmax|nll_loss|cross_entropy"),
+        (
+            "embedding or index",
+            r"embedding|index|gather|scatter|sort|topk|radix|unique|nonzero|masked_select|cub::|rocprim",
+        ),
+        ("pooling", r"pool"),
+        ("reduction", r"reduce|reduction|\bsum\b|argmax|norm_kernel|cumsum|scan"),
+        ("copy", r"copy|memcpy|memset|transpose|permute|CatArray|concat|fill|nchwToNhwc|nhwcToNchw|_to_copy"),
+        ("random", r"random|dropout|philox|distribution|curand"),
+        (
+            "elementwise",
+            r"elementwise|vectorized|unrolled|pointwise|activation|gelu|relu|silu|sigmoid|tanh|swiglu|addcmul|add_kernel"
+            r"|mul_kernel|axpy|OpTensor|fused_",
+        ),
+    )
+)
+CATEGORIES: tuple[str, ...] = (*dict.fromkeys(category for category, _ in _RULES), "other")
+_TENSOR_CORE = re.compile(
+    r"tensorop|wmma|hmma|xmma_gemm_(bf16|f16|e4m3|tf32|i8)|s\d{4,5}(gemm|cudnn|fprop|dgrad|wgrad)|gmma|mma_sync|_tf32"
+    r"|(16816|1688|884|16832)|nvjet|sm90_xmma_gemm_(bf16|f16|e4m3)|fmha|flash|MFMA|_MI\d+x\d+|MT\d+x\d+x\d+_MI",
+    re.IGNORECASE,
+)
+#: Matrix products in full fp32 on the ordinary cores.
+_FP32_GEMM = re.compile(r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_", re.IGNORECASE)
+
+
+def category(name: str) -> str:
+    """Return what a kernel does.
+
+    Args:
+        name: Its name as the profiler wrote it.
+    """
+    return next((word for word, pattern in _RULES if pattern.search(name)), "other")
+
+
+def classify(names: list[str], codes: Ints) -> dict[int, str]:
+    """Return the category of each of some distinct names.
+
+    Args:
+        names: Distinct names of a trace.
+        codes: Indices into them.
+    """
+    return {int(code): category(names[int(code)]) for code in np.unique(codes)}
+
+
+def is_tensor_core(name: str) -> bool | None:
+    """Return whether a matrix product's name says that it runs on tensor or matrix cores; None = does not say.
+
+    Args:
+        name: A kernel's name.
+    """
+    if category(name) not in ("gemm", "attention", "convolution"):
+        return None
+    if is_fp32_gemm(name):
+        return False
+    return True if _TENSOR_CORE.search(name) else None
+
+
+def is_fp32_gemm(name: str) -> bool:
+    """Return whether a kernel is a matrix product in full fp32, by its name.
+
+    Args:
+        name: A kernel's name.
+    """
+    return bool(_FP32_GEMM.search(name)) and "tf32" not in name.lower()
+
+
+_RETURN = re.compile(r"^(void|int|float|auto) ")
+_FUNCTOR = re.compile(r"::(\w+?)(?:Functor|_functor|_kernel_cuda|_kernel_impl|Ops?|_op)\b|CUDAFunctor_(\w+)")
+#: Functors that only say how many operands there are.
+_GENERIC = {
+    "AUnary",
+    "BUnary",
+    "Unary",
+    "Binary",
+    "gpu",
+    "func_wrapper",
+    "TensorList",
+    "Reduce",
+    "ReduceAdd",
+    "opmath",
+}
+#: Kernels whose first template argument is what they do.
+_WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel"}
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without return type, namespaces, template and call arguments.
+
+    Of PyTorch's elementwise kernels the functor is what tells them apart, so it is kept:
+    ``vectorized_elementwise<Mul>`` rather than ``vectorized_elementwise_kernel``.
+
+    Args:
+        name: The name as the profiler wrote it.
+    """
+    plain = _RETURN.sub("", name).replace("(anonymous namespace)::", "")
+    head, *rest = re.split(r"[<(]", plain, maxsplit=1)
+    base = head.rsplit("::", 1)[-1] or head
+    if base in _WRAPPERS and rest:
+        return re.split(r"[<,>(]", rest[0], maxsplit=1)[0].rsplit("::", 1)[-1] or base
+    if "elementwise" in base or "reduce" in base or "multi_tensor" in base:
+        words = [a or b for a, b in _FUNCTOR.findall(plain[len(head) :])]
+        words = [word for word in words if word not in _GENERIC]
+        if words:
+            return f"{base.removesuffix('_kernel')}<{words[-1]}>"
+    return base

@@ -1,0 +1,258 @@
+"""Whether a step is bound by launching kernels, and by which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.analyses import Analysis, _idle, _launch_figures, _launch_table
+from tuiprof.analyses._launch_table import Launches, QueueDepth
+from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.model import Fact, Report, Rule, Trace, Unavailable, Verdict, Window
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "kernel_launches", "Launches"
+
+#: Launch-bound from this share of the device's time idle because the host had not launched yet.
+BOUND_SHARE = 0.20
+#: Launch-blocking from this share of launches whose kernel had ended when the call returned.
+BLOCKING_SHARE, BLOCKING_LEAST = 0.9, 20
+
+_RULES = (
+    Rule(
+        "launch",
+        "A runtime or driver call whose correlation meets work on the device. A graph launch is one launch of many.",
+    ),
+    Rule(
+        "launch latency",
+        "Start of the first work launched minus end of the call. Negative = it began before the call returned; before "
+        "the call even began = the clocks differ. Both are counted, neither is cut to 0. While others are queued it is "
+        "mostly their time: `unqueued` takes only launches that found nothing queued or running.",
+    ),
+    Rule("queue depth", "Device events whose launch call has begun and which have not ended."),
+    Rule(
+        "launch-bound",
+        f"The device is idle {format_share(BOUND_SHARE)} or more of the time between its first and last work because "
+        "the host is in operators, Python or calls on its way to the next launch, or in the launch itself (idle with "
+        "the causes runtime call, operator, Python, unrecorded and launching; syncs, data loading and the like are "
+        "not counted).",
+    ),
+    Rule(
+        "launch-blocking",
+        f"{format_share(BLOCKING_SHARE)} or more of at least {BLOCKING_LEAST} kernels had ended when their launch call "
+        "returned: CUDA_LAUNCH_BLOCKING=1 or its equal.",
+    ),
+    Rule(
+        "host time in launches",
+        "Time in launch calls; copies in which the host waits for the device are syncs and left out, as they are from "
+        "`shorter than its launch`, which compares a kernel with its own launch call (graph launches left out).",
+    ),
+    Rule(
+        "sequences",
+        "Kernels below 10 µs that follow each other in the same order at least three times: a loop of up to 64 "
+        "kernels, or a chain of elementwise, reduction, norm and copy kernels. Host time and idle time at stake "
+        "overlap: do not add them.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    scope: Scope
+    launches: Launches
+    gaps: list[_idle.Gaps]
+    depths: list[QueueDepth]
+    bound_ns: int
+    span_ns: int
+    blocking_share: float
+    kernels: int
+
+    @property
+    def bound_share(self) -> float:
+        return self.bound_ns / self.span_ns if self.span_ns else 0.0
+
+    @property
+    def blocking(self) -> bool:
+        return self.kernels >= BLOCKING_LEAST and self.blocking_share >= BLOCKING_SHARE
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Measure launches and judge whether they bound the step.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    launches = _launch_table.launches(trace, scope.low, scope.high)
+    if not len(launches.rows):
+        return _unavailable(trace)
+    gaps = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
+    gaps = [item for item in gaps if item.high > item.low]
+    depths = [_launch_table.queue_depth(trace, item.device, item.low, item.high) for item in gaps]
+    kernels = trace.is_category("kernel", "collective")[launches.first_work]
+    ended = (trace.ends[launches.first_work] <= trace.ends[launches.rows])[kernels]
+    figures = _Figures(
+        scope,
+        launches,
+        gaps,
+        depths,
+        sum(int(item.of(*_idle.HOST_BOUND).sum()) for item in gaps),
+        sum(item.high - item.low for item in gaps),
+        float(ended.mean()) if len(ended) else 0.0,
+        int(kernels.sum()),
+    )
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(trace, figures),
+        _facts(trace, figures),
+        tuple(_launch_figures.tables(trace, scope, launches, gaps, depths, BOUND_SHARE)),
+        _RULES,
+        tuple(_notes(trace, figures)),
+        window,
+    )
+
+
+def _unavailable(trace: Trace) -> Unavailable:
+    if not len(trace.device_work) and len(trace.host_calls):
+        return Unavailable(
+            NAME,
+            "runtime calls but no device activity was recorded, so no launch can be told from another call",
+            "another profiler may have held the device (only one can); record again",
+        )
+    if not len(trace.device_work):
+        return Unavailable(
+            NAME,
+            "a CPU-only trace: operators run where they are called, nothing is launched",
+            "look at `kernels` (operators by self time)",
+        )
+    if len(trace.links.launches):
+        return Unavailable(NAME, "nothing is launched in this window", "choose a wider window")
+    return Unavailable(
+        NAME,
+        "no device work has a launch call in this trace: correlations are missing",
+        "record ProfilerActivity.CPU together with the device's activity",
+    )
+
+
+def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
+    scope, launches = figures.scope, figures.launches
+    rows = launches.rows
+    host = np.where(launches.waits, 0, trace.ends[rows] - trace.starts[rows])
+    unqueued = launches.latency[(launches.depth_found == 0) & (launches.latency >= 0)]
+    single = launches.work_count == 1
+    work_ns = trace.ends[launches.first_work] - trace.starts[launches.first_work]
+    shorter = work_ns[single] < host[single]
+    kernels = trace.is_category("kernel", "collective")[launches.first_work]
+    ones = np.ones(len(rows))
+    work_rows = launches.rows[launches.work_launch]
+    bound_per_step = None
+    if scope.step_count:
+        bound_per_step = (
+            sum(
+                float(
+                    g.of(*_idle.HOST_BOUND)[scope.in_steps(np.maximum(g.launch, 0)) & (g.launch >= 0)].sum()
+                )
+                for g in figures.gaps
+            )
+            / scope.step_count
+        )
+    depth = figures.depths
+    return (
+        Fact("launch_bound_share", "idle for want of launches", figures.bound_share, "share", _RULES[3].text),
+        Fact("launch_bound_ns_per_step", "that is a step", bound_per_step, "ns"),
+        Fact("launches_per_step", "launches a step", scope.per_step(ones, rows), "count"),
+        Fact(
+            "work_per_step",
+            "device events a step",
+            scope.per_step(np.ones(len(work_rows)), work_rows),
+            "count",
+        ),
+        Fact("launch_host_ns_per_step", "host time in launches a step", scope.per_step(host, rows), "ns"),
+        Fact("launches", "launches in all", len(rows), "count"),
+        Fact("launch_host_ns", "host time in launches", int(host.sum()), "ns", "Added over all threads."),
+        Fact(
+            "launch_call_median_ns",
+            "launch call, median",
+            float(np.median(host[~launches.waits])) if not launches.waits.all() else None,
+            "ns",
+        ),
+        Fact("latency_median_ns", "latency, median", float(np.median(launches.latency)), "ns"),
+        Fact(
+            "latency_unqueued_median_ns",
+            "unqueued",
+            float(np.median(unqueued)) if len(unqueued) else None,
+            "ns",
+            "Median latency of launches that found nothing queued or running.",
+        ),
+        Fact(
+            "latency_negative", "began before the call returned", int((launches.latency < 0).sum()), "count"
+        ),
+        Fact("latency_impossible", "began before the call began", int(launches.impossible.sum()), "count"),
+        Fact(
+            "shorter_than_launch_share",
+            "kernels shorter than their launch",
+            float(shorter[kernels[single]].mean()) if (kernels & single).any() else None,
+            "share",
+        ),
+        Fact("queue_depth_mean", "queue depth, mean", float(np.mean([d.mean_all for d in depth])), "number"),
+        Fact("queue_empty_share", "queue empty", float(np.mean([d.empty_share for d in depth])), "share"),
+        Fact("graph_launches", "graph launches", int((launches.work_count > 1).sum()), "count"),
+        Fact(
+            "blocking_share",
+            "launches that blocked until the end",
+            figures.blocking_share,
+            "share",
+            _RULES[4].text,
+        ),
+    )
+
+
+def _verdict(trace: Trace, figures: _Figures) -> Verdict:
+    scope, launches, word = figures.scope, figures.launches, device_word(trace)
+    per_step = scope.per_step(np.ones(len(launches.rows)), launches.rows)
+    amount = (
+        f"{plural(per_step, 'launch')} a step"
+        if per_step is not None
+        else plural(len(launches.rows), "launch")
+    )
+    share = figures.bound_share
+    if figures.blocking:
+        return Verdict(
+            f"launch-blocking mode: {format_share(figures.blocking_share)} of {amount} returned only after their kernel "
+            "had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
+            "bad",
+        )
+    idle = (
+        f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
+    )
+    kernel = float(np.median(trace.ends[launches.first_work] - trace.starts[launches.first_work]))
+    sizes = f"{amount}, kernels of {format_ns(kernel)} in the median"
+    if share >= BOUND_SHARE:
+        return Verdict(f"launch-bound: {idle} ({sizes})", "bad")
+    level: Level = "warn" if share >= BOUND_SHARE / 2 else "good"
+    return Verdict(f"not launch-bound: {idle} ({sizes})", level)
+
+
+def _notes(trace: Trace, figures: _Figures) -> list[str]:
+    notes = []
+    impossible = int(figures.launches.impossible.sum())
+    if impossible:
+        notes.append(
+            f"{plural(impossible, 'launch')} began on the device before the call did: the clocks of host and "
+            "device differ, so latencies are off by about as much."
+        )
+    if trace.is_category("python_function").any():
+        notes.append("Recorded with Python frames, which slow the host: launch-bound time is an upper bound.")
+    unmatched = trace.links.unmatched_work
+    if unmatched:
+        notes.append(
+            f"{plural(unmatched, 'device event')} without a launch in the trace are not counted here."
+        )
+    return notes
+
+
+ANALYSIS = Analysis(NAME, TITLE, "Is the step bound by launching kernels, and by which?", run, order=20)
