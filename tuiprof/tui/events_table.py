@@ -38,9 +38,8 @@ def events_report(trace: Trace, window: Window) -> Report:
     events = trace.events if whole else trace.events[rows]
     step_of = trace.steps.step_of[rows]
     numbers = np.append(trace.steps.numbers, -1)[step_of]
-    tracks = pl.Series("track", list(dict.fromkeys(track.name for track in trace.tracks)), dtype=pl.String)
-    code = {name: index for index, name in enumerate(tracks.to_list())}
-    codes = np.array([code[track.name] for track in trace.tracks], dtype=np.uint32)
+    names = pl.Series([track.name.strip() for track in trace.tracks], dtype=pl.String)
+    track = names.gather(events["track"]).cast(pl.Enum(names.unique(maintain_order=True)))
     frame = pl.DataFrame(
         {
             "start_ns": trace.starts[rows] - trace.span[0],
@@ -48,9 +47,7 @@ def events_report(trace: Trace, window: Window) -> Report:
             "category": events["category"],
             "name": events["name"],
             "step": pl.Series(numbers).set(pl.Series(step_of < 0), None),
-            "track": pl.Series(
-                codes[events["track"].to_numpy()] if len(codes) else np.empty(0, dtype=np.uint32)
-            ).cast(pl.Enum(tracks)),
+            "track": track,
             "bytes": events["bytes"],
             "event": rows,
         }

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from tuiprof.model.intervals import Ints
 from tuiprof.model.schema import CATEGORIES
-from tuiprof.model.trace import Trace
+from tuiprof.model.trace import Mask, Trace
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.lanes import Bars, Lane
 
@@ -71,13 +71,14 @@ class Cells:
     kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
-def paint(trace: Trace, lane: Lane, edges: Ints) -> Cells:
+def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
     """Draw one lane.
 
     Args:
         trace: The trace.
         lane: The lane.
         edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
+        taken: Columns that something else is written over: names keep clear of them. Shape ``(columns,)``.
     """
     if lane.style == "idle":
         return _idle(trace, lane.bars, edges)
@@ -85,16 +86,16 @@ def paint(trace: Trace, lane: Lane, edges: Ints) -> Cells:
         return _calls(trace, lane, edges)
     if lane.style == "device":
         return _device(trace, lane.bars, edges)
-    return _ranges(trace, lane.bars, edges)
+    return _ranges(trace, lane.bars, edges, taken)
 
 
-def _ranges(trace: Trace, bars: Bars, edges: Ints) -> Cells:
+def _ranges(trace: Trace, bars: Bars, edges: Ints, taken: Mask | None) -> Cells:
     """Named ranges: label, then fill; neighbours of different names differ in shade."""
     picked, shares = bars.within(edges), bars.shares(edges)
     chars = np.where(picked < 0, " ", np.where(shares < 0.5, "░", "▒")).tolist()
     codes = trace.name_codes[bars.rows[np.maximum(picked, 0)]] if len(bars) else np.zeros_like(picked)
     kinds = np.where(picked < 0, Kind.BLANK, np.asarray(_RANGES)[codes % len(_RANGES)]).astype(np.uint8)
-    _label_runs(trace, bars, picked, chars)
+    _label_runs(trace, bars, picked if taken is None else np.where(taken, -1, picked), chars)
     return Cells(chars, kinds)
 
 

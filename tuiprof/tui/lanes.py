@@ -168,7 +168,10 @@ def build(trace: Trace) -> Lanes:
         trace: The trace.
     """
     tracks = trace.ints("track")
-    host = [track for track in trace.tracks if track.kind != "stream"]
+    # The profiler's own lanes say nothing about the program, unless a format knows no other.
+    host = [track for track in trace.tracks if track.kind == "thread"] or [
+        track for track in trace.tracks if track.kind == "other"
+    ]
     lanes: list[Lane] = []
     syncs = Bars(trace, sync_calls(trace))
     steps = trace.named(_STEP_NAME)

@@ -9,6 +9,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
+from tuiprof.tui.events_table import EVENTS, events_report
 
 Answer = Report | Unavailable
 
@@ -20,12 +21,15 @@ class Results:
 
     Args:
         trace: The trace.
-        names: The analyses, in tab order.
+        names: The analyses, in tab order; the table of events comes after them.
+
+    Attributes:
+        names: All tabs.
     """
 
     def __init__(self, trace: Trace, names: Sequence[str]) -> None:
         self.trace = trace
-        self.names = tuple(names)
+        self.names = (*names, EVENTS)
         self._answers: dict[tuple[str, Window], Answer] = {}
 
     def get(self, name: str, window: Window) -> Answer | None:
@@ -43,16 +47,15 @@ class Results:
         Args:
             window: The window.
         """
-        found = (self.get(name, window) for name in self.names)
-        return [answer for answer in found if isinstance(answer, Report)]
+        return [answer for answer in self.answers(window) if isinstance(answer, Report)]
 
     def answers(self, window: Window) -> list[Answer]:
-        """Return every answer there is, in tab order.
+        """Return every answer there is, in tab order; the table of events is none.
 
         Args:
             window: The window.
         """
-        found = (self.get(name, window) for name in self.names)
+        found = (self.get(name, window) for name in self.names if name != EVENTS)
         return [answer for answer in found if answer is not None]
 
     def next_wanted(self, first: str, window: Window) -> str | None:
@@ -77,7 +80,12 @@ class Results:
         """
         answer: Answer
         try:
-            answer = analyses.run(name, self.trace, window)
+            if name == EVENTS:
+                # As large as the trace itself: kept for one window only.
+                self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
+                answer = events_report(self.trace, window)
+            else:
+                answer = analyses.run(name, self.trace, window)
         except TuiprofError as error:
             answer = Unavailable(name, error.message, error.remedy)
         except Exception as error:  # noqa: BLE001 - one broken analysis must not take the others' answers away

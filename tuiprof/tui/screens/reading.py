@@ -33,7 +33,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
             width: 96; max-width: 92%; height: auto; max-height: 90%;
             background: $background; border: round $primary; padding: 0 1;
         }
-        & VerticalScroll { height: auto; max-height: 100%; scrollbar-size: 1 1; }
+        & VerticalScroll { height: auto; max-height: 100%; scrollbar-size: 1 1; scrollbar-background: $background; }
         & Painted { height: auto; }
     }
     """

@@ -216,8 +216,7 @@ class AnswerPane(Vertical):
         if table is None or position is None or not isinstance(rows, FrameRows):
             return None
         cells = tuple(
-            (heading.label, rows.text(position, index), heading.help)
-            for index, heading in enumerate(rows.headings)
+            (heading.label, rows.text(position, index)) for index, heading in enumerate(rows.headings)
         )
         return Finding(table.title, cells)
 

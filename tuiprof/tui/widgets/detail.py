@@ -30,12 +30,12 @@ class Finding:
 
     Attributes:
         title: Title of the table.
-        cells: Heading, text and definition of each column.
+        cells: Heading and text of each column.
         excerpt: Source text of the line it names, where that is on this machine.
     """
 
     title: str
-    cells: tuple[tuple[str, str, str], ...]
+    cells: tuple[tuple[str, str], ...]
     excerpt: Excerpt | None = None
 
 
@@ -159,7 +159,7 @@ class DetailPane(VerticalScroll):
             rows += _finding_rows(self.finding, width)
         if self.event is not None and self._trace is not None:
             if rows:
-                rows += [[], [("── its most expensive event", "rule")]]
+                rows += [[], [("its most expensive event", "title")]]
             rows += _event_rows(self._trace, self.event, width)
         return rows
 
@@ -176,13 +176,8 @@ def _section(title: str) -> list[Row]:
 
 def _finding_rows(finding: Finding, width: int) -> list[Row]:
     rows: list[Row] = [[(line, "title")] for line in wrap(sanitize(finding.title), width)]
-    for label, value, meaning in finding.cells:
+    for label, value in finding.cells:
         rows += _field(sanitize(label), value, width, "strong")
-        if meaning:
-            rows += [
-                [(" " * (_LABEL + 1) + line, "faint")]
-                for line in wrap(sanitize(meaning), max(width - _LABEL - 1, 12))
-            ]
     if finding.excerpt is not None:
         rows += _excerpt_rows(finding.excerpt, width)
     return rows

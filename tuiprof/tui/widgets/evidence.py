@@ -118,7 +118,7 @@ class Evidence(Horizontal):
     def _describe(self, finding: Finding | None, row: int | None, focus: bool) -> None:
         """In a thread: nesting, raw text and source may take a moment."""
         if finding is not None:
-            excerpt = first_excerpt([text for _, text, _ in finding.cells], near=self._trace.info.path)
+            excerpt = first_excerpt([text for _, text in finding.cells], near=self._trace.info.path)
             finding = Finding(finding.title, finding.cells, excerpt)
         event = describe(self._trace, row) if row is not None else None
         if not get_current_worker().is_cancelled:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
 from tuiprof.report.sanitize import sanitize
+
+#: Cells between two columns of a table.
+GAP: Final = 2
+_WIDEST_TEXT: Final = 72
+_SORT_MARK: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +173,45 @@ def fit_text(text: str, width: int, right: bool = False) -> str:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
     pad = " " * (width - length)
     return pad + text if right else text + pad
+
+
+def column_widths(labels: list[int], contents: list[int], right: list[bool], room: int) -> list[int]:
+    """Share the width of a table among its columns.
+
+    Numbers keep what they need. Texts give way, the widest first, and the room for the sort mark goes before
+    texts become too short to tell apart.
+
+    Args:
+        labels: Cells of each heading.
+        contents: Cells of the widest value of each column.
+        right: Which columns hold numbers.
+        room: Cells there are; 0 = not known yet.
+
+    Returns:
+        The width of each; together they may still be more than there is room for.
+    """
+    columns = range(len(labels))
+    widths = [
+        max(labels[i] + _SORT_MARK, contents[i] if right[i] else min(contents[i], _WIDEST_TEXT))
+        for i in columns
+    ]
+    if not room:
+        return widths
+
+    def shrink(floors: list[int]) -> None:
+        over = sum(widths) + GAP * len(widths) - room
+        while over > 0 and widths:
+            slack, widest = max((widths[i] - floors[i], i) for i in columns)
+            if slack <= 0:
+                return
+            widths[widest] -= 1
+            over -= 1
+
+    shrink([widths[i] if right[i] else max(24, labels[i] + _SORT_MARK) for i in columns])
+    shrink([max(labels[i], contents[i]) if right[i] else max(24, labels[i]) for i in columns])
+    shrink([max(labels[i], contents[i]) if right[i] else max(12, labels[i]) for i in columns])
+    texts = [i for i in columns if not right[i]]
+    spare = room - sum(widths) - GAP * len(widths)
+    if spare > 0 and texts:
+        widths[texts[-1]] += spare
+    return widths

@@ -17,12 +17,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.rows import ListRows, Rows, fit_text
+from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, column_widths, fit_text
 
 _SAMPLE = 200
-_WIDEST_TEXT = 72
-_NARROWEST_TEXT = 18
-_GAP = 2
+_LEAD = 1
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
@@ -84,6 +82,10 @@ class VirtualTable(ScrollView, can_focus=True):
         background: $background;
         color: $foreground;
         scrollbar-size: 1 1;
+        scrollbar-background: $background;
+        scrollbar-background-hover: $background;
+        scrollbar-background-active: $background;
+        scrollbar-corner-color: $background;
         & > .table--header { color: $text-muted; background: $background; text-style: bold; }
         & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
         & > .table--row { color: $foreground; background: $background; }
@@ -233,33 +235,19 @@ class VirtualTable(ScrollView, can_focus=True):
             else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
         )
         headings = self.rows.headings
-        widths = []
-        for index, heading in enumerate(headings):
-            # Two cells beyond the label for the sort mark.
-            content = max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
-            label = cell_len(heading.label) + 2
-            widths.append(max(label, content if heading.right else min(content, _WIDEST_TEXT)))
-        room = self.size.width - 1
-        floors = [
-            width if heading.right else min(width, max(_NARROWEST_TEXT, cell_len(heading.label) + 2))
-            for width, heading in zip(widths, headings, strict=True)
-        ]
-        over = sum(widths) + _GAP * len(widths) - room
-        while room > 0 and over > 0:
-            slack, widest = max((w - f, i) for i, (w, f) in enumerate(zip(widths, floors, strict=True)))
-            if slack <= 0:
-                break
-            # The widest text comes down to the next widest, so that long ones share the loss.
-            widths[widest] -= 1
-            over -= 1
-        texts = [index for index, heading in enumerate(headings) if not heading.right]
-        if over < 0 and texts and room > 0:
-            widths[texts[-1]] += -over
-        self._widths = widths
+        self._widths = column_widths(
+            [cell_len(heading.label) for heading in headings],
+            [
+                max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
+                for index in range(len(headings))
+            ],
+            [heading.right for heading in headings],
+            max(self.size.width - 1 - _LEAD, 0),
+        )
 
     @property
     def _total_width(self) -> int:
-        return sum(self._widths) + _GAP * len(self._widths)
+        return _LEAD + sum(self._widths) + GAP * len(self._widths)
 
     def on_resize(self) -> None:
         """Fit the columns to the new width."""
@@ -287,7 +275,7 @@ class VirtualTable(ScrollView, can_focus=True):
             return self._header().crop_extend(left, left + width, self._style("table--header"))
         position = top + y - 1
         if position >= len(self.rows):
-            text = f"  {self._why_empty()}" if y == 1 and not len(self.rows) else ""
+            text = f" {self._why_empty()}" if y == 1 and not len(self.rows) else ""
             style = self._style("table--empty")
             return Strip([Segment(set_cell_size(text, width), style)], width)
         at_cursor = position == self.cursor
@@ -314,24 +302,26 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def _header(self) -> Strip:
         plain, under = self._style("table--header"), self._style("table--header-cursor")
-        segments = []
+        segments = [Segment(" " * _LEAD, plain)]
         for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
             mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
             label = f"{heading.label} {mark}" if mark else heading.label
+            if cell_len(label) > width:  # the mark takes the place of what is cut
+                label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
             style = under if index == self.column and self.has_focus else plain
             pad = " " * max(width - cell_len(label), 0)
             before, after = (pad, "") if heading.right else ("", pad)
-            segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * _GAP, plain)]
+            segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * GAP, plain)]
         return Strip([segment for segment in segments if segment.text])
 
     def _row(self, position: int, at_cursor: bool) -> Strip:
         style = self._row_style(at_cursor)
         cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
-        segments = []
+        segments = [Segment(" " * _LEAD, style)]
         for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
             text = fit_text(self.rows.text(position, index), width, heading.right)
             segments.append(Segment(text, cell_style if index == self.column else style))
-            segments.append(Segment(" " * _GAP, style))
+            segments.append(Segment(" " * GAP, style))
         return Strip(segments)
 
     # -- moving --------------------------------------------------------------------------------------------
@@ -357,8 +347,8 @@ class VirtualTable(ScrollView, can_focus=True):
         elif self.cursor >= top + page:
             top = self.cursor - page + 1
         left = self.scroll_offset.x
-        begin = sum(self._widths[: self.column]) + _GAP * self.column
-        end = begin + (self._widths[self.column] if self._widths else 0)
+        begin = _LEAD * bool(self.column) + sum(self._widths[: self.column]) + GAP * self.column
+        end = begin + _LEAD + (self._widths[self.column] if self._widths else 0)
         if self.size.width and end > left + self.size.width:
             left = end - self.size.width
         left = min(left, begin)
@@ -412,9 +402,9 @@ class VirtualTable(ScrollView, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None or not self._widths:
             return
-        x, column = offset.x + self.scroll_offset.x, 0
-        while column < len(self._widths) - 1 and x >= self._widths[column] + _GAP:
-            x -= self._widths[column] + _GAP
+        x, column = offset.x + self.scroll_offset.x - _LEAD, 0
+        while column < len(self._widths) - 1 and x >= self._widths[column] + GAP:
+            x -= self._widths[column] + GAP
             column += 1
         self.column = column
         if offset.y == 0:

@@ -171,25 +171,34 @@ class TimelineCanvas(Widget):
         self._visible = self.lanes.choose(room)
         self.chosen = min(self.chosen, max(len(self._visible) - 1, 0))
         edges = self.view.edges
-        self._cells = [paint(self.lanes.trace, lane, edges) for lane in self._visible]
-        if self._visible and self._visible[0].style == "ranges":
-            self._mark_steps(self._cells[0])
+        marks = self._step_marks()
+        taken = np.zeros(self.view.columns, dtype=bool)
+        for column, label in marks:
+            taken[column : column + len(label)] = True
+        first = self._visible[0] if self._visible else None
+        self._cells = [
+            paint(self.lanes.trace, lane, edges, taken if lane is first else None) for lane in self._visible
+        ]
+        for column, label in marks if first is not None and first.style == "ranges" else []:
+            self._cells[0].chars[column : column + len(label)] = label
+            self._cells[0].kinds[column : column + len(label)] = Kind.STEP
         self._painted = (self.view, room)
 
-    def _mark_steps(self, cells: Cells) -> None:
-        """Write ``▏2`` where step 2 starts, over the first lane."""
+    def _step_marks(self) -> list[tuple[int, str]]:
+        """Return where the first lane says that a step starts: column, and ``▏2`` for step 2."""
         assert self.lanes is not None
         steps = self.lanes.trace.steps
         low, high = np.searchsorted(steps.starts, [self.view.low, self.view.high]).tolist()
+        marks: list[tuple[int, str]] = []
         free_from = 0
-        for index in range(low, high):
+        # More marks than columns cannot show: look at a step a column at most.
+        for index in range(low, high, max(1, (high - low) // self.view.columns)):
             column = self.view.column_of(int(steps.starts[index]))
             label = f"▏{steps.numbers[index]} "
-            if column < free_from or column + len(label) > self.view.columns:
-                continue
-            cells.chars[column : column + len(label)] = label
-            cells.kinds[column : column + len(label)] = Kind.STEP
-            free_from = column + len(label)
+            if column >= free_from and column + len(label) <= self.view.columns:
+                marks.append((column, label))
+                free_from = column + len(label)
+        return marks
 
     def render_line(self, y: int) -> Strip:
         """Draw a lane, the axis, or the readout.
@@ -207,14 +216,14 @@ class TimelineCanvas(Widget):
             return self._axis_line()
         if y == len(self._visible) + 1:
             text = read_out(self.lanes, self._visible, self.cursor)
-            style = self.rich_style + self.get_component_rich_style("timeline--readout", partial=True)
+            style = self.get_component_rich_style("timeline--readout")
             return Strip([Segment(fit_text(text, width), style)], width)
         return Strip.blank(width, self.rich_style)
 
     def _style(self, kind: int, cursor: bool, selected: bool, outside: bool) -> Style:
         key = (kind, cursor, selected, outside)
         if key not in self._styles:
-            style = self.rich_style + self.get_component_rich_style(_COMPONENTS[Kind(kind)], partial=True)
+            style = self.get_component_rich_style(_COMPONENTS[Kind(kind)])
             for name, on in (("outside", outside), ("selection", selected), ("cursor", cursor)):
                 if on:
                     style += self.get_component_rich_style(f"timeline--{name}", partial=True)
@@ -225,10 +234,10 @@ class TimelineCanvas(Widget):
         lane, cells = self._visible[y], self._cells[y]
         chosen = y == self.chosen and self.has_focus
         name = "timeline--label-chosen" if chosen else "timeline--label"
-        label = fit_text(sanitize(lane.label), LABEL_CELLS - 1)
+        label = " " + fit_text(sanitize(lane.label.rstrip()), LABEL_CELLS - 2)
         base = self.rich_style
         segments = [
-            Segment(label, base + self.get_component_rich_style(name, partial=True)),
+            Segment(label, self.get_component_rich_style(name)),
             Segment(" ", base),
         ]
         edges = self.view.edges
@@ -254,29 +263,25 @@ class TimelineCanvas(Widget):
     def _axis_line(self) -> Strip:
         """Draw round instants, and the cursor among them."""
         columns = self.view.columns
+        cursor = self.view.column_of(self.cursor)
+        text, begin = "", columns
+        if 0 <= cursor < columns:
+            text = f"▲ {offset_text(self.cursor - self.view.first, self.view.span // columns)}"[:columns]
+            begin = cursor
+            if cursor + len(text) > columns:  # no room on the right: the mark goes behind its text
+                text = f"{text[2:]} ▲"
+                begin = max(0, cursor - len(text) + 1)
         chars = [" "] * columns
         for column, label in self.view.ticks():
-            text = f"╵{label}"
-            if column >= 0 and column + len(text) <= columns:
-                chars[column : column + len(text)] = text
-        cursor = self.view.column_of(self.cursor)
-        base = self.rich_style
-        axis = base + self.get_component_rich_style("timeline--axis", partial=True)
-        if not 0 <= cursor < columns:
-            return Strip([Segment(" " * LABEL_CELLS, base), Segment("".join(chars), axis)], self.size.width)
-        strong = base + self.get_component_rich_style("timeline--step", partial=True)
-        text = f"▲ {offset_text(self.cursor - self.view.first, self.view.span // columns)}"
-        begin = max(0, min(cursor, columns - len(text)))
-        if begin != cursor:  # no room on the right: the mark goes behind its text
-            text = f"{text[2:]} ▲"
-            begin = max(0, cursor - len(text) + 1)
-        text = text[:columns]
-        return Strip(
-            [
-                Segment(" " * LABEL_CELLS, base),
-                Segment("".join(chars[:begin]), axis),
-                Segment(text, strong),
-                Segment("".join(chars[begin + len(text) :]), axis),
-            ],
-            self.size.width,
-        )
+            tick = f"╵{label} "
+            clear = column + len(tick) <= begin or column >= begin + len(text)
+            if column >= 0 and column + len(tick) <= columns + 1 and clear:
+                chars[column : column + len(tick)] = tick
+        axis = self.get_component_rich_style("timeline--axis")
+        segments = [
+            Segment(" " * LABEL_CELLS, self.rich_style),
+            Segment("".join(chars[:begin]), axis),
+            Segment(text, self.get_component_rich_style("timeline--step")),
+            Segment("".join(chars[begin + len(text) : columns]), axis),
+        ]
+        return Strip([segment for segment in segments if segment.text], self.size.width)

@@ -20,11 +20,11 @@ from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import lanes as lane_builder
-from tuiprof.tui.events_table import EVENTS, events_report
+from tuiprof.tui.events_table import EVENTS
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.readout import offset_text
-from tuiprof.tui.results import Answer, Results
+from tuiprof.tui.results import Results
 from tuiprof.tui.screens.export import ExportScreen
 from tuiprof.tui.screens.reading import ReadingScreen
 from tuiprof.tui.trace_keys import KEYS
@@ -70,9 +70,8 @@ class TraceView(Vertical):
         self.trace = trace
         self.window = Window()
         self.results = Results(trace, list(analyses.available()))
-        self.tabs = [*self.results.names, EVENTS]
+        self.tabs = self.results.names
         self.current = self.tabs[0]
-        self._events: dict[Window, Report] = {}
         self._trust: Trust | None = None
 
     def compose(self) -> ComposeResult:
@@ -112,6 +111,8 @@ class TraceView(Vertical):
         height = event.size.height
         self.set_class(event.size.width < 120, "-narrow")
         self.set_class(height < 15, "-tiny")
+        self.set_class(height >= 33, "-tall")
+        self.set_class(height < 30, "-short")
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
@@ -156,23 +157,13 @@ class TraceView(Vertical):
         if message.window == self.window:
             self._show_answer()
 
-    def answer(self, tab: str) -> Answer | None:
-        """Return what a tab shows; None while it is worked out.
-
-        Args:
-            tab: Name of the tab.
-        """
-        if tab != EVENTS:
-            return self.results.get(tab, self.window)
-        if self.window not in self._events:
-            self._events = {self.window: events_report(self.trace, self.window)}
-        return self._events[self.window]
-
     def _show_answer(self) -> None:
         top = most_important(self.results.reports(self.window))
         verdict = self.query_one("#trace-verdict", VerdictLine)
         if top is not None:
-            verdict.show(top.verdict.sentence, top.verdict.level)
+            place = self.tabs.index(top.analysis) + 1 if top.analysis in self.tabs else 0
+            pointer = f"{place}▸" if place and top.analysis != self.current else ""
+            verdict.show(top.verdict.sentence, top.verdict.level, pointer)
         else:
             verdict.show(
                 "working out what holds this trace back …"
@@ -180,7 +171,7 @@ class TraceView(Vertical):
                 else "no analysis can answer on this trace"
             )
         question = analyses.available()[self.current].question if self.current != EVENTS else ""
-        answer = self.answer(self.current)
+        answer = self.results.get(self.current, self.window)
         same = top is not None and isinstance(answer, Report) and answer.verdict == top.verdict
         self.pane.show(self.current, answer, question=question, verdict=not same)
         self._show_tabs()
@@ -193,14 +184,14 @@ class TraceView(Vertical):
         shown = []
         for name in self.tabs:
             title = "Events" if name == EVENTS else sanitize(analyses.available()[name].title)
-            answer = None if name == EVENTS else self.results.get(name, self.window)
+            answer = self.results.get(name, self.window)
             mark, role = "", "dim"
             if isinstance(answer, Unavailable):
                 mark = "–"
             elif isinstance(answer, Report):
                 level = answer.verdict.level
                 mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-            elif name != EVENTS:
+            else:
                 mark = "…"
             shown.append(Tab(name, title, mark, role))
         remark = "" if self.window.whole else f"window: {self.window_label}"

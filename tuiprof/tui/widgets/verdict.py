@@ -26,7 +26,7 @@ def most_important(reports: list[Report]) -> Report | None:
 class VerdictLine(Lines):
     """A sentence of up to two lines behind a bar in the colour of its level."""
 
-    DEFAULT_CSS = "VerdictLine { height: auto; max-height: 3; }"
+    DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -34,14 +34,15 @@ class VerdictLine(Lines):
         self._role = "text"
         self._mark = ""
 
-    def show(self, sentence: str, level: Level | None = None) -> None:
+    def show(self, sentence: str, level: Level | None = None, pointer: str = "") -> None:
         """Show a sentence.
 
         Args:
             sentence: Untrusted text.
             level: Its weight; None = not a verdict yet.
+            pointer: Where to look for its evidence; safe for a terminal.
         """
-        self._sentence = sanitize(sentence)
+        self._sentence = (f"{pointer} " if pointer else "") + sanitize(sentence)
         self._role = level or "dim"
         self._mark = MARKS[level] if level else "…"
         if self.is_attached:
@@ -77,7 +78,7 @@ class Facts(Lines):
             result: The answer of an analysis.
         """
         facts = result.facts if isinstance(result, Report) else ()
-        self._facts = [_fact(fact) for fact in facts]
+        self._facts = [_fact(fact) for fact in facts if fact.value is not None]
         if self.is_attached:
             self.refresh(layout=True)
         self.redraw()
