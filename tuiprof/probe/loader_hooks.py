@@ -31,12 +31,15 @@ def install(runtime: Runtime, module: Any) -> None:
             began = steps.data_begins()
         except Exception:
             hook.failed()
+        more = False
         try:
-            return original(iterator)
+            batch = original(iterator)
+            more = True
+            return batch
         finally:  # the end of the data is a wait too
             if began:
                 try:
-                    steps.data_ended(began)
+                    steps.data_ended(began, more)
                 except Exception:
                     hook.failed()
 

@@ -46,6 +46,7 @@ STEP, DEVICE, MEMORY, COST, CAPTURE, NOTE = "s", "d", "m", "c", "p", "n"
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64
 _STEPS_OF_OTHERS = 32
+_FOUND = {"data", "forward", "backward", "optimizer"}
 _get_ident = threading.get_ident
 
 
@@ -80,7 +81,8 @@ class Steps:
         self._open = 0  # phases of the script that are open
         self._user_ns = 0  # time in phases of the script since the mark
         self._backward_end = 0
-        self._batches = 0
+        self._batches = 0  # since the last step, or the last loader that ended without a backward pass
+        self._between_loaders = False
         self._named: set[str] = set()  # phases the script has timed itself
         self._optimizer: Any = None  # weak reference to the one whose steps count
         self._in_optimizer = False
@@ -145,7 +147,7 @@ class Steps:
             f"steps are counted by {SOURCES[source]} from step {self.n} on, until then by {SOURCES[before]}"
         )
         self.out.append((NOTE, t, "info", text))
-        if source < SYNC or before != OPTIMIZER or self._ph or not self.n:
+        if source < SYNC or before != OPTIMIZER or not _FOUND.isdisjoint(self._ph) or not self.n:
             return False
         held: list[tuple[Any, ...]] = []
         while self.out and len(held) < 3:
@@ -155,8 +157,10 @@ class Steps:
                 break
         for index, item in enumerate(held):
             if item[0] == STEP and item[1] == self.n - 1:
-                held[index] = (STEP, item[1], t, item[3] + t - self._began, item[4], metrics, item[6])
+                phases = {**item[4], **self._ph}
+                held[index] = (STEP, item[1], t, item[3] + t - self._began, phases, metrics, item[6])
         self.out.extend(reversed(held))
+        self._ph = {}
         self._began = self._mark = t
         return True
 
@@ -183,24 +187,39 @@ class Steps:
         t = monotonic_ns()
         if not self._began:
             self._began = self._mark = t
-        if self.source <= BATCH:
-            if self.source == BATCH:
-                self.end(BATCH, t)
+        if self.source == BATCH:
+            if self._between_loaders:
+                self._between_loaders = False
+                self._began = self._mark = t
+                self._ph = {}
             else:
-                self._batches += 1
-                quiet = _QUIET_BATCHES_WITH_BACKWARD if self._backward_end else _QUIET_BATCHES
-                if self._batches > quiet:
-                    self._switch(BATCH, t, None)
-                    # This batch begins step 0; the quiet ones before it are in no step.
-                    self._began = self._mark = monotonic_ns()
-                    self._ph = {}
+                self.end(BATCH, t)
         now = monotonic_ns()
         self.cost_ns += now - t
         return now
 
-    def data_ended(self, began: int) -> None:
-        """The batch has come (or there is none any more)."""
+    def data_ended(self, began: int, more: bool) -> None:
+        """The batch has come.
+
+        Args:
+            began: What :meth:`data_begins` returned.
+            more: False = there was none any more.
+        """
         t = monotonic_ns()
+        if self.source <= BATCH:
+            if not more:
+                self._between_loaders = True
+                if not self._backward_end:
+                    self._batches = 0
+            elif self.source == NONE:
+                self._batches += 1
+                quiet = _QUIET_BATCHES_WITH_BACKWARD if self._backward_end else _QUIET_BATCHES
+                if self._batches > quiet:
+                    # This batch began step 0; the quiet ones before it are in no step.
+                    self._switch(BATCH, t, None)
+                    self._between_loaders = False
+                    self._began = began
+                    self._ph = {}
         self._mark = t
         self._user_ns = 0
         if not self._open:

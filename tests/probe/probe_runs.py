@@ -1,0 +1,64 @@
+"""Runs small scripts under the probe alone, as the launcher does, and reads back what it wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tuiprof.session import records
+
+INJECT = Path(records.__file__).parents[1] / "probe" / "inject"
+_decode = msgspec.json.Decoder(records.Record, strict=True).decode
+
+
+@dataclass
+class Run:
+    """A finished (or killed) script."""
+
+    session: Path
+    code: int
+    out: str
+    err: str
+    logs: dict[str, list[records.Record]] = field(default_factory=dict)
+    cut: dict[str, bytes] = field(default_factory=dict)
+
+    def of(self, kind: type[Any], writer: str = "rank0") -> list[Any]:
+        return [record for record in self.logs[writer] if type(record) is kind]
+
+    def captures(self, identity: str) -> list[records.Capture]:
+        return [record for record in self.of(records.Capture) if record.id == identity]
+
+
+def new_session(folder: Path, requests: Sequence[dict[str, Any]] = ()) -> Path:
+    for name in ("log", "traces", "control"):
+        (folder / name).mkdir(parents=True)
+    for request in requests:
+        (folder / "control" / f"capture-{request['id']}.json").write_text(json.dumps(request))
+    return folder
+
+
+def environment(session: Path, **more: str) -> dict[str, str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("RANK", "WORLD", "SLURM"))}
+    env |= {
+        "TUIPROF_SESSION": str(session),
+        "PYTHONPATH": str(INJECT),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return env | more
+
+
+def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, bytes]]:
+    """Decode every line of every log with the session's own types; what follows the last newline is kept."""
+    logs, cut = {}, {}
+    for path in sorted((session / "log").glob("*.jsonl")):
+        *lines, rest = path.read_bytes().split(b"\n")
+        logs[path.stem] = [_decode(line) for line in lines]
+        cut[path.stem] = rest
+    return logs, cut

@@ -1,0 +1,242 @@
+"""The probe in processes without a framework: other Pythons, forks, kills, full disks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from probe_runs import Run, environment, read
+
+from tuiprof.session import records
+
+MARKS = """
+import tuiprof
+for i in range(5):
+    with tuiprof.phase("load"):
+        sum(range(1000))
+    tuiprof.step(loss=i / 2)
+"""
+
+
+def other_pythons() -> list[str]:
+    """Pythons of this machine that are not this one and have no tuiprof."""
+    found = {}
+    for minor in range(9, 20):
+        folders = [*Path.home().glob(f".pyenv/versions/3.{minor}.*/bin")]
+        names = [shutil.which(f"python3.{minor}", path=str(folder)) for folder in folders]
+        for path in [*names, shutil.which(f"python3.{minor}")]:
+            if path is None or minor == sys.version_info.minor or minor in found:
+                continue
+            asked = subprocess.run(
+                [path, "-Ic", "import tuiprof"], capture_output=True, text=True, check=False
+            )
+            if "No module named" in asked.stderr:
+                found[minor] = path
+    return list(found.values())
+
+
+def test_another_python_without_tuiprof_gets_step_and_phase(run: Callable[..., Run], tmp_path: Path) -> None:
+    pythons = other_pythons()
+    if len(pythons) < 2:
+        pytest.skip("two other Pythons of 3.9 or newer are needed")
+    heavy = (
+        "import sys; print(tuiprof.__version__, [m for m in sys.modules if 'tuiprof.' in m or 'polars' in m])"
+    )
+    for python in pythons:
+        environment_of_its_own = tmp_path / Path(python).name
+        subprocess.run(
+            [python, "-m", "venv", "--without-pip", str(environment_of_its_own)], check=True, timeout=60
+        )
+        done = run(MARKS + heavy, python=str(environment_of_its_own / "bin" / "python"))
+        assert (done.code, done.err) == (0, ""), python
+        assert done.out == f"{__import__('tuiprof').__version__} []\n", "something heavy came with it"
+        assert [step.n for step in done.of(records.Step)] == [0, 1, 2, 3, 4]
+        assert [step.v["loss"] for step in done.of(records.Step)] == [0, 0.5, 1, 1.5, 2]
+        assert all(0 < step.ph["load"] <= step.dur for step in done.of(records.Step))
+
+
+def test_what_is_installed_is_preferred(run: Callable[..., Run]) -> None:
+    done = run(MARKS + "print(tuiprof.open_trace.__module__)")
+    assert (done.code, done.out) == (0, "tuiprof\n")
+    (head,) = done.of(records.Head)
+    assert (head.writer, head.rank, head.v) == ("rank0", 0, records.SCHEMA_VERSION)
+    assert done.of(records.End)[-1].why == "exit"
+    (cost,) = done.of(records.Cost)[-1:]
+    assert cost.steps == 5
+    assert cost.ns > 0
+
+
+@pytest.mark.parametrize("how", [["-c", MARKS], ["-m", "package.inner"]])
+def test_every_way_to_start_a_script(run: Callable[..., Run], tmp_path: Path, how: list[str]) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "inner.py").write_text(MARKS)
+    assert len(run("", how=how).of(records.Step)) == 5
+
+
+def test_the_users_own_sitecustomize_still_runs(run: Callable[..., Run], tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("import sys; sys.of_the_user = __name__, __file__")
+    script = MARKS + "import sys, sitecustomize; print(sys.of_the_user, sitecustomize.__spec__.origin)"
+    path = environment(tmp_path)["PYTHONPATH"] + os.pathsep + str(theirs)
+    done = run(script, PYTHONPATH=path)
+    origin = str(theirs / "sitecustomize.py")
+    assert done.out == f"{('sitecustomize', origin)} {origin}\n"
+    assert len(done.of(records.Step)) == 5
+
+    (theirs / "sitecustomize.py").write_text("raise ValueError('theirs')")
+    broken = run(MARKS, PYTHONPATH=path)
+    assert broken.code == 0
+    assert "theirs" in broken.err
+    assert len(broken.of(records.Step)) == 5, "the probe needs no working sitecustomize of the user"
+
+
+def test_nothing_is_written_without_a_step(run: Callable[..., Run]) -> None:
+    done = run("import json, threading; print(threading.active_count())")
+    assert (done.out, done.logs) == ("1\n", {})
+
+
+def test_kill_9_loses_at_most_a_partial_line(session: Path, tmp_path: Path) -> None:
+    script = "import time, tuiprof\nwhile True:\n    time.sleep(.0005); tuiprof.step(loss=1.0)\n"
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment(session))
+    log = session / "log" / "rank0.jsonl"
+    deadline = time.monotonic() + 30
+    while (not log.exists() or log.stat().st_size < 20_000) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    seen = log.read_bytes().rpartition(b"\n")[0]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    logs, _ = read(session)
+    steps = [record for record in logs["rank0"] if isinstance(record, records.Step)]
+    assert log.read_bytes().startswith(seen)
+    assert [step.n for step in steps] == list(range(len(steps)))
+    assert len(steps) > 50
+
+
+def test_forked_children_write_only_when_they_step(run: Callable[..., Run]) -> None:
+    script = """
+import os, threading, time, tuiprof, warnings
+tuiprof.step()
+for trains in (False, True):
+    with tuiprof.phase("fork"):
+        child = os.fork()
+        if not child:
+            threads = threading.active_count()
+            if trains:
+                for _ in range(3): tuiprof.step(loss=threads)
+                time.sleep(.3)
+            os._exit(0)
+    os.waitpid(child, 0)
+for _ in range(3): tuiprof.step()
+print(child)
+"""
+    done = run(script, flags=["-W", "error"])
+    assert (done.code, done.err) == (0, "")
+    child = f"rank0-{int(done.out)}"
+    assert set(done.logs) == {"rank0", child}
+    assert [step.n for step in done.of(records.Step)] == [0, 1, 2, 3]
+    steps = done.of(records.Step, child)
+    assert [step.n for step in steps] == [0, 1, 2]
+    assert {step.v["loss"] for step in steps} == {1.0}, "a thread of the parent's probe was seen by the fork"
+
+
+def test_workers_of_multiprocessing_end_their_logs(run: Callable[..., Run]) -> None:
+    script = """
+import multiprocessing, os, sys, tuiprof
+def work(rank):
+    os.environ["RANK"] = str(rank); os.environ["WORLD_SIZE"] = "2"
+    for _ in range(rank + 1): tuiprof.step()
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    workers = [context.Process(target=work, args=(rank,)) for rank in range(2)]
+    [worker.start() for worker in workers]; [worker.join() for worker in workers]
+"""
+    for method in ("fork", "spawn"):
+        done = run(script, method)
+        assert set(done.logs) == {"rank0", "rank1"}, done.err
+        for rank in range(2):
+            writer = f"rank{rank}"
+            assert len(done.of(records.Step, writer)) == rank + 1
+            assert len(done.of(records.End, writer)) == 1
+            assert done.of(records.Head, writer)[0].world == 2
+
+
+def test_a_second_process_of_a_rank_has_its_own_file(run: Callable[..., Run]) -> None:
+    script = (
+        MARKS
+        + "import os, sys\nif len(sys.argv) < 2: os.execv(sys.executable, [sys.executable, __file__, '2'])"
+    )
+    done = run(script)
+    assert len(done.logs) == 2
+    assert all(len(done.of(records.Step, writer)) == 5 or writer == "rank0" for writer in done.logs)
+
+
+def test_a_full_disk_stops_the_log_and_not_the_script(run: Callable[..., Run]) -> None:
+    script = """
+import resource, time, tuiprof
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+for i in range(3000):
+    tuiprof.step(loss=1.0)
+    if i % 100 == 0: time.sleep(.02)
+print("trained")
+"""
+    done = run(script)
+    assert (done.code, done.out) == (0, "trained\n")
+    assert done.err.count("\n") == 1
+    assert "recording stopped" in done.err
+    assert done.of(records.Step)[0].n == 0
+
+
+def test_a_log_folder_that_is_not_there(run: Callable[..., Run], tmp_path: Path) -> None:
+    done = run("import os, shutil\nshutil.rmtree(os.environ['TUIPROF_SESSION'])\n" + MARKS)
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    assert "nothing is recorded" in done.err
+
+
+def test_metrics_that_are_no_numbers_are_noted_once(run: Callable[..., Run]) -> None:
+    script = """
+import tuiprof
+class OnDevice:
+    device = type("Device", (), {"type": "cuda"})
+    def __float__(self): raise SystemExit("it was read")
+for _ in range(3):
+    tuiprof.step(loss=float("nan"), acc=OnDevice(), name="x", ok=2, flag=True)
+"""
+    done = run(script)
+    assert done.code == 0, done.err
+    assert [step.v for step in done.of(records.Step)] == [{"ok": 2, "flag": 1}] * 3
+    notes = [note.text for note in done.of(records.Note)]
+    assert len(notes) == 3
+    assert "would make the host wait" in "".join(notes)
+
+
+def test_a_crash_is_named_in_the_last_line(run: Callable[..., Run]) -> None:
+    done = run(MARKS + "raise RuntimeError('out of luck')")
+    end = done.of(records.End)[-1]
+    assert (done.code, end.code, end.why) == (1, 1, "RuntimeError: out of luck")
+
+
+def test_a_broken_hook_is_switched_off_and_noted_once(run: Callable[..., Run]) -> None:
+    script = """
+import tuiprof
+tuiprof.step(); tuiprof.step()
+import _tuiprof_probe.runtime as runtime
+def broken(*_): raise ZeroDivisionError("planted")
+runtime.RUNTIME.steps.end = broken
+for _ in range(3): tuiprof.step()
+"""
+    done = run(script)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.of(records.Step)) == 2
+    (note,) = done.of(records.Note)
+    assert note.level == "bad"
+    assert "tuiprof.step" in note.text
+    assert "planted" in note.text

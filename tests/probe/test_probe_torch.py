@@ -1,0 +1,328 @@
+"""The probe under real PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session import records
+
+pytest.importorskip("torch")
+
+MODEL = """
+import sys, time, torch, warnings
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(320, 16), torch.randn(320, 1))
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(loader, after=lambda loss: None):
+    for x, y in loader:
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(loss)
+"""
+
+
+def load(run: Run, path: str) -> list[dict[str, Any]]:
+    with gzip.open(run.session / path, "rt") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
+def test_steps_and_phases_are_found_and_workers_stay_silent(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+train(DataLoader(data, batch_size=64))
+time.sleep(0.02)
+train(DataLoader(data, batch_size=64, num_workers=2))
+with torch.no_grad():
+    for x, y in DataLoader(data, batch_size=8): model(x)
+other = torch.optim.Adam(model.parameters())
+model(x).sum().backward(); other.step()
+model(x).sum().backward(); optimizer.step()
+"""
+    )
+    done = run(script)
+    assert (done.code, done.err) == (0, "")
+    assert set(done.logs) == {"rank0"}, "a data loader's worker made a log"
+    steps = done.of(records.Step)
+    assert [step.n for step in steps] == list(range(11)), (
+        "5 + 5 of training, 1 at the end; evaluation is no step"
+    )
+    assert {tuple(sorted(step.ph)) for step in steps} == {("backward", "data", "forward", "optimizer")}
+    for step in steps[:10]:
+        assert min(step.ph.values()) > 0
+        assert sum(step.ph.values()) <= step.dur
+    assert steps[5].dur > 20e6, "the pause between two epochs belongs to the step after it"
+    assert "torch" in done.of(records.Head)[0].versions
+    assert not done.of(records.Note)
+    assert not done.of(records.DeviceStep)
+
+
+def test_explicit_steps_phases_and_a_capture_under_w_error(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import tuiprof
+def after(loss):
+    with tuiprof.phase("metrics"): time.sleep(0.002)
+    tuiprof.step(loss=loss.detach())
+filters = list(warnings.filters)
+for _ in range(4): train(DataLoader(data, batch_size=64), after)
+assert warnings.filters == filters
+"""
+    )
+    done = run(script, flags=["-W", "error"], requests=[{"id": "a", "steps": 2, "at": 3}])
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert [step.n for step in steps] == list(range(20)), (
+        "the step the optimizer ended is completed, not doubled"
+    )
+    assert all(step.v["loss"] > 0 for step in steps), "a tensor on the CPU may be read"
+    assert all(step.ph["metrics"] >= 2e6 for step in steps)
+    assert {"data", "forward", "backward", "optimizer"} <= set(steps[5].ph)
+    assert [note.level for note in done.of(records.Note)] == ["info"]
+    assert [state.state for state in done.captures("a")] == ["armed", "started", "written"]
+    assert [step.n for step in steps if step.cap] == [2, 3, 4]
+
+
+def test_captures(run: Callable[..., Run]) -> None:
+    requests = [
+        {"id": "first", "steps": 3, "at": 4, "stack": True, "shapes": True, "memory": True},
+        {"id": "never", "steps": 1, "at": 900},
+        {"id": "past", "steps": 1, "at": 0},
+        {"id": "soon", "steps": 1},
+        {"id": "tail", "steps": 100, "at": 13},
+        {"id": "zero", "steps": 0},
+    ]
+    script = MODEL + "for _ in range(3): train(DataLoader(data, batch_size=64))"
+    done = run(script, requests=requests)
+    assert done.code == 0, done.err
+    ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
+    assert {name: end.state for name, end in ends.items()} == {
+        "first": "written",
+        "never": "failed",
+        "past": "failed",
+        "soon": "written",
+        "tail": "written",
+        "zero": "failed",
+    }
+    assert "before step 900" in ends["never"].why
+    assert "step 0 cannot be captured" in ends["past"].why
+    assert "at least 1" in ends["zero"].why
+    assert "after 2 of 100 steps" in ends["tail"].why
+    assert (ends["tail"].first, ends["tail"].last) == (13, 14)
+    first = ends["first"]
+    assert (first.first, first.last) == (4, 6)
+    assert first.ns > 0
+
+    events = load(done, first.path)
+    marks = {e["name"]: e for e in events if e.get("name", "").startswith("ProfilerStep#")}
+    assert sorted(marks) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
+    logged = {step.n: step.dur for step in done.of(records.Step)}
+    for n in (4, 5, 6):
+        mark = marks[f"ProfilerStep#{n}"]
+        assert mark["dur"] * 1e3 == pytest.approx(logged[n], rel=0.2, abs=1e6)
+        inside = [
+            e["name"]
+            for e in events
+            if e.get("tid") == mark["tid"]
+            and mark["ts"] <= e["ts"]
+            and e["ts"] + e.get("dur", 0) <= mark["ts"] + mark["dur"]
+        ]
+        assert "Optimizer.step#SGD.step" in inside, "the step encloses its optimizer"
+        assert any("DataLoader" in name for name in inside)
+    assert any(e.get("cat") == "python_function" and "script.py" in e["name"] for e in events)
+    assert any("Input Dims" in e.get("args", {}) for e in events)
+    assert not list(done.session.glob("traces/.*")), "nothing temporary is left"
+    assert not list(done.session.glob("traces/*.syncs.jsonl")), "without CUDA no sync sites were looked for"
+    assert len(list(done.session.glob("traces/rank0.*.pt.trace.json.gz"))) == 3
+
+
+def test_the_scripts_own_profiler_has_the_right_of_way(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+from torch.profiler import profile, schedule
+loader = DataLoader(data, batch_size=64)
+ready = lambda profiler: print(len(profiler.events()) > 0)
+with profile(schedule=schedule(wait=0, warmup=3, active=2), on_trace_ready=ready) as theirs:
+    train(loader, lambda loss: theirs.step())                             # 0 to 4: a warm-up counts too
+train(loader)                                                             # 5 to 9
+def start(loss):
+    global other
+    other = profile(); other.start()
+train(torch.utils.data.DataLoader(data, batch_size=320), start)           # 10, and the window of 'late' begins
+other.stop()
+print(len(other.events()) > 0)
+train(loader)
+"""
+    )
+    requests = [
+        {"id": "taken", "steps": 1, "at": 2},
+        {"id": "free", "steps": 1, "at": 7},
+        {"id": "late", "steps": 5, "at": 10},
+        {"id": "after", "steps": 1, "at": 14},
+    ]
+    done = run("", how=["-c", script], requests=requests)
+    assert (done.code, done.out) == (0, "True\nTrue\n"), done.err
+    ends = {request["id"]: done.captures(request["id"])[-1] for request in requests}
+    assert ends["taken"].state == "failed"
+    assert "torch.profiler itself" in ends["taken"].why
+    assert ends["free"].state == "written"
+    assert ends["late"].state == "failed"
+    assert "started its own profiler" in ends["late"].why
+    assert ends["after"].state == "written"
+
+
+def test_batches_are_the_steps_of_an_inference_loop(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+with torch.inference_mode():
+    for x, y in DataLoader(data, batch_size=32): model(x)
+train(DataLoader(data, batch_size=64))
+"""
+    )
+    done = run(script, requests=[{"id": "a", "steps": 2, "at": 3}])
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    # Of 10 batches the first 2 are waited for, then one step each; the optimizer's 5 steps follow.
+    assert [step.n for step in steps] == list(range(8 + 5))
+    assert set(steps[4].ph) == {"data"}
+    assert set(steps[12].ph) == {"data", "forward", "backward", "optimizer"}
+    (note,) = done.of(records.Note)
+    assert "optimizer steps from step 8 on" in note.text
+    assert done.captures("a")[-1].state == "written"
+
+
+def test_every_rank_under_torchrun_has_its_log(run: Callable[..., Run], tmp_path: Path) -> None:
+    script = (
+        MODEL
+        + """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2): train(DataLoader(data, batch_size=64))
+dist.destroy_process_group()
+"""
+    )
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "script.py"),
+    ]
+    done = run(script, how=launcher, requests=[{"id": "a", "steps": 1, "at": 5}])
+    assert done.code == 0, done.err
+    assert set(done.logs) == {"rank0", "rank1"}, "torchrun's agent made a log, or a rank none"
+    for rank in range(2):
+        writer = f"rank{rank}"
+        head = done.of(records.Head, writer)[0]
+        assert (head.rank, head.world) == (rank, 2)
+        assert len(done.of(records.Step, writer)) == 10
+        written = done.of(records.Capture, writer)[-1]
+        assert written.state == "written"
+        assert Path(written.path).name.startswith(f"{writer}.")
+
+
+def test_a_script_without_steps_leaves_nothing_unless_asked(run: Callable[..., Run]) -> None:
+    script = """
+import os, subprocess, sys, torch
+log = os.path.join(os.environ["TUIPROF_SESSION"], "log")
+if len(sys.argv) == 1:
+    control = os.path.join(os.environ["TUIPROF_SESSION"], "control")
+    os.rename(control, control + ".away")
+    subprocess.run([sys.executable, __file__, "again"], check=True)
+    os.rename(control + ".away", control)
+print(os.listdir(log))
+"""
+    asked = run(script, requests=[{"id": "a", "steps": 1}])
+    assert asked.out == "[]\n[]\n", "nothing was asked of the first process to end"
+    (writer,) = asked.logs
+    assert writer.startswith("probe-")
+    failed = asked.of(records.Capture, writer)[-1]
+    assert failed.state == "failed"
+    assert "tuiprof.step()" in failed.why
+
+
+def test_hooks_that_break_do_not_break_training(run: Callable[..., Run]) -> None:
+    plant = """
+import _tuiprof_probe.steps as steps
+def broken(*_): raise ZeroDivisionError("planted")
+for name in sys.argv[1:]: setattr(steps.Steps, name, broken)
+"""
+    script = (
+        MODEL.replace("torch.manual_seed", plant + "torch.manual_seed")
+        + """
+train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
+"""
+    )
+    names = ["data_begins", "backward_ended", "optimizer_begins"]
+    broken = run(script, *names)
+    assert broken.code == 0, broken.err
+    assert float(broken.out)
+    (writer,) = broken.logs  # without an optimizer hook there is no step, but there is something to say
+    hooks = sorted(
+        note.text.split("hook for ")[1].split(" failed")[0] for note in broken.of(records.Note, writer)
+    )
+    assert hooks == ["torch.autograd.backward", "torch.optim.Optimizer.step", "torch.utils.data.DataLoader"]
+
+
+@pytest.mark.slow
+def test_compiled_training_keeps_its_graph_and_its_steps(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+model = torch.compile(model, backend="eager", fullgraph=True)
+train(DataLoader(data, batch_size=64))
+@torch.compile(backend="eager", fullgraph=True)
+def step(): optimizer.step()
+for x, y in DataLoader(data, batch_size=64):
+    optimizer.zero_grad(); model(x).sum().backward(); step()
+print("compiled")
+"""
+    )
+    done = run(script, flags=["-W", "ignore"])
+    assert (done.code, done.out) == (0, "compiled\n"), done.err
+    assert len(done.of(records.Step)) >= 5
+    assert not [note for note in done.of(records.Note) if note.level == "bad"]
+
+
+def test_reload_and_lazy_imports_work(run: Callable[..., Run]) -> None:
+    script = """
+import importlib, importlib.util, sys, inspect
+spec = importlib.util.find_spec("torch.utils.data.dataloader")
+lazy = importlib.util.LazyLoader(spec.loader)
+spec.loader = lazy
+import torch.utils.data.dataloader as dataloader
+before = dataloader._BaseDataLoaderIter.__next__
+assert before._tuiprof
+importlib.reload(dataloader)
+assert dataloader._BaseDataLoaderIter.__next__._tuiprof
+assert "class DataLoader" in inspect.getsource(dataloader)
+assert "exec_module" not in vars(dataloader.__loader__)
+import torch
+assert torch.autograd.backward._tuiprof
+print("imported")
+"""
+    done = run(script)
+    assert (done.code, done.out) == (0, "imported\n"), done.err
+
+
+def test_frameworks_are_not_imported_by_the_probe(run: Callable[..., Run]) -> None:
+    done = run("import sys, tuiprof; tuiprof.step(); print('torch' in sys.modules, 'jax' in sys.modules)")
+    assert done.out == "False False\n"
