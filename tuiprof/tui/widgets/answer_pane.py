@@ -71,6 +71,7 @@ class AnswerPane(Vertical):
         & > #answer-message { height: 1fr; padding: 1 2; display: none; }
         & > VirtualTable { height: 1fr; }
         & > #answer-note { height: auto; max-height: 2; }
+        &.-quiet > #answer-verdict, &.-wordless > #answer-verdict { display: none; }
         &.-message > #answer-message { display: block; }
         &.-message > VirtualTable, &.-message > #answer-title, &.-message > #answer-note { display: none; }
     }
@@ -118,13 +119,14 @@ class AnswerPane(Vertical):
             verdict: Whether to show its verdict (it may stand above already).
         """
         if (tab, answer) == (self.tab, self.answer) and answer is not None:
-            self.query_one("#answer-verdict").display = verdict and isinstance(answer, Report)
+            self.set_class(not verdict, "-quiet")
             return
         self._keep()
         self.tab, self.answer, self._table, self.needle = tab, answer, 0, ""
         self._close_filter()
         line = self.query_one("#answer-verdict", VerdictLine)
-        line.display = verdict and isinstance(answer, Report) and bool(answer.verdict.sentence)
+        self.set_class(not verdict, "-quiet")
+        self.set_class(not isinstance(answer, Report) or not answer.verdict.sentence, "-wordless")
         self.query_one(Facts).show(answer if isinstance(answer, Report) else None)
         if isinstance(answer, Report):
             line.show(answer.verdict.sentence, answer.verdict.level)

@@ -210,8 +210,7 @@ def column_widths(labels: list[int], contents: list[int], right: list[bool], roo
     shrink([widths[i] if right[i] else max(24, labels[i] + _SORT_MARK) for i in columns])
     shrink([max(labels[i], contents[i]) if right[i] else max(24, labels[i]) for i in columns])
     shrink([max(labels[i], contents[i]) if right[i] else max(12, labels[i]) for i in columns])
-    texts = [i for i in columns if not right[i]]
     spare = room - sum(widths) - GAP * len(widths)
-    if spare > 0 and texts:
-        widths[texts[-1]] += spare
+    if spare > 0 and right and not right[-1]:
+        widths[-1] += spare
     return widths

@@ -11,7 +11,7 @@ from textual.message import Message
 
 from tuiprof.tui.keys import key
 from tuiprof.tui.lanes import Bars, Lane, LaneStyle
-from tuiprof.tui.widgets.timeline_canvas import LABEL_CELLS, TimelineCanvas
+from tuiprof.tui.widgets.timeline_canvas import TimelineCanvas
 
 _WHEEL_ZOOM = 1.3
 
@@ -161,7 +161,7 @@ class Timeline(TimelineCanvas, can_focus=True):
     # -- mouse ---------------------------------------------------------------------------------------------
 
     def _instant_at(self, x: int) -> int:
-        return self.view.instant_of(max(0, min(x - LABEL_CELLS, self.view.columns - 1)))
+        return self.view.instant_of(max(0, min(x - self.label_cells, self.view.columns - 1)))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Put the cursor where the mouse is, and begin to select."""

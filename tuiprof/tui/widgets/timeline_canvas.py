@@ -20,7 +20,6 @@ from tuiprof.tui.readout import offset_text, read_out
 from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.rows import fit_text
 
-LABEL_CELLS = 11
 _COMPONENTS = {kind: f"timeline--{kind.name.lower().replace('_', '-')}" for kind in Kind}
 
 
@@ -97,9 +96,14 @@ class TimelineCanvas(Widget):
         self.refresh()
 
     @property
+    def label_cells(self) -> int:
+        """Cells in front of the lanes."""
+        return 11 if self.size.width < 140 else 18
+
+    @property
     def columns(self) -> int:
         """Number of columns that show time."""
-        return max(self.size.width - LABEL_CELLS, 1)
+        return max(self.size.width - self.label_cells, 1)
 
     def set_window(self, window: Window) -> None:
         """Show which part the analyses look at.
@@ -234,7 +238,7 @@ class TimelineCanvas(Widget):
         lane, cells = self._visible[y], self._cells[y]
         chosen = y == self.chosen and self.has_focus
         name = "timeline--label-chosen" if chosen else "timeline--label"
-        label = " " + fit_text(sanitize(lane.label.rstrip()), LABEL_CELLS - 2)
+        label = " " + fit_text(sanitize(lane.label.rstrip()), self.label_cells - 2)
         base = self.rich_style
         segments = [
             Segment(label, self.get_component_rich_style(name)),
@@ -279,7 +283,7 @@ class TimelineCanvas(Widget):
                 chars[column : column + len(tick)] = tick
         axis = self.get_component_rich_style("timeline--axis")
         segments = [
-            Segment(" " * LABEL_CELLS, self.rich_style),
+            Segment(" " * self.label_cells, self.rich_style),
             Segment("".join(chars[:begin]), axis),
             Segment(text, self.get_component_rich_style("timeline--step")),
             Segment("".join(chars[begin + len(text) : columns]), axis),
