@@ -6,7 +6,8 @@ once. Stdout is data, stderr is narration.
 Exit codes:
     0 done · 1 an unexpected failure · 2 a wrong command line · 3 a trace that cannot be read · 4 a session
     that cannot be read or written · 5 a script that could not be started. ``run`` and ``record`` return the
-    exit status of the script itself (128 + n when signal n ended it).
+    exit status of the script itself (128 + n when signal n ended it); ``check`` returns 1 when a figure is beyond its
+    limit and 2 when it cannot be told.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import click
 
 from tuiprof import __version__
+from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
@@ -83,7 +85,7 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 
 
-for _verb in (run, record, attach, replay, open_, report, list_, doctor, completion):
+for _verb in (run, record, attach, replay, open_, report, check, list_, doctor, completion):
     cli.add_command(_verb)
 
 

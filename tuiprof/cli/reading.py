@@ -64,7 +64,7 @@ def report(
     if session is not None:
         reports, trust = session_reports(session, analyses, step)
     else:
-        trace = _open(Path(target))
+        trace = open_with_progress(Path(target))
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust))
     return 0
@@ -88,7 +88,7 @@ def session_reports(
     reports: list[Report | Unavailable] = [summarise(session)]
     trust = ""
     for path in session.traces():
-        trace = _open(path)
+        trace = open_with_progress(path)
         trust = trace.trust.line
         reports.extend(run_analyses(trace, names, step))
     return reports, trust
@@ -113,8 +113,12 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
     return [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
 
 
-def _open(path: Path) -> Trace:
-    """Open a trace; what takes long shows its progress on a terminal's stderr."""
+def open_with_progress(path: Path) -> Trace:
+    """Open a trace; what takes long shows its progress on a terminal's stderr.
+
+    Args:
+        path: The file.
+    """
     from tuiprof.formats import open_trace
 
     if not sys.stderr.isatty():

@@ -1,0 +1,75 @@
+"""Limits on figures, as ``tuiprof check`` tests them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuiprof.errors import UsageProblem
+from tuiprof.limits import check, parse
+from tuiprof.model import Fact, Report, Unavailable, Verdict
+
+
+def report(**facts: float | None) -> Report:
+    return Report(
+        "sync_events", "Syncs", Verdict("two syncs"), tuple(Fact(k, k, v) for k, v in facts.items())
+    )
+
+
+def outcomes(
+    limits: list[str], now: list[Report | Unavailable], base: list[Report] | None = None
+) -> list[str]:
+    return [r.outcome for r in check([parse(text, "max") for text in limits], now, base)]
+
+
+def test_a_figure_at_its_limit_passes_and_beyond_it_fails() -> None:
+    assert outcomes(["syncs_per_step=2", "syncs_per_step=1.9"], [report(syncs_per_step=2)]) == [
+        "passed",
+        "failed",
+    ]
+
+
+def test_minimum() -> None:
+    limits = [parse("steps=10", "min"), parse("steps=12", "min")]
+    assert [r.outcome for r in check(limits, [report(steps=11)])] == ["passed", "failed"]
+
+
+def test_times_may_be_given_in_another_unit() -> None:
+    now = [report(device_starved_ns_per_step=500_000)]
+    assert outcomes(["device_starved_ms_per_step=0.5", "device_starved_us_per_step=499"], now) == [
+        "passed",
+        "failed",
+    ]
+
+
+def test_relative_to_a_baseline() -> None:
+    result = check(
+        [parse("step_median_ms=+5%", "max")], [report(step_median_ns=1.06e6)], [report(step_median_ns=1e6)]
+    )
+    assert result[0].outcome == "failed"
+    assert result[0].bound == pytest.approx(1.05)
+    assert "baseline 1" in result[0].sentence
+
+
+def test_what_cannot_be_told_is_no_pass() -> None:
+    assert outcomes(["syncs_per_step=2"], [report(syncs_per_step=None)]) == ["unknown"]
+    gone = Unavailable("sync_events", "a CPU-only trace")
+    result = check([parse("syncs_per_step=2", "max")], [gone])[0]
+    assert result.outcome == "unknown"
+    assert "CPU-only" in result.sentence
+    assert outcomes(["a=+5%"], [report(a=1)], [report(b=1)]) == ["unknown"]
+
+
+@pytest.mark.parametrize("text", ["syncs", "=3", "syncs=many", "syncs=5%"])
+def test_a_limit_that_is_none(text: str) -> None:
+    with pytest.raises(UsageProblem, match="KEY=VALUE"):
+        parse(text, "max")
+
+
+def test_an_unknown_figure_suggests_the_known() -> None:
+    with pytest.raises(UsageProblem, match="syncs_per_step"):
+        check([parse("sync_per_step=0", "max")], [report(syncs_per_step=0)])
+
+
+def test_relative_without_a_baseline() -> None:
+    with pytest.raises(UsageProblem, match="baseline"):
+        check([parse("steps=+5%", "max")], [report(steps=0)])

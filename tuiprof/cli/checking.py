@@ -1,0 +1,110 @@
+"""The verb for CI: check."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import click
+
+from tuiprof.cli.common import Invocation
+
+if TYPE_CHECKING:
+    from tuiprof.limits import Result
+    from tuiprof.model import Report, Unavailable
+
+_MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
+
+
+@click.command(
+    epilog="Figures are the facts of `tuiprof report -f json`. Times may be given in us, ms or s: "
+    "--max device_starved_ms_per_step=0.5. Exit status: 0 all passed, 1 one failed, 2 one cannot be told."
+)
+@click.argument("target")
+@click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="The figure may be at most this.")
+@click.option("--min", "least", multiple=True, metavar="KEY=VALUE", help="The figure must be at least this.")
+@click.option("--baseline", help="A trace or session that values such as +5% are relative to.")
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(["text", "json", "junit", "github"]),
+    default="text",
+    show_default=True,
+)
+@click.pass_obj
+def check(
+    invocation: Invocation,
+    target: str,
+    most: tuple[str, ...],
+    least: tuple[str, ...],
+    baseline: str | None,
+    format_: str,
+) -> int:
+    """Fail when a figure is beyond its limit."""
+    from tuiprof import limits
+
+    wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
+    if not wanted:
+        raise click.UsageError("no limit given: for example --max syncs_per_step=0")
+    before = _reports(invocation, baseline) if baseline else None
+    results = limits.check(wanted, _reports(invocation, target), before)
+    sys.stdout.write(_WRITERS[format_](target, results))
+    outcomes = {result.outcome for result in results}
+    return 1 if "failed" in outcomes else 2 if "unknown" in outcomes else 0
+
+
+def _reports(invocation: Invocation, target: str) -> list[Report | Unavailable]:
+    from tuiprof.cli.common import session_or_none
+    from tuiprof.cli.reading import open_with_progress, run_analyses, session_reports
+
+    session = session_or_none(invocation, target)
+    if session is not None:
+        return session_reports(session, ())[0]
+    return run_analyses(open_with_progress(Path(target)), (), None)
+
+
+def _text(target: str, results: Sequence[Result]) -> str:
+    from tuiprof.report.sanitize import sanitize
+
+    return "".join(f"{_MARK[result.outcome]} {sanitize(result.sentence)}\n" for result in results)
+
+
+def _json(target: str, results: Sequence[Result]) -> str:
+    return json.dumps({"target": target, "results": [asdict(result) for result in results]}, indent=2) + "\n"
+
+
+def _junit(target: str, results: Sequence[Result]) -> str:
+    """JUnit XML as CI servers read it: one test case a limit."""
+    failed = sum(result.outcome == "failed" for result in results)
+    unknown = sum(result.outcome == "unknown" for result in results)
+    suite = ElementTree.Element(
+        "testsuite", name="tuiprof", tests=str(len(results)), failures=str(failed), errors=str(unknown)
+    )
+    for result in results:
+        case = ElementTree.SubElement(suite, "testcase", classname=target, name=result.limit.key)
+        if result.outcome != "passed":
+            kind = "failure" if result.outcome == "failed" else "error"
+            ElementTree.SubElement(case, kind, message=result.sentence)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _github(target: str, results: Sequence[Result]) -> str:
+    """Workflow commands; what is special in them is escaped as GitHub's runner decodes it."""
+
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    level = {"passed": "notice", "failed": "error", "unknown": "warning"}
+    return "".join(
+        f"::{level[result.outcome]} title=tuiprof check::{escaped(f'{target}: {result.sentence}')}\n"
+        for result in results
+    )
+
+
+_WRITERS = {"text": _text, "json": _json, "junit": _junit, "github": _github}

@@ -1,0 +1,164 @@
+"""Limits on the figures of a trace or session: what ``tuiprof check`` tests in CI.
+
+A limit names a fact of any report by its key (``syncs_per_step``); a key may give its time in another unit
+(``device_starved_ms_per_step`` for the fact ``device_starved_ns_per_step``). A value such as ``+5%`` is
+relative to a baseline.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tuiprof.errors import UsageProblem
+from tuiprof.model import Fact, Report, Unavailable
+
+_SCALES = {"us": 1e3, "ms": 1e6, "s": 1e9}
+_RELATIVE = re.compile(r"([+-]\d+(?:\.\d+)?)%")
+
+Outcome = Literal["passed", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit.
+
+    Attributes:
+        key: Key of a fact, as typed.
+        side: Whether the figure may be at most or at least ``value``.
+        value: The bound in the key's unit; with ``relative`` the change allowed, as a share of the baseline.
+        relative: Whether ``value`` is relative to the baseline.
+    """
+
+    key: str
+    side: Literal["max", "min"]
+    value: float
+    relative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one limit.
+
+    Attributes:
+        limit: The limit.
+        outcome: ``unknown`` when the figure cannot be told; that is no pass.
+        measured: The figure in the key's unit; None = unknown.
+        bound: The bound in the key's unit; None = unknown (no such figure in the baseline).
+        baseline: The baseline's figure; None = none asked for, or unknown.
+        why: Why it is unknown; empty otherwise.
+    """
+
+    limit: Limit
+    outcome: Outcome
+    measured: float | None
+    bound: float | None
+    baseline: float | None = None
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The result in words."""
+        name = self.limit.key
+        if self.outcome == "unknown":
+            return f"{name}: {self.why}"
+        sign = {"max": "≤", "min": "≥"}[self.limit.side]
+        base = f" (baseline {self.baseline:g})" if self.baseline is not None else ""
+        return f"{name} is {self.measured:g}, allowed {sign} {self.bound:g}{base}"
+
+
+def parse(text: str, side: Literal["max", "min"]) -> Limit:
+    """Read ``KEY=VALUE``.
+
+    Args:
+        text: For example ``syncs_per_step=0`` or ``step_median_ms=+5%``.
+        side: Which side it bounds.
+
+    Raises:
+        UsageProblem: It is not of that form.
+    """
+    key, equals, value = text.partition("=")
+    relative = _RELATIVE.fullmatch(value)
+    try:
+        number = float(relative[1]) / 100 if relative else float(value)
+    except ValueError:
+        equals = ""
+    if not equals or not key:
+        raise UsageProblem(
+            f"--{side} {text!r} is not KEY=VALUE", "for example syncs_per_step=0, or step_median_ms=+5%"
+        )
+    return Limit(key, side, number, relative is not None)
+
+
+def check(
+    limits: Sequence[Limit],
+    reports: Sequence[Report | Unavailable],
+    baseline: Sequence[Report | Unavailable] | None = None,
+) -> list[Result]:
+    """Test figures against limits.
+
+    Args:
+        limits: They.
+        reports: What was measured.
+        baseline: What it is compared with; None = nothing.
+
+    Raises:
+        UsageProblem: A limit names no figure of any report, or is relative without a baseline.
+    """
+    facts, base = _facts(reports), _facts(baseline or ())
+    missing = [report for report in reports if isinstance(report, Unavailable)]
+    return [_test(limit, facts, base if baseline is not None else None, missing) for limit in limits]
+
+
+def _facts(reports: Sequence[Report | Unavailable]) -> dict[str, Fact]:
+    found: dict[str, Fact] = {}
+    for report in reports:
+        if isinstance(report, Report):
+            for fact in report.facts:
+                found.setdefault(fact.key, fact)
+    return found
+
+
+def _value(key: str, facts: Mapping[str, Fact]) -> tuple[float | None, bool]:
+    """Return the figure in the key's unit, and whether there is such a fact at all."""
+    for name, scale in ((key, 1.0), *_in_ns(key)):
+        if name in facts:
+            value = facts[name].value
+            return (float(value) / scale if isinstance(value, (int, float)) else None), True
+    return None, False
+
+
+def _in_ns(key: str) -> list[tuple[str, float]]:
+    """Return the ns key a key in another unit may stand for, with the scale between them."""
+    parts = key.split("_")
+    return [
+        ("_".join([*parts[:i], "ns", *parts[i + 1 :]]), _SCALES[part])
+        for i, part in enumerate(parts)
+        if part in _SCALES
+    ]
+
+
+def _test(
+    limit: Limit, facts: dict[str, Fact], base: dict[str, Fact] | None, missing: Sequence[Unavailable]
+) -> Result:
+    measured, known = _value(limit.key, facts)
+    if not known and not missing:
+        near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.5)
+        raise UsageProblem(f"no figure {limit.key!r}", f"did you mean {', '.join(near or sorted(facts))}?")
+    before = _value(limit.key, base)[0] if base is not None else None
+    if limit.relative and base is None:
+        raise UsageProblem(f"the limit on {limit.key} is relative", "give --baseline FILE|SESSION")
+    if measured is None:
+        why = (
+            "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
+            or "cannot be told from this trace"
+        )
+        return Result(limit, "unknown", None, None, before, why)
+    if limit.relative and before is None:
+        return Result(limit, "unknown", measured, None, None, "the baseline does not tell this figure")
+    bound = before * (1 + limit.value) if limit.relative and before is not None else limit.value
+    passed = measured <= bound if limit.side == "max" else measured >= bound
+    return Result(limit, "passed" if passed else "failed", measured, bound, before)
