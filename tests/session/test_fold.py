@@ -128,6 +128,18 @@ def test_a_restarted_rank_counts_from_zero_again() -> None:
     assert lead.steps.rows["device_ns"].tolist() == [-1, -1, 77]
 
 
+def test_of_two_processes_of_a_rank_the_living_one_leads() -> None:
+    def process(name: str, first: int) -> Batch:
+        head = Head(1, name, 7, META.unix_ns, 1000, rank=0)
+        return Batch(name, [head, *(Step(n, 1000 + (first + n) * 10**9, 10**9) for n in range(5))])
+
+    other = Batch("rank1", [Head(1, "rank1", 7, META.unix_ns, 1000, rank=1), Step(0, 10**12, 1)])
+    side_by_side = _fold(process("rank0", 0), process("rank0-77", 1), other)
+    one_after_the_other = _fold(process("rank0", 0), process("rank0-77", 20), other)
+    assert side_by_side.lead is side_by_side.writers["rank0"]
+    assert one_after_the_other.lead is one_after_the_other.writers["rank0-77"]
+
+
 def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_state, "KEEP_STEPS", 512)
     fold = Fold(Clock(META))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import sys
 import textwrap
 import time
@@ -16,11 +17,13 @@ import psutil
 import pytest
 
 from tuiprof.errors import LaunchError, SessionError
+from tuiprof.session import launch
 from tuiprof.session.control import request_capture, request_stop
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
+from tuiprof.session.plan import Plan
 from tuiprof.session.replay import load
 from tuiprof.session.status import Status, processes
-from tuiprof.session.store import Session
+from tuiprof.session.store import Session, find_session, list_sessions
 
 Run = Callable[..., Session]
 
@@ -31,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     started: list[Session] = []
 
-    def launch(source: str, *arguments: str, **options: Any) -> Session:
+    def launch_text(source: str, *arguments: str, **options: Any) -> Session:
         script = tmp_path / "train.py"
         script.write_text(textwrap.dedent(source))
         options = {
@@ -42,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         started.append(start(LaunchSpec((str(script), *arguments), **options)))
         return started[-1]
 
-    yield launch  # type: ignore[misc]
+    yield launch_text  # type: ignore[misc]
     for session in started:
         who = processes(session)
         for process in (who.supervisor, who.script) if who else ():
@@ -170,6 +173,9 @@ def test_signals_to_the_supervisor(run: Run) -> None:
     )
     supervisor, _ = _pids(session)
     _until(lambda: b"ready" in session.stdout.read_bytes(), "start")
+    plan = Plan(["true"], "/", {}, (1.0, 1.0))
+    with pytest.raises(SessionError, match="is already being recorded"):
+        launch._supervise(session, plan)
     os.kill(supervisor, signal.SIGHUP)
     os.kill(supervisor, signal.SIGUSR1)
     _until(lambda: b"usr1" in session.stdout.read_bytes(), "signal passed on")
@@ -202,6 +208,46 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
     request_stop(session, firm=True)
     _until(lambda: _gone(script), "end of the script")
     assert session.status().state == "interrupted"
+    assert list_sessions(session.path.parent)[0].state == "interrupted"
+
+
+def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import time; time.sleep(1.5); print('trained')")
+    viewer = (
+        "import os, sys; from pathlib import Path; from tuiprof.session.launch import LaunchSpec, start\n"
+        "start(LaunchSpec((sys.argv[1],), root=Path(sys.argv[2]), python=sys.executable))\n"
+        "os.killpg(0, 9)"
+    )
+    run = [sys.executable, "-c", viewer, str(script), str(tmp_path)]
+    assert subprocess.run(run, start_new_session=True, check=False).returncode == -signal.SIGKILL
+    session = find_session(tmp_path, "last")
+    assert wait(session, 20) == Status("finished", 0)
+    assert session.stdout.read_text() == "trained\n"
+
+
+def test_torch_end_to_end(run: Run) -> None:
+    pytest.importorskip("torch")
+    session = run(
+        """
+        import torch
+        model = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(30):
+            optimizer.zero_grad()
+            model(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+        """,
+        capture=parse_capture("2@5"),
+    )
+    assert wait(session, 120) == Status("finished", 0)
+    fold = load(session)
+    assert fold.lead is not None
+    assert len(fold.lead.steps) == 30
+    assert {"forward", "backward", "optimizer"} <= set(fold.lead.steps.phases)
+    capture = fold.captures["start"]
+    assert (capture.state, capture.first, capture.last) == ("written", 5, 6)
+    assert [str(path.relative_to(session.path)) for path in session.traces()] == capture.paths
 
 
 def test_what_a_script_leaves_behind_is_left_in_peace(run: Run) -> None:

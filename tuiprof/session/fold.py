@@ -31,6 +31,8 @@ KEEP_READINGS: Final = 7200
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 96
 KEEP_NOTES: Final = 1000
+#: A process that is so far behind another of its rank is not the one to watch.
+SILENT_NS: Final = 10_000_000_000
 RECORDER: Final = "recorder"
 
 
@@ -194,9 +196,18 @@ class Fold:
 
     @property
     def lead(self) -> WriterState | None:
-        """The rank whose steps a single chart shows: the first that has steps, else the first."""
+        """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
+
+        Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
+        side; then it is the first one unless it fell silent :data:`SILENT_NS` before another.
+        """
         ranks = self.ranks
-        return next((state for state in ranks if len(state.steps)), ranks[0] if ranks else None)
+        stepping = [state for state in ranks if len(state.steps)]
+        if not stepping:
+            return ranks[0] if ranks else None
+        same = [state for state in stepping if state.rank == stepping[0].rank]
+        newest_ns = max(state.last_step_ns for state in same)
+        return next(state for state in same if newest_ns - state.last_step_ns <= SILENT_NS)
 
     @property
     def end(self) -> End | None:
@@ -272,7 +283,8 @@ class Fold:
                 continue
             else:
                 self._rare(state, record)
-            newest_at = record.at
+            if newest_at is None or record.at > newest_at:
+                newest_at = record.at
         put()
         self._seen(state, newest_at)
 

@@ -311,6 +311,11 @@ class WriterState:
         return self.head.rank if self.head else None
 
     @property
+    def last_step_ns(self) -> int:
+        """Session time of its last step; -1 = no step yet."""
+        return int(self.steps.rows["t_ns"][-1]) if len(self.steps) else -1
+
+    @property
     def cost_per_step_ns(self) -> float | None:
         """What the probe's hooks cost a step, ns; None = not told."""
         return self.cost.ns / self.cost.steps if self.cost and self.cost.steps else None
