@@ -56,12 +56,12 @@ def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int,
         now_ns: Session time shown.
         rank: The rank shown.
         ranks: How many there are.
-        detail: Said in front, for example that the view is paused; may be empty.
+        detail: Said as well, for example that the view is paused; may be empty.
     """
     glyph, role = _STATES[status.state]
-    row: Row = [(f"{glyph} ", role), (str(status), role), (f" {clock(now_ns / 1e9)}", "text")]
+    row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
     if detail:
-        row = [(detail, "accent"), (glyphs.DOT, "rule"), *row]
+        row.append((f"{glyphs.DOT}{detail}", "accent"))
     if rank is not None and rank.steps.last_n is not None:
         row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
     if rank is not None and rank.rank is not None and ranks > 1:
@@ -107,9 +107,12 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     left: Row = [(f" {brand}  ", "accent"), *name]
     if row_width(left) + row_width(state) + 3 > width:
         left = [(" ", "text"), *name]
+    while row_width(left) + row_width(state) + 3 > width and len(state) > 3:
+        # Words behind the clock first, then the word that the sign in front says already.
+        state = state[:-1] if len(state) > 4 else [state[0], *state[2:]]
     room = width - row_width(left) - row_width(state)
     if room < 3:
-        return fit([*left, ("  ", "text"), *state], width)
+        return fit([*state, ("  ", "text"), *left], width)
     spare = room - row_width(machine) - 1
     if spare < 6:
         return [*left, (" " * (room - 1), "text"), *state]

@@ -62,12 +62,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     app = getters_app(TuiprofApp)
     CSS_PATH = "live.tcss"
-    HORIZONTAL_BREAKPOINTS = [
-        (0, "-narrow"),
-        (100, "-normal"),
-        (132, "-wide"),
-    ]
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]  # noqa: RUF012
     HELP = (
         "Step times are host times from the end of one step to the end of the next; median, p95, jitter and\n"
         "phases are of the steps in view, captured ones left out. Jitter is the median absolute deviation as a\n"

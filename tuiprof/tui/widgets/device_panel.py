@@ -13,8 +13,8 @@ from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
 #: Detail of an accelerator and of the host, tried from the fullest until it fits.
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
-_LABEL = 12
-_VALUE = 19
+#: Label and right-aligned value together.
+_PAIR = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,32 +122,42 @@ def _block(device: DeviceView, detail: tuple[int, int], width: int) -> list[Row]
 
 
 def _one_line(device: DeviceView, width: int) -> Row:
-    """Return the state of a device in one line, history last where it fits."""
+    """Return the state of a device in one line: what does not fit whole is left out, history last."""
     row: Row = [(f" {device.label:<6}", "title")]
-    for index, key in enumerate(_headline(device)):
-        if index:
-            row.append((glyphs.DOT, "rule"))
-        row.extend([(f"{figure(key).label} ", "dim"), (_value(device, key), "text")])
-    row.extend(_throttle(device))
-    room = width - row_width(row) - 2
+    parts: list[Row] = []
+    keys = _headline(device)
+    if device.kind == "host" and "tree_cpu" in keys:
+        keys = [key for key in keys if key not in ("util", "mem_used_bytes")]
+    for key in keys:
+        # Watts, degrees and megahertz say by themselves what they are of.
+        said = [] if figure(key).unit else [(f"{figure(key).label} ", "dim")]
+        parts.append([*said, (_value(device, key), "text")])
+    parts.extend(_words(device))
+    for part in parts:
+        separator = [(glyphs.DOT, "rule")] if len(row) > 1 else []
+        if row_width(row) + row_width([*separator, *part]) > width:
+            break
+        row = [*row, *separator, *part]
+    room = width - row_width(row) - 3
     if room >= 8:
         row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "history")])
-    return fit(row, width)
+    return row
 
 
 def _short(device: DeviceView, width: int) -> list[Row]:
-    """Return three lines: utilisation with history, memory with history, the rest in words."""
+    """Return three lines: two figures with history, the rest in words."""
     rows: list[Row] = []
     keys = _headline(device)
     for index, key in enumerate(keys[:2]):
-        head = device.label if index == 0 else ""
-        rows.append([(f" {head:<6} ", "title"), *_figure_line(device, key, width - 8)])
+        head = f" {device.label:<6} " if index == 0 else " " * 8
+        rows.append([(head, "title"), *_figure_line(device, key, width - 8, _PAIR - 6)])
+    parts: list[Row] = [[(f"{figure(key).label} ", "dim"), (_value(device, key), "text")] for key in keys[2:]]
     rest: Row = [(" " * 8, "text")]
-    for key in keys[2:]:
-        if len(rest) > 1:
-            rest.append((glyphs.DOT, "rule"))
-        rest.extend([(f"{figure(key).label} ", "dim"), (_value(device, key), "text")])
-    rest.extend(_throttle(device))
+    for part in [*parts, *_words(device)]:
+        separator = [(glyphs.DOT, "rule")] if len(rest) > 1 else []
+        if row_width(rest) + row_width([*separator, *part]) > width:
+            break
+        rest = [*rest, *separator, *part]
     if len(rest) > 1:
         rows.append(rest)
     return rows
@@ -163,21 +173,24 @@ def _full(device: DeviceView, width: int) -> list[Row]:
         rows.append(_cores(device, width))
     if device.allocator:
         allocated, reserved, peak = device.allocator
-        words = (
-            f"{format_bytes(allocated)} allocated",
-            f"{format_bytes(reserved)} reserved",
-            f"peak {format_bytes(peak)}",
-        )
-        rows.append([(f"  {'allocator':<{_LABEL}}", "dim"), (glyphs.DOT.join(words), "text")])
-    skip = {*drawn, "mem_total_bytes", "energy_j"}
+        row: Row = [("  ", "text"), *_pair("allocator", format_bytes(allocated), "strong", _PAIR)]
+        for label, size in (("peak", peak), ("reserved", reserved)):
+            part: Row = [("   ", "text"), (f"{label} ", "dim"), (format_bytes(size), "text")]
+            if row_width(row) + row_width(part) <= width:
+                row.extend(part)
+        rows.append(row)
+    skip = {*drawn, "mem_total_bytes", "energy_j", "loaders_idle"}
     rest = [
         key
         for key in device.latest
         if key not in skip and not key.startswith(("core", "pid")) and not _silent(device, key)
     ]
-    rows.extend(_pairs(device, rest, width))
-    if words_row := _throttle(device):
-        rows.append([("  ", "text"), *words_row[1:]])
+    pairs = [(figure(key).label, _value(device, key), "text") for key in rest]
+    pairs.extend(
+        (WORDS.get(key, sanitize(key)), sanitize(word) or "none", "text" if _calm(key, word) else "warn")
+        for key, word in device.words.items()
+    )
+    rows.extend(_pairs(pairs, width))
     return rows
 
 
@@ -189,31 +202,30 @@ def _silent(device: DeviceView, key: str) -> bool:
         "swap_used_bytes",
         "io_wait",
         "errors",
-        "loaders_idle",
     }
 
 
-def _pairs(device: DeviceView, keys: list[str], width: int) -> list[Row]:
-    """Return figures without history in columns: label and right-aligned value."""
-    cell = _LABEL + _VALUE
-    columns = max(1, (width + 1) // (cell + 3))
+def _pairs(pairs: list[tuple[str, str, str]], width: int) -> list[Row]:
+    """Return label, right-aligned value and role of figures without history, in columns."""
+    columns = max(1, (width + 1) // (_PAIR + 3))
     rows: list[Row] = []
-    for start in range(0, len(keys), columns):
+    for start in range(0, len(pairs), columns):
         row: Row = [("  ", "text")]
-        for key in keys[start : start + columns]:
-            value = show(key, device.latest[key])
-            label = figure(key).label[: cell - len(value) - 1]
-            row.extend([(f"{label:<{cell - len(value)}}", "dim"), (value, "text"), ("   ", "text")])
+        for label, value, role in pairs[start : start + columns]:
+            row.extend([*_pair(label, value, role, _PAIR), ("   ", "text")])
         rows.append(row)
     return rows
 
 
-def _figure_line(device: DeviceView, key: str, width: int) -> Row:
+def _pair(label: str, value: str, role: str, width: int) -> Row:
+    """Return a label and its value, flush with both edges of ``width`` cells."""
+    room = max(1, width - len(value))
+    return [(f"{label[: room - 1]:<{room}}", "dim"), (value, role)]
+
+
+def _figure_line(device: DeviceView, key: str, width: int, pair: int = _PAIR) -> Row:
     """Return label, right-aligned value and history of one figure."""
-    row: Row = [
-        (f"{figure(key).label[: _LABEL - 1]:<{_LABEL}}", "dim"),
-        (f"{_value(device, key):>{_VALUE}}", "strong"),
-    ]
+    row = _pair(figure(key).label, _value(device, key), "strong", pair)
     room = width - row_width(row) - 3
     if room >= 6:
         row.extend([("  ", "text"), (_spark(device, key, room), "history")])
@@ -223,10 +235,8 @@ def _figure_line(device: DeviceView, key: str, width: int) -> Row:
 def _cores(device: DeviceView, width: int) -> Row:
     """Return every core as one bar, in order; where they do not fit, groups of neighbours by their mean."""
     shares = [device.latest[f"core{index}_util"] for index in range(device.cores)]
-    label: Row = [
-        (f"  {'cores':<{_LABEL}}", "dim"),
-        (f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy".rjust(_VALUE), "strong"),
-    ]
+    busy = f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy"
+    label: Row = [("  ", "text"), *_pair("cores", busy, "strong", _PAIR)]
     room = max(4, width - row_width(label) - 3)
     group = -(-len(shares) // room)
     means = [
@@ -236,8 +246,8 @@ def _cores(device: DeviceView, width: int) -> Row:
 
 
 def _headline(device: DeviceView) -> list[str]:
-    """Return the figures to show first."""
-    return headline(device.kind, device.latest)
+    """Return the figures to show first; idle loaders are told with the loaders."""
+    return [key for key in headline(device.kind, device.latest) if key != "loaders_idle"]
 
 
 def _main_key(device: DeviceView) -> str:
@@ -250,6 +260,8 @@ def _value(device: DeviceView, key: str) -> str:
     value = device.latest.get(key)
     if key == "mem_used_bytes" and device.memory_bytes:
         return f"{format_bytes(value)} of {format_bytes(device.memory_bytes)}"
+    if key == "loaders" and "loaders_idle" in device.latest:
+        return f"{show(key, value)}, {device.latest['loaders_idle']:.0f} idle"
     if key == "tree_cpu" and device.cores:
         return f"{format_share(value)} of {device.cores} cores"
     return show(key, value)
@@ -264,11 +276,16 @@ def _spark(device: DeviceView, key: str, width: int) -> str:
     )
 
 
-def _throttle(device: DeviceView) -> Row:
+def _calm(key: str, word: str) -> bool:
+    """Return whether a reading in words says that all is well."""
+    return key == "throttle" and word in ("", "none", "idle")
+
+
+def _words(device: DeviceView) -> list[Row]:
     """Return the readings that are words; that clocks are held back is a warning."""
-    row: Row = []
-    for key, word in device.words.items():
-        calm = key == "throttle" and word in ("", "none", "idle")
-        text = "no throttle" if calm else f"{WORDS.get(key, sanitize(key))}: {sanitize(word)}"
-        row.extend([(glyphs.DOT, "rule"), (text, "dim" if calm else "warn")])
-    return row
+    return [
+        [("no throttle", "dim")]
+        if _calm(key, word)
+        else [(f"{WORDS.get(key, sanitize(key))}: {sanitize(word)}", "warn")]
+        for key, word in device.words.items()
+    ]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from textual import events
 from textual.screen import Screen
 
 from tuiprof.tui.widgets.lines import Lines, Row
+
+#: Shown first where there is not room for all.
+_FIRST: Final = ("help", "leave", "quit")
 
 
 class KeyBar(Lines):
@@ -22,7 +27,7 @@ class KeyBar(Lines):
     def __init__(self, words: dict[str, str] | None = None) -> None:
         super().__init__()
         self._words = words or {}
-        self._keys: list[tuple[str, str, str, str]] = []
+        self._keys: list[tuple[str, str, str, str, int]] = []
         self._places: list[tuple[int, int, str, str]] = []
 
     def on_mount(self) -> None:
@@ -30,7 +35,7 @@ class KeyBar(Lines):
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
         self._bindings_changed(self.screen)
 
-    def _bindings_changed(self, _screen: Screen[object]) -> None:
+    def _bindings_changed(self, _screen: Screen[Any]) -> None:
         """Take up the keys that work now."""
         if self.is_attached and self.screen.is_active:
             self._keys = [
@@ -39,6 +44,7 @@ class KeyBar(Lines):
                     self._words.get(binding.id or "", binding.description),
                     key,
                     tooltip,
+                    _FIRST.index(binding.action) if binding.action in _FIRST else len(_FIRST),
                 )
                 for key, (_node, binding, enabled, tooltip) in self.screen.active_bindings.items()
                 if binding.show and enabled
@@ -51,8 +57,9 @@ class KeyBar(Lines):
         row: Row = [(" ", "text")]
         at = 1
         shown: set[str] = set()
-        keys = sorted(self._keys, key=lambda item: item[2] != "question_mark") if width < 60 else self._keys
-        for display, label, key, tooltip in keys:
+        # Help and the way out are never the ones that find no room.
+        keys = sorted(self._keys, key=lambda item: item[4]) if width < self._wanted() else self._keys
+        for display, label, key, tooltip, _rank in keys:
             size = len(display) + len(label) + 4
             if label in shown or at + size - 3 > width:
                 continue
@@ -61,6 +68,11 @@ class KeyBar(Lines):
             self._places.append((at, at + size - 3, key, tooltip))
             at += size
         return [row]
+
+    def _wanted(self) -> int:
+        """Return the width that all keys need."""
+        shown = {label: len(display) + len(label) + 4 for display, label, *_ in self._keys}
+        return sum(shown.values())
 
     def on_click(self, event: events.Click) -> None:
         """Do what the key under the pointer does."""

@@ -93,24 +93,31 @@ class PhaseBar(Lines):
         return rows
 
     def _draw_line(self, width: int) -> list[Row]:
-        """All in one line; bars take what the words leave, and words go before anything is cut."""
-        title: Row = [(f" {_TITLE}  ", "dim")] if width >= 72 else [(" ", "text")]
+        """All in one line: bars take what the words leave; the smallest phases go before anything is cut."""
         separator = (f" {glyphs.AXIS} ", "rule")
-
-        def words(phase: Phase) -> Row:
-            return [(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")]
-
-        parts = [words(phase) for phase in self._phases]
+        title: Row = [(f" {_TITLE}  ", "dim")]
+        parts: list[Row] = [
+            [(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in self._phases
+        ]
         room = width - row_width(title) - row_width(join(parts, separator)) - 1
-        largest = max(phase.dur_ns for phase in self._phases)
-        if room < len(parts) * 2:
+        if room < 0:
+            # One unit for all, said once, is shorter.
+            largest = max(phase.dur_ns for phase in self._phases)
+            unit_ns, unit = next(
+                ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
+            )
+            title = [(f" {unit} a step  ", "dim")]
+            parts = [
+                [(f"{phase.name} ", "dim"), (f"{phase.dur_ns / unit_ns:.1f}", "strong")]
+                for phase in self._phases
+            ]
             order = sorted(range(len(parts)), key=lambda index: -self._phases[index].dur_ns)
-            while parts and row_width(title) + row_width(join(parts, separator)) > width and len(order) > 1:
+            while len(order) > 1 and row_width(title) + row_width(join(parts, separator)) > width:
                 parts[order.pop()] = []
             return [fit([*title, *join(parts, separator)], width)]
-        total = sum(phase.dur_ns for phase in self._phases)
-        cells = [int((room - len(parts)) * phase.dur_ns / total) for phase in self._phases]
-        for part, phase, size in zip(parts, self._phases, cells, strict=True):
-            if size or phase.dur_ns == largest:
-                part.append((" " + glyphs.BAR * max(1, size), phase.role))
+        if room >= len(parts) * 2:
+            total = sum(phase.dur_ns for phase in self._phases)
+            for part, phase in zip(parts, self._phases, strict=True):
+                if size := int((room - len(parts)) * phase.dur_ns / total):
+                    part.append((" " + glyphs.BAR * size, phase.role))
         return [[*title, *join(parts, separator)]]

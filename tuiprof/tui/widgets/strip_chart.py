@@ -198,7 +198,8 @@ class StripChart(Lines):
         value = np.ceil(low / step) * step
         while value <= high + step * 1e-6:
             line = int((high - value) / (high - low) * height)
-            texts[min(line, height - 1)] = _milliseconds(float(value), step)
+            if line < height or not texts[height - 2]:  # the lowest one lies on the edge
+                texts[min(line, height - 1)] = _milliseconds(float(value), step)
             value += step
         return [
             [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts

@@ -1,0 +1,321 @@
+"""The words of the library: what each line of the list and each detail says."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from tuiprof.model.units import format_count, format_ns
+from tuiprof.report.sanitize import sanitize
+from tuiprof.session.glance import Summary
+from tuiprof.tui import glyphs
+from tuiprof.tui.library_data import LadderItem, Shelf, VariantItem
+from tuiprof.tui.widgets.choices import Choice
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+
+_STATES = {
+    "running": (glyphs.RUNNING, "good", "running"),
+    "finished": (glyphs.DONE, "good", ""),
+    "failed": (glyphs.FAILED, "bad", "failed"),
+    "stopped": (glyphs.STOPPED, "warn", "stopped"),
+    "interrupted": (glyphs.INTERRUPTED, "warn", "interrupted"),
+    "unreadable": (glyphs.FAILED, "warn", "unreadable"),
+}
+
+
+def head(shelf: Shelf, width: int) -> Row:
+    """Return the first line: the program, and what scenarios would run on.
+
+    Args:
+        shelf: What is listed.
+        width: Cells.
+    """
+    return spread([(" tuiprof", "accent")], [(sanitize(shelf.machine) + " ", "dim")], width)
+
+
+def items(shelf: Shelf, filter_: str) -> list[Choice]:
+    """Return the list on the left.
+
+    Args:
+        shelf: What is listed.
+        filter_: Only what contains this text; empty = everything.
+    """
+
+    def kept(*texts: str) -> bool:
+        return not filter_ or any(filter_.casefold() in text.casefold() for text in texts)
+
+    groups: list[tuple[str, list[Choice]]] = [
+        (
+            "Ladders",
+            [
+                Choice(f"ladder:{ladder.name}", partial(_ladder_line, ladder))
+                for ladder in shelf.ladders
+                if kept(ladder.name, ladder.title, *(variant.name for variant in ladder.variants))
+            ],
+        ),
+        (
+            "Sessions",
+            [
+                Choice(f"session:{session.path}", partial(_session_line, session))
+                for session in shelf.sessions
+                if kept(session.id, session.title, session.state)
+            ],
+        ),
+        (
+            "Traces",
+            [
+                Choice(f"trace:{path}", [(sanitize(path.name), "text")])
+                for path in shelf.traces
+                if kept(path.name)
+            ],
+        ),
+    ]
+    out: list[Choice] = []
+    for title, choices in groups:
+        if choices or (title == "Sessions" and not filter_):
+            if out:
+                out.append(Choice("", []))
+            out.append(Choice("", [(title, "title")], indent=1))
+            out.extend(choices or [Choice("", [("none yet: r runs a scenario", "dim")])])
+    return out
+
+
+def _ladder_line(ladder: LadderItem, width: int) -> Row:
+    """Return ``metrics   8 of 8 can run``."""
+    total, can = len(ladder.variants), ladder.runnable
+    count: Row = (
+        [(f"{total} variants ", "dim")]
+        if can is None
+        else [(f"{can} of {total}", "text" if can else "dim"), (" can run ", "dim")]
+    )
+    if row_width(count) + len(ladder.name) + 2 > width:
+        count = count[:1]
+    return spread([(sanitize(ladder.name), "text")], count, width)
+
+
+def _session_line(session: Summary, width: int) -> Row:
+    """Return ``● 05:30 metrics:naive  running``."""
+    glyph, role, word = _STATES.get(session.state, _STATES["unreadable"])
+    said = f"exit {session.code}" if session.state == "failed" and session.code is not None else word
+    if not said and session.median_ns is not None:
+        said, tone = format_ns(session.median_ns), "text"
+    else:
+        tone = role
+    left: Row = [
+        (f"{glyph} ", role),
+        (f"{when(session.unix_ns):<6} ", "dim"),
+        (sanitize(session.title), "text"),
+    ]
+    right: Row = [(f"{said} ", tone)]
+    room = width - row_width(right) - 1
+    return spread(fit(left, room), right, width) if room > 12 else fit(left, width)
+
+
+def when(unix_ns: int, now: datetime | None = None) -> str:
+    """Return a time as a person says it: today's clock, else the day.
+
+    Args:
+        unix_ns: The time.
+        now: The present, for tests.
+    """
+    if not unix_ns:
+        return glyphs.NONE
+    then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()
+    now = (now or datetime.now(UTC)).astimezone()
+    if then.date() == now.date():
+        return then.strftime("%H:%M")
+    if then.year == now.year:
+        return f"{then.day} {then.strftime('%b')}"
+    return then.strftime("%Y-%m")
+
+
+def session_name(session: Summary) -> str:
+    """Return what a session is called in a sentence.
+
+    Args:
+        session: It.
+    """
+    return f"{sanitize(session.title)} of {when(session.unix_ns)}"
+
+
+def _wrapped(text: str, width: int, role: str) -> list[Row]:
+    """Return a paragraph in lines."""
+    return [[(line, role)] for line in textwrap.wrap(sanitize(" ".join(text.split())), max(20, width))]
+
+
+def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
+    """Return what a ladder is about.
+
+    Args:
+        ladder: It.
+        width: Cells.
+    """
+    rows: list[Row] = [[(sanitize(ladder.name), "accent"), (" — ", "dim"), (sanitize(ladder.title), "title")]]
+    rows.extend(_wrapped(ladder.story, width, "text"))
+    if ladder.source:
+        rows.extend([[], [("published on ", "dim"), (sanitize(ladder.source), "dim")]])
+    return rows
+
+
+def variants(ladder: LadderItem) -> list[Choice]:
+    """Return the table of variants: one line each below a heading.
+
+    Args:
+        ladder: The ladder.
+    """
+    rows = [Choice("", partial(_variant_head, ladder))]
+    rows.extend(Choice(variant.name, partial(_variant_line, ladder, variant)) for variant in ladder.variants)
+    return rows
+
+
+def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int]:
+    """Return widths of variant, published, here and change; a column that has no room is 0."""
+    name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
+    here, change, can = 10, 16, 8
+    published = width - name - here - change - can - 6
+    if published < 12:
+        change = 0
+        published = width - name - here - can - 4
+    if published < 12:
+        published = 0
+    return name, min(published, 40), here, change
+
+
+def _variant_head(ladder: LadderItem, width: int) -> Row:
+    name, published, here, change = _columns(ladder, width)
+    row: Row = [("variant".ljust(name), "dim")]
+    if published:
+        row.append((f"  {'published':<{published}}", "dim"))
+    row.append((f"{'here':>{here}}", "dim"))
+    if change:
+        row.append((f"{'vs ' + sanitize(ladder.baseline):>{change}}"[:change], "dim"))
+    row.append(("  can run", "dim"))
+    return row
+
+
+def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
+    name, published, here, change = _columns(ladder, width)
+    row: Row = [
+        (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
+    ]
+    if published:
+        row.append(("  " + _cell(variant.published or glyphs.NONE, published), "dim"))
+    row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
+    if change:
+        row.append(_change(ladder, variant, change))
+    mark = {True: (glyphs.DONE, "good"), False: (f"{glyphs.FAILED} {variant.why}", "dim")}
+    text, role = mark.get(variant.runnable, ("…", "dim")) if variant.runnable is not None else ("…", "dim")
+    row.append((f"  {sanitize(text)}", role))
+    return row
+
+
+def _cell(text: str, width: int) -> str:
+    text = sanitize(text)
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
+
+
+def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, str]:
+    """Return how a variant compares with the baseline, in words and a sign."""
+    if variant.name == ladder.baseline or variant.change is None:
+        return glyphs.NONE.rjust(width), "dim"
+    if abs(variant.change) < 0.005:
+        return "same".rjust(width), "text"
+    word = "slower" if variant.change > 0 else "faster"
+    return f"{abs(variant.change) * 100:.1f} % {word}".rjust(width), "warn" if variant.change > 0 else "good"
+
+
+def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -> list[Row]:
+    """Return what the variant under the cursor changes, and what it lacks.
+
+    Args:
+        ladder: Its ladder.
+        variant: It; None = none.
+        width: Cells.
+    """
+    rows: list[Row] = []
+    if variant is not None:
+        rows.extend(_wrapped(variant.note, width, "text"))
+        if variant.published:
+            rows.extend(_wrapped(f"published: {variant.published}", width, "dim"))
+        if variant.runnable is False:
+            rows.extend(_wrapped(f"cannot run here: {variant.why}", width, "warn"))
+    if ladder.needs:
+        rows.extend(_wrapped(f"needs {', '.join(ladder.needs)}", width, "dim"))
+    return rows
+
+
+def about_session(session: Summary, width: int) -> list[Row]:
+    """Return what is known of a session without reading its logs.
+
+    Args:
+        session: It.
+        width: Cells.
+    """
+    glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
+    how = session.state if session.code in (None, 0) else f"{session.state}, exit {session.code}"
+    if session.detail:
+        how += f" ({session.detail})"
+    started = datetime.fromtimestamp(session.unix_ns / 1e9, UTC).astimezone() if session.unix_ns else None
+    facts = [
+        ("command", shlex.join(session.argv) if session.argv else glyphs.NONE),
+        ("started", started.strftime("%Y-%m-%d %H:%M:%S %Z") if started else glyphs.NONE),
+        ("lasted", format_ns(session.duration_ns)),
+        ("steps", format_count(session.steps) if session.steps else "none recorded"),
+        ("median of the last steps", format_ns(session.median_ns)),
+        ("host", session.host or glyphs.NONE),
+        ("folder", session.path),
+    ]
+    rows: list[Row] = [
+        [(f"{glyph} ", role), (sanitize(session.title), "title"), (f"  {sanitize(how)}", role)],
+        [],
+    ]
+    for label, text in facts:
+        lines = textwrap.wrap(sanitize(text), max(20, width - 26), break_on_hyphens=False) or [""]
+        rows.append([(f"{label:<25} ", "dim"), (lines[0], "text")])
+        rows.extend([(" " * 26, "text"), (line, "text")] for line in lines[1:3])
+    verb = "watch it" if session.state == "running" else "look at it"
+    rows.extend([[], [("enter ", "key"), (f"{verb}   ", "dim"), ("R ", "key"), ("replay it", "dim")]])
+    return rows
+
+
+def about_trace(path: Path, width: int) -> list[Row]:
+    """Return what is known of a trace without reading it.
+
+    Args:
+        path: The file.
+        width: Cells.
+    """
+    from tuiprof.model.units import format_bytes
+
+    try:
+        size = format_bytes(path.stat().st_size)
+    except OSError as error:
+        size = f"cannot be read: {error.strerror}"
+    return [
+        [(sanitize(path.name), "title")],
+        [],
+        [("size   ", "dim"), (size, "text")],
+        *_wrapped(str(path.parent), width, "dim"),
+        [],
+        [("enter ", "key"), ("read what it tells", "dim")],
+    ]
+
+
+def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
+    """Return why the list is empty, and what to do.
+
+    Args:
+        shelf: What is listed.
+        filter_: The filter.
+        width: Cells.
+    """
+    if shelf.problem:
+        return _wrapped(shelf.problem, width, "warn")
+    if filter_:
+        return _wrapped(f"nothing contains {filter_!r}: escape shows everything again", width, "dim")
+    return [
+        [("looking …", "dim")],
+    ]
