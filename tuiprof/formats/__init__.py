@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import TraceError
-from tuiprof.formats import binaries
-from tuiprof.formats.source import Damaged, Source, open_source
-from tuiprof.plugins import discover
 
+# Worker processes import this package at every start, so what they do not need is imported where it is used.
 if TYPE_CHECKING:
+    from tuiprof.formats.source import Source
     from tuiprof.model import Trace
 
 _HEAD = 1 << 16
@@ -68,6 +67,8 @@ class Format:
 @cache
 def available() -> dict[str, Format]:
     """Return every format by name, in the order they are asked."""
+    from tuiprof.plugins import discover
+
     found: dict[str, Format] = discover("formats", "FORMAT")
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
@@ -84,6 +85,8 @@ def sniff(path: str | os.PathLike[str]) -> str:
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
     """
+    from tuiprof.formats.source import open_source
+
     return _recognise(open_source(Path(path))).name
 
 
@@ -113,6 +116,8 @@ def open_trace(
         TraceError: The file is not a trace, or not one that is read here.
         Cancelled: ``cancelled`` answered True.
     """
+    from tuiprof.formats.source import open_source
+
     source = open_source(Path(path), limit)
     return _recognise(source).open(source, Options(progress, cancelled, partial, workers, limit))
 
@@ -122,6 +127,8 @@ def _recognise(source: Source) -> Format:
     for candidate in available().values():
         if candidate.sniff(head, source.path):
             return candidate
+    from tuiprof.formats import binaries
+
     raise TraceError(*binaries.explain(head, source))
 
 
@@ -134,6 +141,8 @@ def first_bytes(source: Source) -> bytes:
     Raises:
         TraceError: Its compression is broken from the start.
     """
+    from tuiprof.formats.source import Damaged
+
     with source.stream() as stream:
         parts: list[bytes] = []
         size = 0

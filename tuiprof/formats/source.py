@@ -6,10 +6,8 @@ fill the memory cannot.
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
-import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +53,8 @@ class Source:
         """Open the unwrapped bytes, from the beginning."""
         with self.path.open("rb", buffering=0) as file:
             if self.wrapping == "zip":
+                import zipfile
+
                 with zipfile.ZipFile(file) as archive, archive.open(self.member) as entry:
                     yield Stream(self, file, _unwrapped(entry))
             elif self.wrapping == "gzip":
@@ -92,6 +92,10 @@ class Stream:
         """How much of the file on disk was read, bytes; for progress."""
         return self._file.tell()
 
+    def fileno(self) -> int:
+        """Return the descriptor of the file on disk."""
+        return self._file.fileno()
+
     def read(self, size: int) -> bytes:
         """Return the next bytes: as many as asked for, fewer only at the end.
 
@@ -122,11 +126,13 @@ class Stream:
             Damaged: The compressed stream is broken here.
             TraceError: The file inflates to more than the limit, or it cannot be read.
         """
+        from zipfile import BadZipFile
+
         from isal import igzip, isal_zlib
 
         try:
             part: bytes = self._unwrapped.read(size)
-        except (EOFError, igzip.BadGzipFile, isal_zlib.error, zlib.error, zipfile.BadZipFile) as error:
+        except (EOFError, igzip.BadGzipFile, isal_zlib.error, zlib.error, BadZipFile) as error:
             raise Damaged(str(error)) from error
         except OSError as error:
             raise TraceError(f"{self._source.path}: {error.strerror or error}") from error
@@ -226,6 +232,8 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
 
 def _entry(path: Path) -> str:
     """Choose the trace in a zip."""
+    import zipfile
+
     try:
         with zipfile.ZipFile(path) as archive:
             files = [info for info in archive.infolist() if not info.is_dir()]
@@ -243,6 +251,8 @@ def _entry(path: Path) -> str:
 
 
 def _neighbour(path: Path) -> str:
+    import difflib
+
     try:
         names = [entry.name for entry in os.scandir(path.parent)]
     except OSError:

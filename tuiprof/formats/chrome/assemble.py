@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,9 @@ import polars as pl
 
 from tuiprof.formats.chrome import pairs, words
 from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
-from tuiprof.formats.chrome.decode import Chunk
 from tuiprof.formats.chrome.events import MISSING
 from tuiprof.formats.chrome.lanes import Labels, Lane, describe
-from tuiprof.formats.chrome.merge import Merged, time_order
+from tuiprof.formats.chrome.gather import Gathered, time_order
 from tuiprof.model import Trace, TraceInfo, Track
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trace import RawSource
@@ -26,7 +24,7 @@ _LARGEST_DEVICE = 1 << 10
 
 
 def assemble(
-    chunks: Sequence[Chunk],
+    gathered: Gathered,
     info: TraceInfo,
     stats: ReadStats,
     *,
@@ -37,52 +35,43 @@ def assemble(
     """Build a trace.
 
     Args:
-        chunks: The chunks in file order; they give their columns away.
+        gathered: The events.
         info: Where the trace comes from; the origin is filled in here.
-        stats: What was met while reading; counts of the chunks are added.
+        stats: What was met while reading; what is met here is added.
         base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
         sync_sites: Source lines of host waits, where the probe recorded them.
         raw: Source of raw event text.
     """
-    phases: Counter[str] = Counter()
-    for chunk in chunks:
-        phases.update(chunk.phases)
-        stats.events += chunk.events
-        stats.malformed += chunk.malformed
-        stats.repaired += chunk.repaired
-    stats.phases = dict(phases.most_common())
     labels = Labels()
-    for chunk in chunks:
-        labels.read(chunk.rare)
-    merged = Merged(chunks)
-    spans = merged.columns("spans", NUMBERS)
-    instants = merged.columns("instants", MEMORY_NUMBERS)
-    spans = _with_pairs(spans, merged.columns("pairs", NUMBERS), merged, stats)
+    labels.read(gathered.rare)
+    spans, instants = gathered.spans.columns(), gathered.instants.columns()
+    spans = _with_pairs(spans, gathered.pairs.columns(), gathered, stats)
     origin = _origin(spans, instants)
-    lanes = [describe(pid, tid, labels) for pid, tid in merged.lanes]
-    category, device, stream = _places(spans, merged, lanes)
-    events = _table(spans, category, device, stream, merged.names, origin)
-    tracks = _tracks(merged, lanes, spans, category, device)
+    lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
+    category, device, stream = _places(spans, gathered, lanes)
+    events = _table(spans, category, device, stream, gathered.names, origin)
+    tracks = _tracks(gathered, lanes, spans, category, device)
     return Trace(
         events,
         tracks,
         _with_origin(info, _unix_origin(origin, base_unix_ns)),
         stats,
-        instants=_instants(instants, merged, origin),
-        counters=_counters(chunks, merged, origin),
+        instants=_instants(instants, gathered, origin),
+        counters=_counters(gathered, origin),
         sync_sites=sync_sites,
         raw=raw,
     )
 
 
-def _with_pairs(spans: Columns, ends: Columns, merged: Merged, stats: ReadStats) -> Columns:
+def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadStats) -> Columns:
     """Add the spans that were written as begin and end."""
     if not len(ends):
         return spans
     assert ends.phase is not None
     last = max(int(ends.ts.max()), int((spans.ts + _durations(spans)).max()) if len(spans) else 0)
+    names = gathered.names
     found = pairs.match(
-        ends.ts, ends.phase, ends.lane.tolist(), [merged.names[code] for code in ends.name.tolist()], last
+        ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
     )
     stats.malformed += found.unbegun
     stats.repaired += found.unended
@@ -144,16 +133,16 @@ def _with_origin(info: TraceInfo, origin_unix_ns: int | None) -> TraceInfo:
 
 
 def _places(
-    spans: Columns, merged: Merged, lanes: Sequence[Lane]
+    spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
     """Tell category, device and stream of every span; -1 = none."""
     other = words.CODE["other"]
-    by_word = [words.category(word) for word in merged.cats]
+    by_word = [words.category(word) for word in gathered.cats]
     lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)
     category = lookup[spans.cat] if len(lookup) else np.zeros(0, dtype=np.uint8)
     unsaid = np.array([word is None for word in by_word], dtype=bool)
     if unsaid.any():
-        _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, merged, lanes)
+        _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, gathered, lanes)
     on_device = np.isin(category, list(words.ON_DEVICE))
     device = np.full(len(spans), -1, dtype=np.int64)
     stream = np.full(len(spans), -1, dtype=np.int64)
@@ -161,11 +150,11 @@ def _places(
     if len(rows):
         lane = spans.lane[rows]
         lane_device = np.array(
-            [_lane_device(pid, about) for (pid, _), about in zip(merged.lanes, lanes, strict=True)],
+            [_lane_device(pid, about) for (pid, _), about in zip(gathered.lanes, lanes, strict=True)],
             dtype=np.int64,
         )[lane]
         lane_stream = np.array(
-            [tid if isinstance(tid, int) and 0 <= tid < 1 << 62 else -1 for _, tid in merged.lanes],
+            [tid if isinstance(tid, int) and 0 <= tid < 1 << 62 else -1 for _, tid in gathered.lanes],
             dtype=np.int64,
         )[lane]
         device[rows] = _said(spans.numbers.get("device"), rows, lane_device, _LARGEST_DEVICE)
@@ -187,7 +176,7 @@ def _said(column: Ints | None, rows: Ints, otherwise: Ints, limit: int) -> Ints:
 
 
 def _by_name_and_lane(
-    category: npt.NDArray[np.uint8], rows: Ints, spans: Columns, merged: Merged, lanes: Sequence[Lane]
+    category: npt.NDArray[np.uint8], rows: Ints, spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
 ) -> None:
     """Fill in the category of events whose word does not tell it."""
     keys = np.stack(
@@ -199,10 +188,11 @@ def _by_name_and_lane(
         1,
     )
     distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    names, cats = gathered.names, gathered.cats
     codes = []
     for cat, lane, name in distinct.tolist():
-        about, text = lanes[lane], merged.names[name]
-        if merged.cats[cat].lower() in words.BY_NAME:
+        about, text = lanes[lane], names[name]
+        if cats[cat].lower() in words.BY_NAME:
             word = words.of_device_work(text)
         elif about.kind == "stream":
             word = "device_annotation" if about.shadow else words.of_device_work(text)
@@ -255,14 +245,14 @@ def _nullable(name: str, values: Ints, missing: int) -> pl.Series:
 
 
 def _tracks(
-    merged: Merged, lanes: Sequence[Lane], spans: Columns, category: npt.NDArray[np.uint8], device: Ints
+    gathered: Gathered, lanes: Sequence[Lane], spans: Columns, category: npt.NDArray[np.uint8], device: Ints
 ) -> tuple[Track, ...]:
     """Describe every lane; one with device work is a stream, whatever the metadata say."""
     device_of = np.full(len(lanes), -1, dtype=np.int64)
     rows = np.flatnonzero(device >= 0)
     device_of[spans.lane[rows]] = device[rows]
     tracks = []
-    for index, ((pid, tid), lane) in enumerate(zip(merged.lanes, lanes, strict=True)):
+    for index, ((pid, tid), lane) in enumerate(zip(gathered.lanes, lanes, strict=True)):
         works = device_of[index] >= 0
         kind = "stream" if works and lane.kind != "other" else lane.kind
         name = lane.name
@@ -281,17 +271,17 @@ def _tracks(
     return tuple(tracks)
 
 
-def _instants(instants: Columns, merged: Merged, origin: int) -> pl.DataFrame | None:
+def _instants(instants: Columns, gathered: Gathered, origin: int) -> pl.DataFrame | None:
     if not len(instants):
         return None
     order = np.argsort(instants.ts, kind="stable")
     columns = {
         "ts": pl.Series((instants.ts - origin)[order]),
         "name": pl.Series(
-            np.array(merged.names, dtype=object)[instants.name[order]].tolist(), dtype=pl.String
+            np.array(gathered.names, dtype=object)[instants.name[order]].tolist(), dtype=pl.String
         ),
         "category_text": pl.Series(
-            np.array(merged.cats, dtype=object)[instants.cat[order]].tolist(), dtype=pl.String
+            np.array(gathered.cats, dtype=object)[instants.cat[order]].tolist(), dtype=pl.String
         ),
         "track": pl.Series(instants.lane[order]),
         "ordinal": pl.Series(instants.ordinal[order]),
@@ -301,18 +291,17 @@ def _instants(instants: Columns, merged: Merged, origin: int) -> pl.DataFrame | 
     return pl.DataFrame(columns)
 
 
-def _counters(chunks: Sequence[Chunk], merged: Merged, origin: int) -> pl.DataFrame | None:
+def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:
     """Make one row a series of each counter event; values that are no numbers are left out."""
-    lane_of = {lane: code for code, lane in enumerate(merged.lanes)}
+    lane_of = {lane: code for code, lane in enumerate(gathered.lanes)}
     rows: list[tuple[int, str, str, float, int | None]] = []
-    for chunk in chunks:
-        for event in chunk.rare:
-            if event.phase != "C" or event.ts is None or not isinstance(event.args, Mapping):
-                continue
-            for series, value in event.args.items():
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    lane = lane_of.get((event.pid, event.tid))
-                    rows.append((event.ts - origin, event.name, str(series), float(value), lane))
+    for event in gathered.rare:
+        if event.phase != "C" or event.ts is None or not isinstance(event.args, Mapping):
+            continue
+        for series, value in event.args.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                lane = lane_of.get((event.pid, event.tid))
+                rows.append((event.ts - origin, event.name, str(series), float(value), lane))
     if not rows:
         return None
     schema: dict[str, Any] = {

@@ -99,20 +99,26 @@ class Books:
         self.lanes: dict[tuple[object, object], int] = {}
 
     def lane_codes(self, pids: Sequence[object], tids: Sequence[object]) -> Codes:
-        """Number the (process, thread) pairs; neighbours mostly share theirs.
+        """Number the (process, thread) pairs; neighbours mostly share theirs, so runs of them are numbered.
 
         Args:
             pids: Process of each event.
             tids: Thread of each event.
         """
-        book, last, code = self.lanes, None, 0
-        codes = array("I")
-        for lane in zip(pids, tids, strict=True):
-            if lane != last:
-                code = book.setdefault(lane, len(book))
-                last = lane
-            codes.append(code)
-        return np.frombuffer(codes, dtype=np.uint32)
+        book = self.lanes
+        try:
+            pid = np.frombuffer(array("q", pids), dtype=np.int64)  # type: ignore[arg-type]
+            tid = np.frombuffer(array("q", tids), dtype=np.int64)  # type: ignore[arg-type]
+        except (TypeError, OverflowError):  # text, or wider than 64 bits
+            codes = [book.setdefault(lane, len(book)) for lane in zip(pids, tids, strict=True)]
+            return np.array(codes, dtype=np.uint32)
+        if not len(pid):
+            return np.empty(0, dtype=np.uint32)
+        changes = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
+        starts = np.concatenate(([0], changes))
+        runs = zip(pid[starts].tolist(), tid[starts].tolist(), strict=True)
+        codes = [book.setdefault(lane, len(book)) for lane in runs]
+        return np.repeat(np.array(codes, dtype=np.uint32), np.diff(starts, append=len(pid)))
 
     def lane_list(self) -> list[tuple[int | str | None, int | str | None]]:
         """Return the lanes in order of their codes; numbers written as text are numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.chrome import clock, tolerant
+from tuiprof.formats.chrome import clock, layout, tolerant
 from tuiprof.formats.chrome.columns import Books, Codes, Columns, Untimely, build, identity, memory_numbers
 from tuiprof.formats.chrome.events import (
     MISSING,
@@ -22,6 +23,9 @@ from tuiprof.formats.chrome.events import (
     decode_pieces,
 )
 
+_LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
+#: Where the end of the list is looked for first, bytes from the end of the last chunk.
+_LONG_TAIL = 1 << 16
 _X = ord("X")
 _INSTANTS = np.frombuffer(b"iIRnP", dtype=np.uint8)
 _PAIRS = np.frombuffer(b"BE", dtype=np.uint8)
@@ -120,11 +124,26 @@ class ChunkDecoder:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
 
+    def _before_the_properties(self, data: bytes) -> Chunk | None:
+        """Decode the last chunk of a sound file: events, the end of the list, properties."""
+        for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
+            bracket = match.end() - 1
+            if layout.tail_properties(data[bracket:], strict=True) is None:
+                continue
+            chunk = self._strictly(data[: match.start() + 1])
+            if chunk is not None:
+                chunk.closed_at = chunk.rest = bracket
+                return chunk
+        return None
+
     def _patiently(self, data: bytes) -> Chunk:
         """Decode what is not, or not only, a sound stretch of events."""
+        at_the_end = self._before_the_properties(data)
+        if at_the_end is not None:
+            return at_the_end
         pieces = tolerant.split(data)
         if pieces.slices and not pieces.damaged:
-            # The common case: sound events, and behind them the end of the list or one that is cut off.
+            # Sound events, and behind them the end of the list or one that is cut off.
             sound = self._strictly(data[: pieces.slices[-1][1]])
             if sound is not None:
                 sound.closed_at, sound.rest = pieces.closed_at, pieces.rest
@@ -198,10 +217,11 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
 
 def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
     """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
-    joined = "".join([event.ph for event in events])
-    if len(joined) == len(events) and joined.isascii() and all(event.ph for event in events):
+    phases = [event.ph for event in events]
+    joined = "".join(phases)
+    if len(joined) == len(phases) and joined.isascii() and "" not in phases:
         return np.frombuffer(joined.encode(), dtype=np.uint8)
-    return np.array([ord(e.ph) if len(e.ph) == 1 and e.ph.isascii() else 0 for e in events], dtype=np.uint8)
+    return np.array([ord(p) if len(p) == 1 and p.isascii() else 0 for p in phases], dtype=np.uint8)
 
 
 def _sound(columns: Columns) -> tuple[Columns, int, int]:

@@ -101,11 +101,12 @@ def _without_events(properties: dict[str, Any]) -> str:
     return f"is JSON without traceEvents{f' (it holds {keys})' if keys else ''}"
 
 
-def tail_properties(data: bytes) -> dict[str, Any] | None:
+def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:
     """Read the properties behind the list of events.
 
     Args:
         data: The rest of the file, from the ``]`` of the list on.
+        strict: Accept nothing but plain JSON.
 
     Returns:
         The properties; None when the file does not end as it should.
@@ -116,7 +117,8 @@ def tail_properties(data: bytes) -> dict[str, Any] | None:
     try:
         value = msgspec.json.decode(b'{"traceEvents":null' + rest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        pass  # perhaps not quite JSON
+        if strict:
+            return None
     else:
         return {key: item for key, item in value.items() if key != "traceEvents"}
     try:

@@ -1,9 +1,11 @@
-"""Cuts a stream of bytes into stretches of whole events."""
+"""Cuts the list of events into stretches of whole events, without decoding them."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tuiprof.formats.chrome.layout import Head, MoreNeeded, find_events
 from tuiprof.formats.source import Damaged, Stream
@@ -11,37 +13,81 @@ from tuiprof.formats.source import Damaged, Stream
 #: Size of a stretch, bytes: the objects of one fit the cache of a core.
 SIZE = 1 << 20
 #: Where in a stretch the last boundary is looked for first.
-_WINDOW = 1 << 14
-#: Between two events; ``{`` and a quote make it unlikely to be met inside a string or a nested list.
+_WINDOW = 1 << 13
 _BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 
 
-def last_boundary(data: bytes) -> int | None:
-    """Return where the last event that is surely whole ends, if the text begins at an event.
+class Stretch(NamedTuple):
+    """A stretch of the list of events.
 
-    The boundary is a guess (it may lie in a string); that the text up to it can be decoded proves it.
+    Attributes:
+        offset: Its first byte in the unwrapped file.
+        length: Its length, bytes.
+        data: Its text; None where whoever decodes it reads it himself.
+    """
+
+    offset: int
+    length: int
+    data: bytes | None
+
+
+def last_boundary(data: bytes, low: int = 0) -> int | None:
+    """Return where the last event that seems whole ends, if the text begins at an event.
+
+    The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be
+    decoded proves it.
 
     Args:
         data: Text of a list of events.
+        low: Look no further than this.
 
     Returns:
         The offset behind its ``}``; None when there is no boundary.
     """
     window = _WINDOW
     while True:
-        start = max(0, len(data) - window)
+        start = max(low, len(data) - window)
         found = None
         for found in _BOUNDARY.finditer(data, start):  # noqa: B007 - the last one is wanted
             pass
         if found is not None:
             return found.start() + 1
-        if not start:
+        if start == low:
             return None
         window *= 16
 
 
-class Stretches:
-    """The list of events of one stream, in stretches.
+def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
+    """Cut the list of a plain file, reading only near the cuts.
+
+    Args:
+        fd: The file.
+        first: Offset of the first byte inside the list.
+        end: Size of the file.
+        size: Length of a stretch.
+    """
+    at, reach = first, size
+    while at < end:
+        stop = at + reach
+        if stop >= end:
+            yield Stretch(at, end - at, None)
+            return
+        window = _WINDOW
+        while True:
+            start = max(at, stop - window)
+            cut = last_boundary(os.pread(fd, stop - start, start))
+            if cut is not None or start == at:
+                break
+            window *= 16
+        if cut is None:  # one event longer than this
+            reach *= 2
+            continue
+        yield Stretch(at, start + cut - at, None)
+        at, reach = start + cut, size
+
+
+class Inflow:
+    """The list of events of one stream, in stretches with their text.
 
     Args:
         stream: The unwrapped bytes.
@@ -56,11 +102,6 @@ class Stretches:
         self._offset = 0  # of what is held
         self._ended = False
         self.damage: str | None = None
-
-    @property
-    def consumed(self) -> int:
-        """How much of the file on disk was read, bytes."""
-        return self._stream.consumed
 
     def open(self) -> Head:
         """Find the list of events.
@@ -80,44 +121,25 @@ class Stretches:
             self._offset = head.first
             return head
 
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset in the unwrapped file, text) of stretches that follow each other without a gap."""
-        size = SIZE
+    def __iter__(self) -> Iterator[Stretch]:
+        """Yield stretches that follow each other without a gap."""
+        size, searched = SIZE, 0
         while True:
             self._fill(size)
             if not self._held:
                 return
-            end = len(self._held) if self._ended else last_boundary(self._held)
+            end = len(self._held) if self._ended else last_boundary(self._held, max(0, searched - 64))
             if end is None:  # one event longer than this
+                searched = len(self._held)
                 size *= 2
                 continue
-            offset, data = self._offset, self._held[:end] if end < len(self._held) else self._held
+            stretch = Stretch(self._offset, end, self._held[:end])
             self._held = self._held[end:]
             self._offset += end
-            size = SIZE
-            yield offset, data
+            size, searched = SIZE, 0
+            yield stretch
             if self._ended and not self._held:
                 return
-
-    def give_back(self, data: bytes) -> None:
-        """Put text back that turned out to be the beginning of an event.
-
-        Args:
-            data: The end of the stretch handed out last.
-        """
-        if data and not self._ended:
-            self._held = data + self._held
-            self._offset -= len(data)
-
-    def remainder(self) -> bytes:
-        """Return all that follows the stretch handed out last."""
-        parts = [self._held]
-        self._held = b""
-        while not self._ended:
-            self._fill(SIZE)
-            parts.append(self._held)
-            self._held = b""
-        return b"".join(parts)
 
     def _fill(self, size: int) -> None:
         """Hold this many bytes, or all there are."""

@@ -29,6 +29,7 @@ def _int(text: str) -> int | str:
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_int=_int, parse_constant=str)
+_SCANNER = json.JSONDecoder(strict=False)  # only to find where a value ends
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
@@ -96,7 +97,7 @@ def end_of_value(text: str, at: int) -> int | None:
         at: Where its opening bracket stands.
     """
     try:
-        stop: int = _DECODER.raw_decode(text, at)[1]
+        stop: int = _SCANNER.raw_decode(text, at)[1]
     except (ValueError, RecursionError):
         pass  # not strict JSON, or deeper than the decoder goes: count brackets
     else:

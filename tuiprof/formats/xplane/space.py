@@ -134,7 +134,7 @@ class Space:
         starts: First byte of each event's message, shape ``(n,)``.
         ends: First byte after it, shape ``(n,)``.
         stats: Stats of all events.
-        malformed: Events whose bytes make no sense; they are not in the columns.
+        bad: Events whose bytes make no sense, shape ``(n,)``; their columns are not to be used.
         errors: What the profiler itself reports as errors.
         warnings: What it reports as warnings.
         hostnames: Hosts recorded.
@@ -151,7 +151,7 @@ class Space:
     starts: Ints
     ends: Ints
     stats: Stats
-    malformed: int = 0
+    bad: npt.NDArray[np.bool_]
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     hostnames: list[str] = field(default_factory=list)
@@ -296,7 +296,7 @@ class _Decoder:
 
 def _read_events(
     buffer: Buffer, starts: Ints, ends: Ints
-) -> tuple[Ints, Ints, Ints, dict[int, int], Ints, Ints, Stats, int]:
+) -> tuple[Ints, Ints, Ints, dict[int, int], Ints, Ints, Stats, npt.NDArray[np.bool_]]:
     """Read all events and their stats, some hundred thousand at a time so that the intermediate columns stay small."""
     n = len(starts)
     metadata, offset, duration = (np.zeros(n, dtype=np.int64) for _ in range(3))
@@ -323,7 +323,7 @@ def _read_events(
         first = np.concatenate(at) if at else owner
         last = first + (np.concatenate(size) if size else owner)
         stats.append(_read_stats(buffer, owner + low, first, last, bad))
-    return metadata, offset, duration, occurrences, starts, ends, _join(stats), int(bad.sum())
+    return metadata, offset, duration, occurrences, starts, ends, _join(stats), bad
 
 
 def _read_stats(buffer: Buffer, event: Ints, starts: Ints, ends: Ints, bad: npt.NDArray[np.bool_]) -> Stats:

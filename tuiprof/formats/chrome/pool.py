@@ -1,0 +1,191 @@
+"""Decodes stretches in worker processes beside the reader."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import tuiprof
+from tuiprof.formats.chrome.decode import Chunk
+from tuiprof.formats.chrome.stretches import Stretch
+from tuiprof.formats.chrome.worker import ANSWER, REQUEST
+
+#: Stretches a worker holds at once: one it decodes, one that waits.
+_DEPTH = 3
+#: Bytes that a worker's answers may take in the pipe while the reader is busy.
+_PIPE = 1 << 20
+#: Below this many bytes a worker does not earn its start (about 0.1 s).
+WORTH_A_WORKER = 24 << 20
+_MOST_WORKERS = 8
+
+
+def workers_for(size: int, asked: int | None) -> int:
+    """Return how many worker processes pay.
+
+    Args:
+        size: Bytes of JSON to decode, at least.
+        asked: What the caller asked for; None = decide.
+    """
+    if asked is not None:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(0, min(cores - 1, _MOST_WORKERS, size // WORTH_A_WORKER))
+
+
+class WorkerLost(Exception):
+    """A worker process ended before its work was done."""
+
+
+class _Worker:
+    def __init__(self, file: int) -> None:
+        home = str(Path(tuiprof.__file__).parents[1])  # an editable install may not be on the path
+        code = (
+            f"import sys; sys.path[:] = {[*sys.path, home]!r}\n"
+            "from tuiprof.formats.chrome import worker\n"
+            f"worker.serve(0, 1, {file})"
+        )
+        # -S -E: nothing of the environment is needed, and reading it costs as much as numpy.
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(file,),
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is the reader's affair
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests, self.answers = self.process.stdin, self.process.stdout
+        self.held: deque[int] = deque()
+        self.received = bytearray()
+        os.set_blocking(self.answers.fileno(), False)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            try:
+                fcntl.fcntl(self.answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
+            except OSError:
+                pass  # the user's share of pipe memory is spent: a smaller pipe only waits more
+
+
+class Pool:
+    """Worker processes that decode stretches.
+
+    Args:
+        count: How many.
+        file: Descriptor of the plain file; None = stretches come with their text, which is handed over in
+            memory.
+    """
+
+    def __init__(self, count: int, file: int | None) -> None:
+        self._arena = None if file is not None else _anonymous_file()
+        self._slots: deque[int] = deque(range(count * _DEPTH))
+        self._slot_of: dict[int, int] = {}
+        shared = file if self._arena is None else self._arena.fileno()
+        assert shared is not None
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(count):
+                worker = _Worker(shared)
+                self._workers.append(worker)
+                self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are still to come."""
+        return any(worker.held for worker in self._workers)
+
+    def offer(self, number: int, stretch: Stretch) -> bool:
+        """Give a stretch to a worker.
+
+        Args:
+            number: Its number, which comes back with the answer.
+            stretch: The stretch.
+
+        Returns:
+            False when all workers have enough to do.
+
+        Raises:
+            WorkerLost: The worker is gone.
+        """
+        worker = min(self._workers, key=lambda w: len(w.held))
+        if len(worker.held) >= _DEPTH:
+            return False
+        offset = stretch.offset
+        if self._arena is not None:
+            assert stretch.data is not None
+            # Slots lie far apart in a sparse file, so a stretch of any length fits its own.
+            slot = self._slots.popleft()
+            self._slot_of[number] = slot
+            offset = slot << 33
+            _write_at(self._arena.fileno(), stretch.data, offset)
+        try:
+            worker.requests.write(REQUEST.pack(number, offset, stretch.length))
+        except BrokenPipeError as error:
+            raise WorkerLost from error
+        worker.held.append(number)
+        return True
+
+    def answers(self, timeout: float | None) -> Iterator[tuple[int, Chunk]]:
+        """Yield the answers that have come.
+
+        Args:
+            timeout: How long to wait for the first, s; None = as long as it takes.
+
+        Raises:
+            WorkerLost: A worker ended early.
+        """
+        for key, _ in self._selector.select(timeout):
+            worker: _Worker = key.data
+            while part := worker.answers.read(_PIPE):
+                worker.received += part
+            if part == b"" and worker.held:
+                raise WorkerLost
+            while len(worker.received) >= ANSWER.size:
+                number, length = ANSWER.unpack_from(worker.received)
+                if len(worker.received) < ANSWER.size + length:
+                    break
+                with memoryview(worker.received) as view:
+                    chunk: Chunk = pickle.loads(view[ANSWER.size : ANSWER.size + length])
+                del worker.received[: ANSWER.size + length]
+                worker.held.remove(number)
+                if number in self._slot_of:
+                    self._slots.append(self._slot_of.pop(number))
+                yield number, chunk
+
+    def close(self) -> None:
+        """End the workers."""
+        self._selector.close()
+        for worker in self._workers:
+            worker.requests.close()
+            worker.answers.close()
+            worker.process.kill()
+            worker.process.wait()
+        if self._arena is not None:
+            self._arena.close()
+
+
+def _anonymous_file() -> BinaryIO:
+    """Return a file in memory where the system has such, else one that is deleted already."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("tuiprof"), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)  # type: ignore[return-value]
+
+
+def _write_at(file: int, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written

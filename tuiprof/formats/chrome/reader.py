@@ -1,0 +1,178 @@
+"""Reads the events of one file: cuts, decodes on as many cores as pay, and gathers in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tuiprof.formats import Cancelled, Options
+from tuiprof.formats.chrome import layout
+from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
+from tuiprof.formats.chrome.gather import Gathered
+from tuiprof.formats.chrome.pool import Pool, WorkerLost, workers_for
+from tuiprof.formats.chrome.raw import ChunkPlace
+from tuiprof.formats.chrome.stretches import Inflow, Stretch, plan
+from tuiprof.formats.chrome.worker import read_at
+from tuiprof.formats.source import Source, Stream
+
+#: How much compressed JSON shrinks at the least; to guess whether workers pay.
+_SHRINKS = 8
+
+
+class EventReader:
+    """Reads the events of one file.
+
+    Args:
+        source: The file.
+        options: How to read.
+
+    Attributes:
+        gathered: The events, in file order.
+        places: Where each chunk lies.
+        properties: Top-level properties around the events.
+        is_list: Whether the file is a bare list.
+        truncated: Whether the list does not end.
+        damage: Why the compressed stream ended early; None = it did not.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self.source, self.options = source, options
+        self.gathered = Gathered()
+        self.places: list[ChunkPlace] = []
+        self.properties: dict[str, Any] = {}
+        self.is_list = self.truncated = False
+        self.damage: str | None = None
+        self._decoder = ChunkDecoder()
+        self._stretches: list[Stretch] = []
+        self._waiting: dict[int, Chunk] = {}
+        self._next = 0  # the first stretch that is not gathered
+        self._carry = b""  # the beginning of an event whose end lies in the next stretch
+        self._closed = False
+
+    def read(self, partial: Callable[[], None] | None = None) -> int:
+        """Read to the end.
+
+        Args:
+            partial: Called now and then while reading.
+
+        Returns:
+            Size of the unwrapped file, bytes.
+
+        Raises:
+            NotATrace: There is no list of events in it.
+            TraceError: It inflates to more than the limit, or cannot be read.
+        """
+        plain = self.source.wrapping == "plain"
+        with self.source.stream() as stream:
+            inflow = Inflow(stream)
+            head = inflow.open()
+            self.is_list = head.is_list
+            self.properties.update(head.properties)
+            again = self._reread(stream)
+            cut = plan(stream.fileno(), head.first, self.source.size) if plain else iter(inflow)
+            workers = workers_for(self.source.size * (1 if plain else _SHRINKS), self.options.workers)
+            decoded = self._decoded(cut, stream, workers)
+            for number, chunk in decoded:
+                self._waiting[number] = chunk
+                self._gather(again)
+                self._report(stream)
+                if partial is not None:
+                    partial()
+            self._finish(again)
+            self.damage = inflow.damage
+            return self.source.size if plain else stream.at
+
+    def _decoded(self, cut: Iterator[Stretch], stream: Stream, workers: int) -> Iterator[tuple[int, Chunk]]:
+        """Yield decoded stretches, in the order in which they get ready."""
+        plain = self.source.wrapping == "plain"
+        pool: Pool | None = None
+        if workers:
+            try:
+                pool = Pool(workers, stream.fileno() if plain else None)
+            except OSError:
+                pool = None  # no more processes allowed here: decode alone
+        try:
+            for number, stretch in enumerate(cut):
+                self._stretches.append(stretch._replace(data=None))
+                if pool is not None and pool.offer(number, stretch):
+                    yield from pool.answers(0)
+                    continue
+                yield number, self._decoder.decode(self._text(stretch, stream))
+                if pool is not None:
+                    yield from pool.answers(0)
+            while pool is not None and pool.busy:
+                yield from pool.answers(None)
+        except WorkerLost:
+            # A worker was killed: what it held is decoded here once the rest is through.
+            for number, stretch in enumerate(cut, len(self._stretches)):
+                self._stretches.append(stretch._replace(data=None))
+                yield number, self._decoder.decode(self._text(stretch, stream))
+        finally:
+            if pool is not None:
+                pool.close()
+
+    @staticmethod
+    def _text(stretch: Stretch, stream: Stream) -> bytes:
+        if stretch.data is not None:
+            return stretch.data
+        return read_at(stream.fileno(), stretch.offset, stretch.length)
+
+    def _reread(self, stream: Stream) -> Callable[[Stretch], bytes]:
+        """Return how to get at the text of a stretch once more."""
+        if self.source.wrapping == "plain":
+            return lambda stretch: read_at(stream.fileno(), stretch.offset, stretch.length)
+        return lambda stretch: self.source.extract(stretch.offset, stretch.length)
+
+    def _gather(self, again: Callable[[Stretch], bytes]) -> None:
+        """Gather what is ready and next in order."""
+        while not self._closed and self._next in self._waiting:
+            chunk = self._waiting.pop(self._next)
+            self._take(chunk, self._stretches[self._next], again)
+            self._next += 1
+
+    def _take(self, chunk: Chunk, stretch: Stretch, again: Callable[[Stretch], bytes]) -> None:
+        """Gather one chunk, if its stretch began where an event begins; else decode it once more."""
+        if self._carry:
+            data = self._carry + again(stretch)
+            stretch = Stretch(stretch.offset - len(self._carry), len(data), None)
+            chunk = self._decoder.decode(data)
+        self._carry = b""
+        if chunk.closed_at is not None:
+            self._close(stretch, chunk.closed_at, again)
+        elif chunk.rest < stretch.length:
+            self._carry = again(stretch)[chunk.rest :]
+        self.gathered.add(chunk)
+        self.places.append(ChunkPlace(chunk.events, stretch.offset, chunk.rest, chunk.strict))
+
+    def _close(self, stretch: Stretch, closed_at: int, again: Callable[[Stretch], bytes]) -> None:
+        """Read the properties behind the list."""
+        self._closed = True
+        self._tail_at = stretch.offset + closed_at
+
+    def _finish(self, again: Callable[[Stretch], bytes]) -> None:
+        """Gather what a lost worker left behind, and read the properties behind the list."""
+        while not self._closed and self._next < len(self._stretches):
+            stretch = self._stretches[self._next]
+            chunk = self._waiting.pop(self._next, None) or self._decoder.decode(again(stretch))
+            self._take(chunk, stretch, again)
+            self._next += 1
+        if not self._closed:
+            self.truncated = True
+            return
+        end = self._stretches[-1].offset + self._stretches[-1].length
+        tail = layout.tail_properties(again(Stretch(self._tail_at, end - self._tail_at, None)))
+        if tail is None:
+            self.truncated = True
+        else:
+            self.properties.update(tail)
+
+    def _report(self, stream: Stream) -> None:
+        if self.options.cancelled is not None and self.options.cancelled():
+            raise Cancelled(f"stopped reading {self.source.path}")
+        if self.options.progress is None:
+            return
+        if self.source.wrapping == "plain":
+            done = self._stretches[-1].offset + self._stretches[-1].length
+        else:
+            done = stream.consumed
+        self.options.progress(min(done, self.source.size), self.source.size)

@@ -1,0 +1,355 @@
+"""From the columns of an XSpace to the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tuiprof.formats.xplane import words
+from tuiprof.formats.xplane.columns import Lookup, Named, distinct, order_of, times
+from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
+from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
+from tuiprof.formats.xplane.space import Space
+from tuiprof.formats.xplane.words import Row
+from tuiprof.model import Trace
+from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
+from tuiprof.model.trust import ReadStats
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_CODE = {name: code for code, name in enumerate(CATEGORIES)}
+_MEMORY = ("MemoryAllocation", "MemoryDeallocation")
+
+
+class Builder:
+    """Works out the model's columns of one file.
+
+    Times become nanoseconds by rounding both edges of an event down. So an event that encloses another, or
+    touches it, still does; a length can be 1 ns off the rounded picoseconds, which :class:`Space` keeps exact.
+
+    Args:
+        space: The file.
+        path: Where it lies; None = it does not.
+    """
+
+    def __init__(self, space: Space, path: Path | None) -> None:
+        self.space, self.path = space, path
+        self.plane_of_line = np.array([line.plane for line in space.lines], dtype=np.int64)
+        self.plane = self.plane_of_line[space.line] if len(space) else np.zeros(0, dtype=np.int64)
+        self.stats = Named(space, self.plane)
+        self.start, self.end, self.origin = times(space)
+        rows = [words.row_of(space.planes[line.plane].name, line.name) for line in space.lines]
+        self.row = np.array(rows, dtype=np.int64)[space.line] if rows else np.zeros(0, dtype=np.int64)
+        devices = [words.device_of(plane.name) for plane in space.planes]
+        index = np.array([-1 if found is None else found[1] for found in devices], dtype=np.int64)
+        self.device = index[self.plane] if len(space) else index[:0]
+        self.host = self.row == Row.HOST
+        self.names: list[str] = []
+        self.name = np.zeros(len(space), dtype=np.int64)
+        self.category = np.zeros(len(space), dtype=np.uint8)
+        self.correlation = self.stats.ints("correlation_id")
+        self.shifts: list[Shift] = []
+        self.waits = 0
+
+    def build(self) -> Trace:
+        """Return the trace."""
+        space, stats = self.space, self.stats
+        self._name()
+        self._categorise()
+        self._link_programs()
+        self._pair_waits()
+        ts, end = self.start // 1000, self.end // 1000
+        dur = end - ts
+        memory = self._named(*_MEMORY)
+        counted = self.row == Row.COUNTERS
+        untimed = np.zeros(len(space), dtype=bool)
+        untimed[list(space.occurrences)] = True
+        keep = ~(memory | counted | untimed | space.bad)
+        order = order_of(ts[keep], dur[keep])
+        ordinal = np.flatnonzero(keep)[order]
+        events = self._events(ordinal, ts, dur)
+        read = ReadStats(
+            events=len(space),
+            phases={"event": int(keep.sum()), "memory": int(memory.sum()), "counter": int(counted.sum())},
+            malformed=int(space.bad.sum()),
+            source_bytes=space.buffer.size,
+        )
+        read.phases = {kind: count for kind, count in read.phases.items() if count}
+        if untimed.any():
+            read.phases["aggregated"] = int(untimed.sum())
+        read.remarks = remarks(space, self.shifts, self.waits)
+        return Trace(
+            events,
+            tracks_of(space),
+            describe(space, self.path, self.origin),
+            read,
+            instants=self._instants(np.flatnonzero((memory | untimed) & ~space.bad), ts),
+            counters=self._counters(ts),
+            step_markers=self._steps(ts, end, stats),
+            raw=RawEvents(space),
+        )
+
+    # -- names and categories ------------------------------------------------------------------------------
+
+    def _name(self) -> None:
+        planes = self.space.planes
+        shown = {
+            (index, key): words.show_name(metadata.name)
+            for index, plane in enumerate(planes)
+            for key, metadata in plane.events.items()
+        }
+        self.names, numbers = distinct([*shown.values(), ""])
+        entries = {pair: numbers[name] for pair, name in shown.items()}
+        lookup = Lookup(entries, max(1, len(planes)), numbers[""])
+        self.name = lookup(self.plane, self.space.metadata).astype(np.int64)
+
+    def _named(self, *names: str) -> Mask:
+        """Return which events have one of these names."""
+        codes = [code for code, name in enumerate(self.names) if name in names]
+        return np.isin(self.name, codes)
+
+    def _categorise(self) -> None:
+        space, stats = self.space, self.stats
+        details = np.zeros(len(space), dtype=np.int64)
+        kinds = ("", "kernel_details", "memcpy_details", "memset_details")
+        for code, kind in enumerate(kinds[1:], 1):
+            details[stats.events(kind)] = code
+        # Few distinct (line, name, details) stand for many events: each is looked at once.
+        key = (space.line.astype(np.int64) * len(self.names) + self.name) * len(kinds) + details
+        found, inverse = _unique(key)
+        codes = np.zeros(len(found), dtype=np.uint8)
+        hlo = self._hlo_categories()
+        for at, value in enumerate(found.tolist()):
+            rest, kind = divmod(value, len(kinds))
+            line_index, name_code = divmod(rest, len(self.names))
+            line, name = space.lines[line_index], self.names[name_code]
+            row = words.row_of(space.planes[line.plane].name, line.name)
+            if row is Row.HOST:
+                category = words.of_host(name, line.name)
+            elif row is Row.STREAM:
+                category = words.of_stream(name, line.name, kinds[kind])
+            elif row in (Row.OPS, Row.ASYNC):
+                category = words.of_tpu_op(name, hlo.get((line.plane, name), ""))
+            else:
+                category = words.of_wait(name) if row is Row.WAITS else "device_annotation"
+            codes[at] = _CODE[category]
+        self.category = codes[inverse]
+        launched = self.host & (self.correlation > 0) & (self.category != _CODE["driver"])
+        self.category[launched] = _CODE["runtime"]
+        self.category[self.host & stats.has("step_num")] = _CODE["annotation"]
+        self.category[self.host & stats.has("hlo_op") & ~launched] = _CODE["cpu_op"]
+        # A TPU traced without operations: its programs are then the work.
+        with_ops = np.unique(self.device[np.isin(self.row, (Row.OPS, Row.ASYNC))])
+        alone = (self.row == Row.MODULES) & ~np.isin(self.device, with_ops)
+        self.category[alone] = _CODE["kernel"]
+
+    def _hlo_categories(self) -> dict[tuple[int, str], str]:
+        """Return what XLA calls the category of each TPU operation, by plane and name."""
+        found = {}
+        for index, plane in enumerate(self.space.planes):
+            if (words.device_of(plane.name) or ("", 0))[0] == "TPU":
+                for metadata in plane.events.values():
+                    category = self.space.metadata_values(plane, metadata).get("hlo_category")
+                    found[index, words.show_name(metadata.name)] = str(category or "")
+        return found
+
+    # -- what belongs together -----------------------------------------------------------------------------
+
+    def _link_programs(self) -> None:
+        """Link the operations of each TPU program with the host call that handed it over; align the clocks."""
+        run, named_device = self.stats.ints("run_id", missing=0), self.stats.ints("device_ordinal")
+        module = (self.row == Row.MODULES) & self.stats.has("run_id")
+        enqueue = self._named(words.ENQUEUE) & self.host & (named_device >= 0)
+        complete = self._named(words.COMPLETE) & self.host & (named_device >= 0)
+        rows = np.flatnonzero(module | enqueue | complete)
+        if not module.any():
+            return
+        number = np.full(len(run), -1, dtype=np.int64)
+        number[rows] = number_runs(np.where(self.host, named_device, self.device), run, rows)
+        self.correlation[module | enqueue] = number[module | enqueue]
+        self.category[enqueue] = _CODE["runtime"]
+        for device in np.unique(self.device[module]).tolist():
+            mine = np.flatnonzero(module & (self.device == device))
+            shift = clock_shift(device, *self._bounds(mine, enqueue, complete, number))
+            self.shifts.append(shift)
+            here = self.device == device
+            if shift.ps:
+                self.start[here] += shift.ps
+                self.end[here] += shift.ps
+            ops = np.flatnonzero(here & np.isin(self.row, (Row.OPS, Row.ASYNC)))
+            self.correlation[ops] = inside(self.start[mine], self.end[mine], number[mine], self.start[ops])
+
+    def _bounds(
+        self, modules: Ints, enqueue: Mask, complete: Mask, number: Ints
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the times that bound a device's clock: handed over, started, ended, heard of."""
+        first = {int(number[row]): row for row in np.flatnonzero(enqueue)[::-1].tolist()}
+        last = {int(number[row]): row for row in np.flatnonzero(complete).tolist()}
+        begun = [(first[int(number[row])], row) for row in modules.tolist() if int(number[row]) in first]
+        ended = [(row, last[int(number[row])]) for row in modules.tolist() if int(number[row]) in last]
+        a = np.array(begun, dtype=np.int64).reshape(-1, 2)
+        b = np.array(ended, dtype=np.int64).reshape(-1, 2)
+        return self.start[a[:, 0]], self.start[a[:, 1]], self.end[b[:, 0]], self.start[b[:, 1]]
+
+    def _pair_waits(self) -> None:
+        codes = [code for code, name in enumerate(self.names) if words.AWAIT.search(name)]
+        rows = np.flatnonzero(self.host & np.isin(self.name, codes))
+        if not len(rows):
+            return
+        flow = {key: self.stats.ints(key) for key in ("_pt", "_p", "_ct", "_c")}
+        begins, ends = pair_waits(rows, self.space.line.astype(np.int64), self.start, flow)
+        self.waits = len(begins)
+        if len(begins):
+            self.end[begins] = self.end[ends]
+            self.category[ends] = _CODE["overhead"]
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    def _events(self, ordinal: Ints, ts: Ints, dur: Ints) -> pl.DataFrame:
+        space = self.space
+        streams = np.array(
+            [
+                -1 if words.device_of(space.planes[line.plane].name) is None else _stream(line.name, line.id)
+                for line in space.lines
+            ],
+            dtype=np.int64,
+        )
+        size = self.stats.sizes("memcpy_details")
+        said = self.stats.ints("size")
+        size = np.where((size < 0) & self.host & (self.category == _CODE["runtime"]), said, size)
+
+        def optional(column: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
+            series = pl.Series(column[ordinal])
+            return series.set(series < 0, None).cast(kind) if (column < 0).any() else series.cast(kind)
+
+        stream = streams[space.line] if len(streams) else streams
+        return pl.DataFrame(
+            {
+                "ts": ts[ordinal],
+                "dur": dur[ordinal],
+                "name": _coded(self.name[ordinal], pl.Enum(self.names)),
+                "category": _coded(self.category[ordinal], CATEGORY_TYPE),
+                "track": space.line[ordinal],
+                "device": optional(self.device, pl.Int16),
+                "stream": optional(np.where(self.device < 0, -1, stream)),
+                "correlation": optional(np.where(self.correlation > 0, self.correlation, -1)),
+                "external_id": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(ordinal)),
+                "bytes": optional(size),
+                "ordinal": ordinal.astype(np.uint32),
+            }
+        )
+
+    def _instants(self, rows: Ints, ts: Ints) -> pl.DataFrame | None:
+        if not len(rows):
+            return None
+        rows = rows[np.argsort(ts[rows], kind="stable")]
+        freed = self._named(_MEMORY[1])
+        size = self.stats.ints("allocation_bytes", missing=0)
+        memory = self._named(*_MEMORY)[rows]
+        return pl.DataFrame(
+            {
+                "ts": ts[rows],
+                "name": [self.names[code] for code in self.name[rows].tolist()],
+                "category_text": np.where(memory, "memory", "aggregated").tolist(),
+                "track": self.space.line[rows],
+                "ordinal": rows.astype(np.uint32),
+                "bytes": np.where(freed, -size, size)[rows],
+                "address": self.stats.ints("addr")[rows],
+                "total_allocated": self.stats.ints("bytes_allocated")[rows],
+                "total_reserved": self.stats.ints("bytes_reserved")[rows],
+            }
+        )
+
+    def _counters(self, ts: Ints) -> pl.DataFrame | None:
+        events, values = self.stats.doubles("% util")
+        if not len(events):
+            return None
+        return pl.DataFrame(
+            {
+                "ts": ts[events],
+                "name": [self.names[code] for code in self.name[events].tolist()],
+                "series": ["% util"] * len(events),
+                "value": values,
+                "track": self.space.line[events],
+            }
+        ).sort("ts")
+
+    def _steps(self, ts: Ints, end: Ints, stats: Named) -> pl.DataFrame | None:
+        """Return the host's step marks; of several kinds (train, eval) the one that occurs most."""
+        rows = stats.events("step_num")
+        rows = rows[self.host[rows]]
+        if not len(rows):
+            return None
+        kinds, counts = np.unique(self.name[rows], return_counts=True)
+        rows = rows[self.name[rows] == kinds[np.argmax(counts)]]
+        frame = pl.DataFrame({"step": stats.ints("step_num")[rows], "start": ts[rows], "end": end[rows]})
+        return frame.sort("start").unique("step", keep="first", maintain_order=True)
+
+
+class RawEvents:
+    """Shows an event with all its stats, decoded again from its bytes.
+
+    Args:
+        space: The file.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def text(self, ordinal: int) -> str:
+        """Return the event and what it shares with others of its name, as JSON.
+
+        Args:
+            ordinal: Its position in the file.
+        """
+        space = self._space
+        line = space.lines[int(space.line[ordinal])]
+        plane = space.planes[line.plane]
+        metadata = plane.events.get(int(space.metadata[ordinal]))
+        event: dict[str, Any] = {
+            "plane": plane.name,
+            "line": line.name,
+            "line_timestamp_ns": line.timestamp_ns,
+            "name": metadata.name if metadata else None,
+            "offset_ps": int(space.offset_ps[ordinal]),
+            "duration_ps": int(space.duration_ps[ordinal]),
+            "stats": space.event_values(ordinal),
+        }
+        if ordinal in space.occurrences:
+            event["num_occurrences"] = space.occurrences[ordinal]
+        if metadata is not None:
+            event["display_name"] = metadata.display_name
+            event["metadata_stats"] = space.metadata_values(plane, metadata)
+        return json.dumps(event, default=lambda value: f"<{len(value)} bytes>", ensure_ascii=False, indent=1)
+
+
+def _stream(name: str, identity: int) -> int:
+    number = words.stream_of(name)
+    return identity if number is None else number
+
+
+def _unique(key: Ints) -> tuple[Ints, Ints]:
+    """Return distinct keys and where each event's stands; dense keys need no sorting."""
+    high = int(key.max()) + 1 if len(key) else 0
+    if high > 8 * len(key) + 1024:
+        found, inverse = np.unique(key, return_inverse=True)
+        return found, inverse.astype(np.int64)
+    seen = np.zeros(high, dtype=bool)
+    seen[key] = True
+    found = np.flatnonzero(seen).astype(np.int64)
+    place = np.cumsum(seen) - 1
+    return found, place[key]
+
+
+def _coded(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
+    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
+    series = pl.Series(codes.astype(np.uint32))
+    to = getattr(series.cat, "to", None)
+    words_of: pl.Series = series.cast(kind) if to is None else to(kind)
+    return words_of

@@ -1,0 +1,238 @@
+"""Stats by name and events as columns that the model's table is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats.xplane.space import UNIX_TIME_NS, Space
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_DOUBLE, _STR, _REF = 2, 5, 7
+_DENSE: Final = 1 << 20
+
+#: Stats that the model needs; the rest stay where they are until an event's raw text is asked for.
+WANTED: Final = (
+    "correlation_id",
+    "run_id",
+    "device_ordinal",
+    "step_num",
+    "group_id",
+    "_pt",
+    "_p",
+    "_ct",
+    "_c",
+    "size",
+    "kernel_details",
+    "memcpy_details",
+    "memset_details",
+    "hlo_op",
+    "% util",
+    "allocation_bytes",
+    "addr",
+    "bytes_allocated",
+    "bytes_reserved",
+    "dropped_traces",
+)
+_SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
+
+
+class Lookup:
+    """From (plane, id) to a number, for many at once.
+
+    Args:
+        entries: The numbers.
+        planes: Number of planes.
+        default: What stands for a pair that is not in ``entries``.
+    """
+
+    def __init__(self, entries: Mapping[tuple[int, int], int], planes: int, default: int) -> None:
+        count = len(entries)
+        of_plane = np.fromiter((plane for plane, _ in entries), np.int64, count)
+        of_id = np.fromiter((i for _, i in entries), np.int64, count)
+        self._ids = np.unique(of_id)
+        self._table = np.full((planes, len(self._ids) + 1), default, dtype=np.int32)
+        self._table[of_plane, np.searchsorted(self._ids, of_id)] = np.fromiter(
+            entries.values(), np.int32, count
+        )
+        self._rank: Ints | None = None
+        if len(self._ids) and self._ids[0] >= 0 and self._ids[-1] < _DENSE:
+            self._rank = np.full(int(self._ids[-1]) + 2, len(self._ids), dtype=np.int64)
+            self._rank[self._ids] = np.arange(len(self._ids))
+
+    def __call__(
+        self, planes: npt.NDArray[np.integer], ids: npt.NDArray[np.integer]
+    ) -> npt.NDArray[np.int32]:
+        """Look up pairs.
+
+        Args:
+            planes: Plane of each, shape ``(n,)``.
+            ids: Id of each, shape ``(n,)``.
+        """
+        if self._rank is not None:
+            last = len(self._rank) - 1  # stands for "no such id"
+            rank = self._rank[np.where((ids < 0) | (ids > last), last, ids)]
+        else:
+            rank = np.searchsorted(self._ids, ids)
+            known = rank < len(self._ids)
+            known[known] = self._ids[rank[known]] == ids[known]
+            rank = np.where(known, rank, len(self._ids))
+        found: npt.NDArray[np.int32] = self._table[planes, rank]
+        return found
+
+
+class Named:
+    """The wanted stats of a file, by name.
+
+    Args:
+        space: The file.
+        plane_of: Plane of each event.
+    """
+
+    def __init__(self, space: Space, plane_of: npt.NDArray[np.integer]) -> None:
+        number = {name: code for code, name in enumerate(WANTED, 1)}
+        entries = {
+            (index, key): number[name]
+            for index, plane in enumerate(space.planes)
+            for key, name in plane.stats.items()
+            if name in number
+        }
+        self.space = space
+        stats = space.stats
+        codes = Lookup(entries, len(space.planes), 0)(plane_of[stats.event], stats.name).astype(np.uint8)
+        self._rows = {}
+        kept = np.flatnonzero(codes)
+        order = kept[np.argsort(codes[kept], kind="stable")]
+        bounds = np.searchsorted(codes[order], np.arange(1, len(WANTED) + 2))
+        for name, code in number.items():
+            self._rows[name] = order[bounds[code - 1] : bounds[code]]
+
+    def events(self, name: str) -> Ints:
+        """Return the events that carry a stat (each as often as it does).
+
+        Args:
+            name: Name of the stat.
+        """
+        return self.space.stats.event[self._rows[name]].astype(np.int64)
+
+    def has(self, name: str) -> Mask:
+        """Return which events carry a stat, shape ``(n,)``.
+
+        Args:
+            name: Name of the stat.
+        """
+        mask = np.zeros(len(self.space), dtype=bool)
+        mask[self.events(name)] = True
+        return mask
+
+    def ints(self, name: str, missing: int = -1) -> Ints:
+        """Return an integer stat of every event, shape ``(n,)``; unsigned ones above 2^63 come out negative.
+
+        Args:
+            name: Name of the stat.
+            missing: What stands for an event without it.
+        """
+        column = np.full(len(self.space), missing, dtype=np.int64)
+        rows = self._rows[name]
+        stats = self.space.stats
+        value = stats.value[rows]
+        double = stats.kind[rows] == _DOUBLE
+        if double.any():
+            value = np.where(double, np.nan_to_num(value.view(np.float64)).astype(np.int64), value)
+        number = (stats.kind[rows] > 1) & (stats.kind[rows] < _STR)
+        column[stats.event[rows[number]]] = value[number]
+        return column
+
+    def doubles(self, name: str) -> tuple[Ints, npt.NDArray[np.float64]]:
+        """Return a fractional stat as (events, values).
+
+        Args:
+            name: Name of the stat.
+        """
+        rows = self._rows[name]
+        stats = self.space.stats
+        values = np.where(stats.kind[rows] == _DOUBLE, stats.value[rows].view(np.float64), stats.value[rows])
+        return self.events(name), values
+
+    def sizes(self, name: str) -> Ints:
+        """Return bytes written as ``size:112`` into a text stat, for every event; -1 = not said.
+
+        Args:
+            name: Name of the stat.
+        """
+        column = np.full(len(self.space), -1, dtype=np.int64)
+        stats, data, known = self.space.stats, self.space.buffer.data, dict[bytes, int]()
+        plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
+        for row in self._rows[name].tolist():
+            event = int(stats.event[row])
+            if stats.kind[row] == _REF:
+                text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
+            else:
+                at = int(stats.value[row])
+                text = data[at : at + int(stats.size[row])]
+            size = known.get(text)
+            if size is None:
+                match = _SIZE.search(text)
+                # 0 is what a profiler writes that does not know the size.
+                size = known[text] = int(match[1]) or -1 if match else -1
+            column[event] = size
+        return column
+
+
+def times(space: Space) -> tuple[Ints, Ints, int | None]:
+    """Return start and end of every event in ps, and the Unix time in ns that they count from, where it is said.
+
+    Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is taken off
+    before anything is multiplied, so that picoseconds fit into 64 bits.
+
+    Args:
+        space: The file.
+    """
+    stamps = np.array([line.timestamp_ns for line in space.lines], dtype=np.int64)
+    unix = stamps > UNIX_TIME_NS
+    origin = None
+    if unix.any():
+        origin = int(stamps[unix].min())
+        stamps[unix] -= origin
+    else:
+        starts = (plane.values.get("profile_start_time") for plane in space.planes)
+        origin = next((start for start in starts if isinstance(start, int)), None)
+    begin = (stamps * 1000)[space.line] + space.offset_ps if len(stamps) else space.offset_ps
+    return begin, begin + space.duration_ps, origin
+
+
+def order_of(ts: Ints, dur: Ints) -> Ints:
+    """Return the order of the model's table: by start, of equal starts the longer first.
+
+    Args:
+        ts: Starts.
+        dur: Lengths.
+    """
+    order = np.argsort(ts, kind="stable")  # lines are sorted already: merging them is cheap
+    sorted_ts = ts[order]
+    same = np.zeros(len(ts), dtype=bool)
+    equal = sorted_ts[1:] == sorted_ts[:-1]
+    same[1:] |= equal
+    same[:-1] |= equal
+    tied = order[same]
+    # Positions of ties are contiguous in time, so putting them back in sorted order keeps each group in place.
+    order[same] = tied[np.lexsort((-dur[tied], ts[tied]))]
+    return order
+
+
+def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """Number distinct texts in order of appearance.
+
+    Args:
+        values: The texts.
+    """
+    numbers: dict[str, int] = {}
+    for value in values:
+        numbers.setdefault(value, len(numbers))
+    return list(numbers), numbers

@@ -1,0 +1,210 @@
+"""From the names XLA's profilers write to the categories of the model.
+
+An XPlane carries no category: what an event is follows from the plane and line it lies on, from its stats and
+from its name. C++ names change every few releases (``TfrtCpu…``, ``PjRtCpu…``, ``CommonPjRt…``), so they are
+matched by their last part. Line names are those of ``xplane_schema.cc`` in openxla/xla.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final
+
+
+class Row(IntEnum):
+    """What a line of a plane holds."""
+
+    HOST = 0  # a host thread
+    STREAM = 1  # a GPU stream: kernels and copies
+    OPS = 2  # operations of a TPU core, one after another
+    ASYNC = 3  # transfers and collectives of a TPU that run beside the operations
+    MODULES = 4  # whole XLA programs on a TPU
+    SHADOW = 5  # derived from other lines: steps, framework ops, scopes, overlays
+    WAITS = 6  # waits and marks inside a TPU program
+    COUNTERS = 7  # utilisation samples
+
+
+_STREAM: Final = re.compile(r"^Stream #(\d+)(?:\((.*)\))?$")
+_TPU_ROWS: Final = {
+    "XLA Ops": Row.OPS,
+    "Sparse Core Ops": Row.OPS,
+    "Async XLA Ops": Row.ASYNC,
+    "Host Offload Ops": Row.ASYNC,
+    "XLA Modules": Row.MODULES,
+    "Sparse Core Modules": Row.MODULES,
+    "XLA TraceMe": Row.WAITS,
+    "Tensor Core Sync Flag": Row.WAITS,
+    "Sparse Core Syncs": Row.WAITS,
+    "_counters_": Row.COUNTERS,
+}
+_DEVICE_PLANE: Final = re.compile(r"^/device:(GPU|TPU):(\d+)")
+
+
+def device_of(plane: str) -> tuple[str, int] | None:
+    """Return kind (``GPU`` or ``TPU``) and index of the device a plane describes; None for the host.
+
+    Args:
+        plane: Name of the plane; ``/device:TPU:0 SparseCore 1`` belongs to TPU 0.
+    """
+    match = _DEVICE_PLANE.match(plane)
+    return (match[1], int(match[2])) if match else None
+
+
+def row_of(plane: str, line: str) -> Row:
+    """Return what a line holds.
+
+    Args:
+        plane: Name of its plane.
+        line: Its name.
+    """
+    device = device_of(plane)
+    if device is None:
+        return Row.SHADOW if plane.startswith(("/device:", "/virtualdevice:", "#")) else Row.HOST
+    if _STREAM.match(line):
+        return Row.STREAM
+    return _TPU_ROWS.get(line, Row.SHADOW) if device[0] == "TPU" else Row.SHADOW
+
+
+def stream_of(line: str) -> int | None:
+    """Return the number of a GPU stream; None for other lines.
+
+    Args:
+        line: Name of the line, for example ``"Stream #134(Compute)"``.
+    """
+    match = _STREAM.match(line)
+    return int(match[1]) if match else None
+
+
+#: A host wait that the runtime writes as two short marks of one name; see :mod:`tuiprof.formats.xplane.link`.
+AWAIT: Final = re.compile(r"Buffer::(?:Await|AwaitReady|BlockHostUntilReady|ToLiteral(?:Sync)?)$|AwaitReady$")
+#: The host call that hands a program to a TPU core.
+ENQUEUE: Final = "DoEnqueueProgram"
+#: The host's word that a program on a TPU core has ended.
+COMPLETE: Final = "CompleteCallbacks"
+
+_PYTHON: Final = re.compile(r"^\$(.+\.py):(\d+) (.+)$")
+_MARK: Final = re.compile(
+    r"^ThreadpoolListener::|^end: |^PythonRefManager::|^profiler\.py\(\d+\): (?:start|stop)_trace$"
+)
+_COMPILE: Final = re.compile(
+    r"backend_compile|(?:Client|Compiler)::Compile|XLAGraphExecutor::Compile|lower_sharding_computation"
+    r"|^LoadProgram|^(?:Cpu|Gpu|Tpu|TfrtTpu)Compiler::"
+)
+_DRIVER: Final = re.compile(r"^cu[A-Z]\w+$")
+_RUNTIME: Final = re.compile(
+    r"^(?:cuda|hip|nccl|rccl)[A-Z]\w+$"
+    r"|(?:LoadedExecutable|Executable)::Execute|^PJRT_|^(?:Do|)Enqueue\w*Program$|GpuExecutable::ExecuteThunks$"
+    r"|Buffer::(?:Await|ToLiteral)|AwaitReady|BlockHostUntilReady|CopyRawToHost|BufferFromHostBuffer"
+    r"|PjRtComputationClient::|^tpu::System::|^[HD]2[HD] Dispatch$|LinearizeHostBufferInto|^Xla(?:De)?[Ll]inearize"
+    r"|^np\.asarray\(jax\.Array\)$|copy_to_host_async|DevicePut|batched_copy_array_to_devices"
+    r"|^(?:Acquire|Release) semaphore|^ComputeSemaphoreAcquire|^TransferToInfeed|^TransferFromOutfeed"
+    r"|^ReadSyncFlag$|^CompleteCallbacks$|^Wait for |\(wait for completion\)$"
+)
+_FRAMEWORK_OP: Final = re.compile(
+    r"^PjitFunction\(|^shard_args$|^SyncTensorsGraph|^ExecuteReplicated|^StepMarker$|_fallback$"
+)
+_INTERNAL: Final = re.compile(
+    r"::|=>|^Thunks|^ThunkExecutor|^Parse|^Handle |^Resolve |^Build |^Allocate|^Record|^Release|^Then|^Collect"
+    r"|Memory(?:De)?[Aa]llocation|^Schedule|^SetTensor|^RunPostOrder|^ExtractIR|XLA GPU module$|^MapDma|^Transpose"
+    r"|^(?:Del|L)inearize|^EnqueueContinuation|^Program|^copy|^wrapped_"
+    # A GPU program's thunks carry the names of its HLO instructions.
+    r"|(?:fusion|custom-call|gemm|dot|_ffi|convert|broadcast)[\w-]*(?:\.\d+)*$"
+)
+_MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
+
+
+def show_name(name: str) -> str:
+    """Return an event's name as the model keeps it.
+
+    Python frames get the form that other profilers give them (``api.py(120): jit``); the text of an HLO
+    instruction is cut to the instruction's name. The raw event keeps the whole.
+
+    Args:
+        name: Name of the event's metadata.
+    """
+    if match := _PYTHON.match(name):
+        return f"{match[1]}({match[2]}): {match[3]}"
+    if name.startswith("%"):
+        return name[1:].partition(" = ")[0]
+    return name
+
+
+def of_host(name: str, line: str) -> str:
+    """Return the category of an event on a host thread.
+
+    What a user names with ``jax.profiler.TraceAnnotation`` cannot be told from what the runtime names, except
+    by knowing the runtime's names: on a thread that runs Python, what is not known is an annotation.
+
+    Args:
+        name: Its name, as :func:`show_name` returns it.
+        line: Name of the thread's line.
+    """
+    for pattern, category in (
+        (_MARK, "overhead"),
+        (_COMPILE, "compile"),
+        (_DRIVER, "driver"),
+        (_RUNTIME, "runtime"),
+        (_FRAMEWORK_OP, "cpu_op"),
+    ):
+        if pattern.search(name):
+            return category
+    if name.startswith("$") or re.search(r"\.py\(\d+\): ", name):
+        return "python_function"
+    if not _MAIN_LINES.match(line) or _INTERNAL.search(name):
+        return "other"
+    return "annotation"
+
+
+_COLLECTIVE: Final = re.compile(
+    r"^(?:async-)?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
+    r"|ragged-all-to-all|send|recv)(?:-start|-done|-update)?$"
+)
+_COPY: Final = re.compile(
+    r"^(?:copy|async-copy|infeed|outfeed|dynamic-slice-start|dynamic-slice-done)(?:-start|-done)?$|^data formatting$"
+)
+_SUFFIX: Final = re.compile(r"[.\d]+$")
+
+
+def of_tpu_op(name: str, hlo_category: str) -> str:
+    """Return the category of an operation on a TPU.
+
+    Args:
+        name: Name of the HLO instruction, for example ``"all-reduce.3"``.
+        hlo_category: What XLA calls its category (``"loop fusion"``, ``"copy-done"``); may be empty.
+    """
+    for word in (hlo_category, _SUFFIX.sub("", name)):
+        if _COLLECTIVE.match(word):
+            return "collective"
+        if _COPY.match(word):
+            return "memcpy"
+    return "kernel"
+
+
+def of_stream(name: str, line: str, details: str) -> str:
+    """Return the category of an event on a GPU stream.
+
+    Args:
+        name: Its name.
+        line: Name of the line.
+        details: Which stat it carries: ``kernel_details``, ``memcpy_details``, ``memset_details`` or none.
+    """
+    kinds = (_STREAM.match(line) or [None, None, None])[2] or ""
+    for word in (details, name, kinds):
+        lowered = word.lower()
+        if lowered.startswith("memcpy"):
+            return "memcpy"
+        if lowered.startswith("memset"):
+            return "memset"
+        if lowered.startswith("kernel"):
+            return "kernel"
+    return "kernel"
+
+
+def of_wait(name: str) -> str:
+    """Return the category of a mark inside a TPU program.
+
+    Args:
+        name: Its name, for example ``"barrier-cores"``.
+    """
+    return "sync" if re.search(r"wait|barrier|sync", name) else "device_annotation"
