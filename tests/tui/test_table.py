@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from made_traces import HOSTILE
+from textual.app import App, ComposeResult
+
+from tuiprof.model import Column
+from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.rows import Heading, ListRows, column_widths
+from tuiprof.tui.widgets.table import VirtualTable
+
+COLUMNS = (
+    Column("name", "name"),
+    Column("dur_ns", "duration", "ns"),
+    Column("share", "share", "share"),
+    Column("event", "event", "count", hidden=True),
+)
+
+
+def frame() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "name": pl.Series(["mm", "Add", "copy", None], dtype=pl.Enum(["mm", "Add", "copy"])),
+            "dur_ns": [2_000_000, 500, None, 30_000],
+            "share": [0.5, float("nan"), 0.25, 0.1],
+            "event": [0, 1, 2, 3],
+        }
+    )
+
+
+class TableApp(App[None]):
+    def __init__(self, rows: FrameRows | ListRows, empty: str = "") -> None:
+        super().__init__()
+        self.rows, self.empty = rows, empty
+        self.opened: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        yield VirtualTable()
+
+    def on_mount(self) -> None:
+        self.table.load(self.rows, empty=self.empty)
+        self.table.focus()
+
+    @property
+    def table(self) -> VirtualTable:
+        return self.query_one(VirtualTable)
+
+    def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
+        self.opened.append(message.source)
+
+    def line(self, y: int) -> str:
+        return self.table.render_line(y).text
+
+
+def order(rows: FrameRows) -> list[int]:
+    return [rows.source(i) for i in range(len(rows))]
+
+
+def test_cells_show_units_and_unknown_values_as_a_dash() -> None:
+    rows = FrameRows(frame(), COLUMNS)
+    assert [h.label for h in rows.headings] == ["name", "duration", "share"]
+    assert [rows.text(0, i) for i in range(3)] == ["mm", "2.00 ms", "50.0 %"]
+    assert (rows.text(3, 0), rows.text(2, 1), rows.text(1, 2)) == ("–", "–", "–")
+
+
+@pytest.mark.parametrize(
+    ("column", "ascending", "descending"),
+    [
+        (0, [1, 2, 0, 3], [0, 2, 1, 3]),  # by the text, not by its code; null last either way
+        (1, [1, 3, 0, 2], [0, 3, 1, 2]),
+        (2, [3, 2, 0, 1], [0, 2, 3, 1]),  # NaN is unknown: last
+    ],
+)
+def test_sorting_puts_unknown_values_last(column: int, ascending: list[int], descending: list[int]) -> None:
+    rows = FrameRows(frame(), COLUMNS)
+    rows.sort(column)
+    assert order(rows) == ascending
+    rows.sort(column, descending=True)
+    assert order(rows) == descending
+    rows.sort(None)
+    assert order(rows) == [0, 1, 2, 3]
+
+
+def test_sorting_integers_is_stable_whatever_their_range() -> None:
+    for top in (5, 1 << 62):
+        values = np.array([3, top, 3, -1, 3], dtype=np.int64)
+        rows = FrameRows(pl.DataFrame({"v": values}), [Column("v", "v", "count")])
+        rows.sort(0)
+        assert order(rows) == [3, 0, 2, 4, 1]
+
+
+def test_filter_and_order_go_together() -> None:
+    rows = FrameRows(frame(), COLUMNS)
+    rows.sort(1)
+    rows.filter("C")
+    assert order(rows) == [2]  # ignoring case; "c" of "copy" alone
+    rows.filter("(")  # a text, not a pattern
+    assert (len(rows), rows.total) == (0, 4)
+    rows.filter("")
+    assert order(rows) == [1, 3, 0, 2]
+    assert rows.position(3) == 1
+
+
+def test_list_rows_sort_by_keys_and_filter() -> None:
+    rows = ListRows(
+        [Heading("run"), Heading("steps", right=True)],
+        [("b", "10"), ("a", "9"), ("c", "–")],
+        [("b", 10), ("a", 9), ("c", None)],
+    )
+    rows.sort(1, descending=True)
+    assert [rows.text(i, 0) for i in range(3)] == ["b", "a", "c"]
+    rows.sort(0)
+    rows.filter("9")
+    assert [rows.source(i) for i in range(len(rows))] == [1]
+
+
+def test_long_texts_give_way_before_numbers() -> None:
+    widths = column_widths([4, 8, 5], [60, 9, 90], [False, True, False], 60)
+    assert widths[1] >= 9
+    assert sum(widths) + 2 * 3 <= 60
+    assert min(widths[0], widths[2]) >= 12
+
+
+async def test_keys_move_sort_copy_and_open() -> None:
+    app = TableApp(FrameRows(frame(), COLUMNS))
+    async with app.run_test(size=(60, 12)) as pilot:
+        await pilot.press("down", "down")
+        assert app.table.current == 2
+        await pilot.press("end")
+        assert app.table.current == 3
+        await pilot.press("home", "right", "s")
+        assert app.line(0).split()[:3] == ["name", "duration", "▼"]
+        assert app.table.current == 0  # the cursor stayed on its row, now the first
+        assert [app.line(y).split()[0] for y in (1, 2, 3, 4)] == ["mm", "–", "Add", "copy"]
+        await pilot.press("s")
+        assert "▲" in app.line(0)
+        await pilot.press("s")
+        assert not set("▲▼") & set(app.line(0))
+        await pilot.press("y")
+        assert app.clipboard == "mm\t2.00 ms\t50.0 %"
+        await pilot.press("down", "enter")
+        assert app.opened == [1]
+
+
+async def test_mouse_sorts_by_heading_and_opens_by_double_click() -> None:
+    app = TableApp(FrameRows(frame(), COLUMNS))
+    async with app.run_test(size=(60, 12)) as pilot:
+        at = app.line(0).index("duration") + 2
+        await pilot.click(VirtualTable, offset=(at, 0))
+        assert (app.table.sorted_by, app.table.descending) == (1, True)
+        await pilot.click(VirtualTable, offset=(3, 3))
+        assert (app.table.cursor, app.opened) == (2, [])
+        await pilot.double_click(VirtualTable, offset=(3, 3))
+        assert app.opened == [app.table.rows.source(2)]
+
+
+async def test_a_million_rows_show_the_right_row_wherever_one_goes() -> None:
+    count = 1_000_000
+    values = np.random.default_rng(1).permutation(count)
+    data = pl.DataFrame({"row": np.arange(count), "value_ns": values})
+    app = TableApp(FrameRows(data, [Column("row", "row", "number"), Column("value_ns", "value", "count")]))
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.press("end")
+        assert app.table.current == count - 1
+        page = app.table.size.height - 1
+        assert app.line(page).split() == [str(count - 1), *f"{values[-1]:,}".split(",")]
+        await pilot.press("right", "s", "home")
+        assert app.table.current == int(np.argmax(values))
+        await pilot.press("pagedown")
+        assert values[app.table.current] == count - 1 - app.table.cursor
+        app.table.refilter("no text column, so nothing matches")
+        await pilot.pause()
+        assert "filter" in app.line(1)
+
+
+async def test_hostile_text_is_shown_and_never_obeyed() -> None:
+    data = pl.DataFrame({"name": [HOSTILE, "two\nlines"]})
+    app = TableApp(FrameRows(data, [Column("name", "[b]name[/b]")]))
+    async with app.run_test(size=(120, 8)):
+        assert "[b]name[/b]" in app.line(0)
+        assert app.line(1).strip().startswith("[red]evil[/red] ␛[31mcolour␛[0m ␛]0;title␇ $(reboot)")
+        assert app.line(2).strip() == "two␊lines"
+        everything = "".join(app.line(y) for y in range(8))
+        assert everything.isprintable()
+
+
+async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
+    wide = pl.DataFrame({f"c{i}": [i * 1000] for i in range(30)} | {"数": ["広い" * 40]})
+    columns = [*(Column(f"c{i}", f"column {i}", "ns") for i in range(30)), Column("数", "数")]
+    app = TableApp(FrameRows(wide, columns))
+    async with app.run_test(size=(50, 6)) as pilot:
+        for _ in range(31):
+            for y in range(4):
+                strip = app.table.render_line(y)
+                assert all(segment.style is not None for segment in strip)
+                assert strip.cell_length == app.table.size.width
+            await pilot.press("right")
+        assert "数" in app.line(0)  # the last column was scrolled into view
+
+
+async def test_an_empty_table_says_why() -> None:
+    app = TableApp(ListRows([Heading("name")], []), empty="no syncs: the host never waits")
+    async with app.run_test(size=(60, 6)) as pilot:
+        assert "no syncs: the host never waits" in app.line(1)
+        await pilot.press("enter", "s", "y", "down")
+        assert app.opened == []
