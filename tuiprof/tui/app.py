@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -18,6 +18,18 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import themes
 from tuiprof.tui.keys import key, load_settings
 from tuiprof.tui.start import Start
+
+_KEY_NAMES: Final = {
+    "enter": "enter",
+    "escape": "esc",
+    "delete": "del",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "slash": "/",
+    "question_mark": "?",
+}
 
 
 class TuiprofApp(App[int], inherit_bindings=False):
@@ -84,6 +96,10 @@ class TuiprofApp(App[int], inherit_bindings=False):
         if self.settings.keys:
             self.set_keymap(self.settings.keys)
 
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as people call it."""
+        return binding.key_display or _KEY_NAMES.get(binding.key) or super().get_key_display(binding)
+
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return what the style sheets need beyond what every theme has."""
         return dict(themes.DEFAULTS)
@@ -147,6 +163,17 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
         with self.telling_errors():
             self.push_screen(LiveScreen(Session(path), replay_speed=replay_speed))
+
+    def open_path(self, path: Path) -> None:
+        """Show what a path names: a session directory or a trace file.
+
+        Args:
+            path: It.
+        """
+        if path.is_dir():
+            self.open_session(path)
+        else:
+            self.open_trace(path)
 
     def open_trace(self, path: Path) -> None:
         """Show a trace.

@@ -288,6 +288,23 @@ class Library:
         return "" if self._facts is None else self._facts.sentence
 
 
+def last_errors(session: Summary, count: int = 8) -> list[str]:
+    """Return the last lines of a failed session's standard error, safe to show; else nothing.
+
+    Args:
+        session: It.
+        count: At most so many.
+    """
+    from tuiprof.session.output import OutputReader
+
+    if session.state != "failed":
+        return []
+    reader = OutputReader(Path(session.path) / "stderr.log", tail_bytes=8 << 10)
+    lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
+    reader.close()
+    return lines[-count:]
+
+
 def sample_traces() -> list[Path]:
     """Return the traces shipped with tuiprof, by name."""
     folder = shipped("traces")

@@ -110,7 +110,7 @@ def _session_line(session: Summary, width: int) -> Row:
         (sanitize(session.title), "text"),
     ]
     right: Row = [(f"{said} ", tone)]
-    room = width - row_width(right) - 1
+    room = width - row_width(right) - 2
     return spread(fit(left, room), right, width) if room > 12 else fit(left, width)
 
 
@@ -174,14 +174,19 @@ def variants(ladder: LadderItem) -> list[Choice]:
 def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int]:
     """Return widths of variant, published, here and change; a column that has no room is 0."""
     name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
-    here, change, can = 10, 16, 8
-    published = width - name - here - change - can - 6
-    if published < 12:
-        change = 0
-        published = width - name - here - can - 4
-    if published < 12:
-        published = 0
-    return name, min(published, 40), here, change
+    here, change, can = 10, 15, 9
+    wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
+    room = width - name - here - can
+    if room >= change + 11:
+        return name, min(wanted, room - change - 2, 26), here, change
+    if room >= change:
+        return name, 0, here, change
+    return min(name, width - here - can), 0, here, 0
+
+
+def _published(variant: VariantItem) -> str:
+    """Return the publication's figure without what is said about it; the note says it all."""
+    return sanitize(variant.published.partition(" (")[0].partition(", ")[0].partition(" · ")[0])
 
 
 def _variant_head(ladder: LadderItem, width: int) -> Row:
@@ -189,7 +194,8 @@ def _variant_head(ladder: LadderItem, width: int) -> Row:
     row: Row = [("variant".ljust(name), "dim")]
     if published:
         row.append((f"  {'published':<{published}}", "dim"))
-    row.append((f"{'here':>{here}}", "dim"))
+    if here:
+        row.append((f"{'here':>{here}}", "dim"))
     if change:
         row.append((f"{'vs ' + sanitize(ladder.baseline):>{change}}"[:change], "dim"))
     row.append(("  can run", "dim"))
@@ -202,13 +208,17 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
         (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
     ]
     if published:
-        row.append(("  " + _cell(variant.published or glyphs.NONE, published), "dim"))
-    row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
+        row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
+    if here:
+        row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
     if change:
         row.append(_change(ladder, variant, change))
-    mark = {True: (glyphs.DONE, "good"), False: (f"{glyphs.FAILED} {variant.why}", "dim")}
-    text, role = mark.get(variant.runnable, ("…", "dim")) if variant.runnable is not None else ("…", "dim")
-    row.append((f"  {sanitize(text)}", role))
+    if variant.runnable is None:
+        row.append((f"  {glyphs.ELLIPSIS}", "dim"))
+    elif variant.runnable:
+        row.append((f"  {glyphs.DONE}", "good"))
+    else:
+        row.extend([(f"  {glyphs.FAILED} ", "warn"), (sanitize(variant.why), "dim")])
     return row
 
 
@@ -247,11 +257,12 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -
     return rows
 
 
-def about_session(session: Summary, width: int) -> list[Row]:
+def about_session(session: Summary, errors: list[str], width: int) -> list[Row]:
     """Return what is known of a session without reading its logs.
 
     Args:
         session: It.
+        errors: The last lines of its standard error, shown where it failed.
         width: Cells.
     """
     glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
@@ -276,6 +287,9 @@ def about_session(session: Summary, width: int) -> list[Row]:
         lines = textwrap.wrap(sanitize(text), max(20, width - 26), break_on_hyphens=False) or [""]
         rows.append([(f"{label:<25} ", "dim"), (lines[0], "text")])
         rows.extend([(" " * 26, "text"), (line, "text")] for line in lines[1:3])
+    if errors:
+        rows.extend([[], [("last lines of its standard error", "dim")]])
+        rows.extend([("▏", "warn"), (line, "text")] for line in errors)
     verb = "watch it" if session.state == "running" else "look at it"
     rows.extend([[], [("enter ", "key"), (f"{verb}   ", "dim"), ("R ", "key"), ("replay it", "dim")]])
     return rows

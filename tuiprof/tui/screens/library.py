@@ -18,7 +18,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.tui import library_words as words
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
-from tuiprof.tui.library_data import Library, Shelf
+from tuiprof.tui.library_data import Library, Shelf, last_errors
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Heading, Painted
@@ -190,13 +190,15 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         variants = self.query_one("#variants", Choices)
         variants.display = kind == "ladder"
         about, note = self.query_one("#about", Painted), self.query_one("#note", Painted)
+        about.set_class(kind == "ladder", "ladder")
         shelf = self.shelf
         if kind == "ladder" and (ladder := shelf.ladder(name)) is not None:
             about.paint(lambda width, _: words.about_ladder(ladder, width))
             variants.show(words.variants(ladder))
             self._note_variant()
         elif kind == "session" and (session := shelf.session(name)) is not None:
-            about.paint(lambda width, _: words.about_session(session, width))
+            errors = last_errors(session)
+            about.paint(lambda width, _: words.about_session(session, errors, width))
             note.paint(lambda _width, _height: [])
         elif kind == "trace":
             about.paint(lambda width, _: words.about_trace(Path(name), width))

@@ -32,8 +32,12 @@ class Painted(Lines):
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Call the function."""
-        return self._painter(width, height) if self._painter is not None and width else []
+        """Call the function; what is cut off below is marked."""
+        rows = self._painter(width, height) if self._painter is not None and width else []
+        if 0 < height < len(rows):
+            last = fit(rows[height - 1], width - 2)
+            rows = [*rows[: height - 1], [*last, (f" {glyphs.ELLIPSIS}", "dim")]]
+        return rows
 
 
 class Heading(Lines):
