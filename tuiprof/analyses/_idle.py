@@ -27,26 +27,26 @@ HOST_CAUSES: dict[str, str] = {
 }
 #: What explains the rest of a gap.
 DEVICE_CAUSES: dict[str, str] = {
-    "launching": "from the beginning of the launch call to the start of the work",
-    "hand-over": "launched in time, but the device had not begun: dependency, graph, or the step from kernel to kernel",
+    "launching": "the host is in the launch call, or it has just returned",
+    "hand-over": "the work was submitted but the device had not begun: a dependency, a graph, or kernel to kernel",
     "launch not recorded": "the call that launched the next work is not in the trace",
 }
 CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
 #: Where the host is too slow, and nothing special holds it.
 HOST_BOUND: tuple[str, ...] = ("runtime call", "operator", "Python", "unrecorded", "launching")
 
-_DATA_LOADING = (
+DATA_LOADING = (
     r"enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader\.py\(\d+\): __next__"
     r"|IteratorGetNext|dataset_iterator"
 )
-_GARBAGE = r"^(Python GC|python_gc|gc\.collect|<built-in function collect>)"
-_COMPILE = (
+GARBAGE = r"^(Python GC|python_gc|gc\.collect|<built-in function collect>)"
+COMPILE = (
     r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
     r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
 )
-#: A submission is believed to reach an idle device within the trace's own tenth percentile of launch latency, but
-#: never more than this.
-MAX_SUBMISSION_NS = 20_000
+#: A submission is believed to reach a busy device within the trace's own tenth percentile of launch latency, but never
+#: more than the first of these; an idle device within the second.
+MAX_SUBMISSION_NS, SUBMISSION_NS = 20_000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,10 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     """Find the idle gaps of a device and what explains them.
 
     Of a gap ``[dry, f)`` that ends with work launched by a call in ``[b, e)``: before ``b`` the host had not yet
-    come to the launch, and what it did meanwhile, on any thread that launches work, is the cause; from ``b`` on
-    the gap is launching. Where the launch began before the device ran dry, only ``e`` plus the time a
-    submission takes is launching, and the rest is hand-over.
+    come to the launch, and what it did meanwhile, on any thread that launches work, is the cause; from ``b`` until
+    the call has returned and its submission has had time to arrive, the gap is launching; the rest is hand-over.
+    A submission to a device that had run dry before the call is given ``SUBMISSION_NS``, because it may have to wake
+    the device; any other the trace's own tenth percentile of launch latency.
 
     Args:
         trace: The trace.
@@ -116,8 +117,8 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     begin = np.where(known, trace.starts[np.maximum(launch, 0)], starts)
     end = np.where(known, trace.ends[np.maximum(launch, 0)], starts)
     begin = np.clip(begin, starts, ends)
-    submitted = np.clip(end + submission_ns(trace), starts, ends)
-    launching_until = np.where(begin > starts, ends, submitted)
+    allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
+    launching_until = np.clip(end + allowance, begin, ends)
 
     causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
     before = np.zeros(len(starts), dtype=np.int64)
@@ -172,9 +173,9 @@ def _find_host_activity(trace: Trace) -> list[Coverage]:
         )
     ]
     masks = (
-        trace.is_category("compile") | trace.named(_COMPILE),
-        trace.named(_GARBAGE),
-        trace.is_category("dataloader") | trace.named(_DATA_LOADING),
+        trace.is_category("compile") | trace.named(COMPILE),
+        trace.named(GARBAGE),
+        trace.is_category("dataloader") | trace.named(DATA_LOADING),
         trace.is_category("overhead"),
         trace.is_category("runtime", "driver"),
         trace.is_category("cpu_op"),

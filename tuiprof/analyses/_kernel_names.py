@@ -23,16 +23,19 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("triton", r"^triton_|^_?triton"),
         (
             "convolution",
-            r"conv(?!ert)|implicit_gemm|wgrad|dgrad|fprop|im2col|winograd|cudnn::cnn|miopen.*conv|igemm_(fwd|bwd|wrw)",
+            r"conv(?!ert)|cudnn_(?!bn)\d*x\d*|scudnn|compute\w*OffsetsKernel|scalePackedTensor|implicit_gemm|wgrad|dgrad|fprop|im2col|winograd|cudnn::cnn|miopen.*conv|igemm_(fwd|bwd|wrw)",
         ),
         (
             "gemm",
             r"gemm|gemv|cutlass|cublas|xmma|hgemm|sgemm|s\d+gemm|Cijk_|wmma|matmul|_mm_|tensorop|splitKreduce|nvjet|dot_kernel"
             r"|ck::.*(gemm|Gemm)",
         ),
-        ("norm", r"layer_?norm|rms_?norm|batch_?norm|bn_fw|bn_bw|group_?norm|instance_?norm|GammaBeta"),
-        ("optimizer", r"multi_tensor_apply|adam|sgd_|lamb|foreach|FusedOptimizer"),
-        ("softmax or loss", r"softmax|nll_loss|cross_entropy"),
+        (
+            "norm",
+            r"layer_?norm|rms_?norm|batch_?norm|bn_fw|bn_bw|group_?norm|instance_?norm|GammaBeta|RowwiseMoments",
+        ),
+        ("optimizer", r"multi_tensor_apply|adam|\bsgd_|fused_?lamb|foreach|FusedOptimizer"),
+        ("softmax or loss", r"softmax|nll_loss|ClassNLL|cross_entropy"),
         (
             "embedding or index",
             r"embedding|index|gather|scatter|sort|topk|radix|unique|nonzero|masked_select|cub::|rocprim",

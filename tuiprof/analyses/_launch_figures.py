@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import _idle, _sequences
+from tuiprof.analyses import _idle, _kernel_names, _sequences
 from tuiprof.analyses._frames import operator_label
 from tuiprof.analyses._launch_table import Launches, QueueDepth
 from tuiprof.analyses._scope import Scope
@@ -113,10 +113,15 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
         .sort("idle_ns", "host_ns", descending=True, maintain_order=True)
     )
     labels = {code: _label(names, by, code) for code in rows[by].to_list()}
-    rows = rows.with_columns(pl.col(by).replace_strict(labels, return_dtype=pl.String))
+    rows = rows.with_columns(pl.col(by).replace_strict(labels, return_dtype=pl.String)).with_columns(
+        pl.col(by).map_elements(_kernel_names.short_name, return_dtype=pl.String).alias("short")
+        if by == "kernel"
+        else pl.col(by).alias("short")
+    )
     stepped = bool(steps)
     columns = (
-        Column(by, by, "text", help_),
+        Column("short", by, "text", help_),
+        Column(by, "full name", "text", hidden=True),
         Column("per_step", "n/step", "count", "Launches a step.", hidden=not stepped),
         Column("count", "n", "count", "Launches in all.", hidden=stepped),
         Column(

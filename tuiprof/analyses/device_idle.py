@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _ancestry, _frames, _idle
+from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
 from tuiprof.analyses._scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
@@ -207,8 +207,10 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         ],
         "cause": [_idle.CAUSES[i] for i in causes.argmax(axis=0).tolist()] if len(order) else [],
         "where": [_place(trace, ancestry, i) if row >= 0 else "" for i, row in enumerate(launch.tolist())],
-        "before": [trace.name(row) for row in before.tolist()] if len(order) else [],
-        "after": [trace.name(row) for row in work.tolist()],
+        "before": [_kernel_names.short_name(trace.name(row)) for row in before.tolist()]
+        if len(order)
+        else [],
+        "after": [_kernel_names.short_name(trace.name(row)) for row in work.tolist()],
         "event": work,
     }
     texts = dict.fromkeys(("step", "cause", "where", "before", "after"), pl.String)

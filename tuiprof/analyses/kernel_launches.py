@@ -142,6 +142,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     scope, launches = figures.scope, figures.launches
     rows = launches.rows
     host = np.where(launches.waits, 0, trace.ends[rows] - trace.starts[rows])
+    call = None if launches.waits.all() else float(np.median(host[~launches.waits]))
     unqueued = launches.latency[(launches.depth_found == 0) & (launches.latency >= 0)]
     single = launches.work_count == 1
     work_ns = trace.ends[launches.first_work] - trace.starts[launches.first_work]
@@ -174,12 +175,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         Fact("launch_host_ns_per_step", "host time in launches a step", scope.per_step(host, rows), "ns"),
         Fact("launches", "launches in all", len(rows), "count"),
         Fact("launch_host_ns", "host time in launches", int(host.sum()), "ns", "Added over all threads."),
-        Fact(
-            "launch_call_median_ns",
-            "launch call, median",
-            float(np.median(host[~launches.waits])) if not launches.waits.all() else None,
-            "ns",
-        ),
+        Fact("launch_call_median_ns", "launch call, median", call, "ns"),
         Fact("latency_median_ns", "latency, median", float(np.median(launches.latency)), "ns"),
         Fact(
             "latency_unqueued_median_ns",
@@ -222,8 +218,8 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
     share = figures.bound_share
     if figures.blocking:
         return Verdict(
-            f"launch-blocking mode: {format_share(figures.blocking_share)} of {amount} returned only after their kernel "
-            "had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
+            f"launch-blocking mode: {format_share(figures.blocking_share)} of {amount} returned only after their "
+            "kernel had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
             "bad",
         )
     idle = (

@@ -1,0 +1,283 @@
+"""What the device does: kernels by name and kind. Without a device, operators by self time."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis, _kernel_names
+from tuiprof.analyses._frames import operator_label
+from tuiprof.analyses._scope import Scope, device_word
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, clip, total, union
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "kernels", "Kernels"
+
+_DEVICE_RULES = (
+    Rule(
+        "share",
+        "Of the summed time of all device work, so shares add up to 100 %. Where streams overlap, the sum is larger "
+        "than busy time, which is the union over all streams.",
+    ),
+    Rule(
+        "kind",
+        "By name: collective, attention, Triton or Inductor, convolution, gemm, norm, optimizer, softmax or loss, "
+        "embedding or index, pooling, reduction, copy, random, elementwise; the first that matches. Copies and fills "
+        "by what the profiler calls them.",
+    ),
+    Rule(
+        "tensor cores",
+        "By name; empty where the name does not say. Occupancy and grid are in the event itself.",
+    ),
+)
+_HOST_RULES = (
+    Rule("self time", "Time in an operator without the operators it calls on the same thread."),
+    Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
+    Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
+)
+_ITEM = ("memcpy", "memset", "collective")
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Sum up device work, or operators where there is none.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    inside = trace.in_window(window)
+    work = trace.device_work[inside[trace.device_work]]
+    if len(work):
+        return _on_device(trace, scope, work)
+    rows = np.flatnonzero(trace.is_category("cpu_op") & inside).astype(np.int64)
+    if len(rows):
+        return _on_host(trace, scope, rows)
+    return Unavailable(
+        NAME,
+        "neither device work nor operators in this part of the trace",
+        "record ProfilerActivity.CPU, and the device's activity where there is one",
+    )
+
+
+def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
+    lengths = trace.ends[work] - trace.starts[work]
+    codes = trace.name_codes[work]
+    kinds = _kernel_names.classify(trace.names, np.unique(codes))
+    kinds_of = {code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds.items()}
+    category = trace.events["category"].cast(pl.String).gather(work)
+    frame = (
+        pl.DataFrame(
+            {
+                "event": work,
+                "code": codes,
+                "ns": lengths,
+                "category": category,
+                "in_step": scope.in_steps(work),
+            }
+        )
+        .with_columns(pl.col("code").replace_strict(kinds_of, return_dtype=pl.String).alias("kind"))
+        .with_columns(
+            pl.when(pl.col("category").is_in(_ITEM))
+            .then(pl.col("category"))
+            .otherwise(pl.col("kind"))
+            .alias("kind")
+        )
+    )
+    summed = int(lengths.sum())
+    busy = sum(
+        total(*union(*clip(*trace.busy(device), scope.low, scope.high))) for device in trace.device_indices
+    )
+    names = {code: trace.names[code] for code in np.unique(codes).tolist()}
+    by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
+        pl.col("code").replace_strict(names, return_dtype=pl.String).alias("kernel"),
+        pl.col("code")
+        .replace_strict({c: _kernel_names.short_name(n) for c, n in names.items()}, return_dtype=pl.String)
+        .alias("short"),
+        pl.col("code")
+        .replace_strict(
+            {c: _yes_no(_kernel_names.is_tensor_core(n)) for c, n in names.items()}, return_dtype=pl.String
+        )
+        .alias("tensor_cores"),
+    )
+    by_kind = _group(frame, ["kind"], scope, summed)
+    top, first = by_kind.row(0, named=True), by_name.row(0, named=True)
+    word = device_word(trace)
+    sentence = (
+        f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
+        f"{_kernel_names.short_name(first['kernel'])} ({format_share(first['share'])}, {format_ns(first['median_ns'])} "
+        "in the median)"
+    )
+    stepped = bool(scope.step_count)
+    facts = (
+        Fact("device_events", "device events", len(work), "count"),
+        Fact("work_ns", "work, sum", summed, "ns", "Over all streams, overlaps counted twice."),
+        Fact("busy_ns", "busy, union", busy, "ns"),
+        Fact(
+            "overlap",
+            "sum over union",
+            summed / busy if busy else None,
+            "number",
+            "1 = streams never overlap.",
+        ),
+        Fact("distinct", "distinct kernels", len(names), "count"),
+        Fact("median_ns", "median length", float(np.median(lengths)), "ns"),
+        Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work), "ns"),
+    )
+    return Report(
+        NAME,
+        TITLE,
+        Verdict(sentence),
+        facts,
+        (
+            Table("kinds", "By kind", (Column("kind", "kind"), *_columns(stepped)), by_kind),
+            Table(
+                "kernels",
+                "By name",
+                (
+                    *_columns(stepped),
+                    Column("kind", "kind", "text"),
+                    Column(
+                        "tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()
+                    ),
+                    Column("short", "kernel", "text", "Its name without arguments and namespaces."),
+                    Column("kernel", "full name", "text", hidden=True),
+                    Column("event", "event", "count", hidden=True),
+                ),
+                by_name,
+            ),
+        ),
+        _DEVICE_RULES,
+        window=scope.window,
+    )
+
+
+def _yes_no(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "no"
+
+
+def _group(frame: pl.DataFrame, by: list[str], scope: Scope, summed: int) -> pl.DataFrame:
+    steps = scope.step_count or None
+    return (
+        frame.group_by(by, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            (pl.col("in_step").sum() / steps).alias("per_step"),
+            pl.col("ns").sum().alias("total_ns"),
+            (pl.col("ns").filter("in_step").sum() / steps).alias("per_step_ns"),
+            (pl.col("ns").sum() / max(summed, 1)).alias("share"),
+            pl.col("ns").median().alias("median_ns"),
+            pl.col("ns").max().alias("longest_ns"),
+            pl.col("event").sort_by("ns", descending=True).first(),
+        )
+        .sort("total_ns", "count", descending=True, maintain_order=True)
+    )
+
+
+def _columns(stepped: bool) -> tuple[Column, ...]:
+    return (
+        Column("per_step_ns", "a step", "ns", hidden=not stepped),
+        Column("total_ns", "total", "ns", hidden=stepped),
+        Column("share", "share", "share", "Of the summed time of all device work."),
+        Column("per_step", "n/step", "count", hidden=not stepped),
+        Column("count", "n", "count", hidden=stepped),
+        Column("median_ns", "median", "ns"),
+        Column("longest_ns", "longest", "ns"),
+    )
+
+
+def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
+    """Operators by self time: the CPU is the device."""
+    own = self_times(trace, rows)
+    codes = trace.name_codes[rows]
+    # An operator that calls itself (aten::to in aten::to) is counted once in its total.
+    parent = trace.nesting.parent[rows]
+    nested = np.zeros(len(rows), dtype=bool)
+    at = parent
+    while (at >= 0).any():
+        nested |= (at >= 0) & (trace.name_codes[np.maximum(at, 0)] == codes)
+        at = np.where(at >= 0, trace.nesting.parent[np.maximum(at, 0)], -1)
+    lengths = np.where(nested, 0, trace.ends[rows] - trace.starts[rows])
+    frame = pl.DataFrame(
+        {"event": rows, "code": codes, "ns": own, "with_inner": lengths, "in_step": scope.in_steps(rows)}
+    )
+    summed = int(own.sum())
+    inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))
+    table = _group(frame, ["code"], scope, summed).join(inner, on="code", how="left")
+    labels = {code: operator_label(trace.names[code]) for code in np.unique(codes).tolist()}
+    table = table.with_columns(
+        pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
+    )
+    threads = len(np.unique(trace.ints("track")[rows]))
+    busy = total(*union(trace.starts[rows], trace.ends[rows]))
+    first = table.row(0, named=True)
+    sentence = (
+        f"no device in this trace: of the operators on the CPU, {first['operator']} takes "
+        f"{format_share(first['share'])} ({format_ns(first['total_ns'])} of self time)"
+    )
+    stepped = bool(scope.step_count)
+    return Report(
+        NAME,
+        "Operators",
+        Verdict(sentence),
+        (
+            Fact("operators", "operator calls", len(rows), "count"),
+            Fact("self_ns", "self time, sum", summed, "ns", "Over all threads."),
+            Fact(
+                "busy_ns",
+                "in operators, union",
+                busy,
+                "ns",
+                "Time in which at least one thread is in an operator.",
+            ),
+            Fact("threads", "threads", threads, "count"),
+            Fact("distinct", "distinct operators", len(labels), "count"),
+            Fact("self_ns_per_step", "self time a step", scope.per_step(own, rows), "ns"),
+        ),
+        (
+            Table(
+                "operators",
+                "Operators by self time",
+                (
+                    Column("operator", "operator", "text"),
+                    Column("per_step_ns", "self/step", "ns", hidden=not stepped),
+                    Column("total_ns", "self", "ns", hidden=stepped),
+                    Column("share", "share", "share", "Of the summed self time."),
+                    Column("per_step", "n/step", "count", hidden=not stepped),
+                    Column("count", "n", "count", hidden=stepped),
+                    Column("median_ns", "median", "ns", "Median self time of a call."),
+                    Column("longest_ns", "longest", "ns"),
+                    Column("with_inner_ns", "total", "ns", "With everything inside."),
+                    Column("event", "event", "count", hidden=True),
+                ),
+                table,
+            ),
+        ),
+        _HOST_RULES,
+        window=scope.window,
+    )
+
+
+def self_times(trace: Trace, rows: Ints) -> Ints:
+    """Return the time of operators without the operators inside them, ns.
+
+    Args:
+        trace: The trace.
+        rows: Rows of operators, shape ``(k,)``.
+    """
+    parent, is_operator = trace.nesting.parent, trace.is_category("cpu_op")
+    operators = np.flatnonzero(is_operator)
+    at = parent[operators]
+    while True:
+        climb = (at >= 0) & ~is_operator[np.maximum(at, 0)]
+        if not climb.any():
+            break
+        at = np.where(climb, parent[np.maximum(at, 0)], at)
+    inner = np.zeros(len(trace), dtype=np.int64)
+    np.add.at(inner, at[at >= 0], (trace.ends - trace.starts)[operators[at >= 0]])
+    own: Ints = (trace.ends - trace.starts)[rows] - inner[rows]
+    return own
+
+
+ANALYSIS = Analysis(NAME, TITLE, "What does the device spend its time on?", run, order=40)

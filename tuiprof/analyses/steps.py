@@ -1,0 +1,283 @@
+"""How long a step takes, where it goes, and what makes slow steps slow."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "steps", "Steps"
+
+#: A step is slow when it takes this much longer than the median; steps vary when the 95th percentile does.
+SLOW, LEAST_STEPS = 1.10, 4
+_MARKER = r"^ProfilerStep#\d+$"
+_FRAMEWORK_RANGE = (
+    r"^(Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)|DistributedDataParallel\.|FullyShardedData)"
+    r"|^FSDP::"
+)
+_BACKWARD = r"^autograd::engine::evaluate_function"
+
+_RULES = (
+    Rule(
+        "step",
+        "From the beginning to the end of the step's marker on the host. The device may lag behind it.",
+    ),
+    Rule(
+        "work of a step",
+        "Device work belongs to the step of the call that launched it, not to the marker it happens to run under; busy "
+        "is the union of that work over all streams.",
+    ),
+    Rule("slow step", f"Longer than {SLOW:g} times the median; told from {LEAST_STEPS} steps on."),
+    Rule(
+        "what explains slow steps",
+        "For each part of a step: its mean in slow steps minus its median over all steps. Parts overlap (the host "
+        "waits while the device is busy) and are not added up.",
+    ),
+    Rule(
+        "phase",
+        "Outermost named ranges (record_function, the framework's own) inside the step; "
+        "`backward (autograd engine)` is the union of what the autograd threads run.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Measure the steps.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    if not scope.step_count:
+        return _unavailable(trace)
+    steps = trace.steps
+    times = (steps.ends - steps.starts)[scope.steps]
+    parts = _parts(scope)
+    median = float(np.median(times))
+    slow = times > SLOW * median
+    explained = _explained(parts, slow) if len(times) >= LEAST_STEPS and slow.any() else None
+    busy = parts.get("device busy")
+    facts = (
+        Fact("steps", "steps", len(times), "count"),
+        Fact("step_median_ns", "median", median, "ns"),
+        Fact("step_mean_ns", "mean", float(times.mean()), "ns"),
+        Fact("step_p95_ns", "p95", float(np.percentile(times, 95)), "ns"),
+        Fact("step_min_ns", "shortest", int(times.min()), "ns"),
+        Fact("step_max_ns", "longest", int(times.max()), "ns"),
+        Fact(
+            "jitter_share",
+            "jitter",
+            float(np.median(np.abs(times - median)) / median) if len(times) > 1 and median else None,
+            "share",
+            "Median absolute deviation of the step time, as a share of its median.",
+        ),
+        Fact("slow_steps", "slow steps", int(slow.sum()) if len(times) >= LEAST_STEPS else None, "count"),
+        Fact(
+            "device_busy_ns_per_step",
+            "device busy a step",
+            float(busy.mean()) if busy is not None else None,
+            "ns",
+        ),
+        Fact("steps_per_second", "steps", 1e9 / float(times.mean()) if times.mean() else None, "rate"),
+    )
+    notes = []
+    if len(times) < LEAST_STEPS:
+        notes.append(f"Only {plural(len(times), 'step')}: too few to tell slow from normal.")
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(scope, times, parts, slow, explained),
+        facts,
+        tuple(_tables(scope, times, parts, explained)),
+        _RULES,
+        tuple(notes),
+        window,
+    )
+
+
+def _unavailable(trace: Trace) -> Unavailable:
+    if len(trace.steps):
+        return Unavailable(NAME, "no whole step lies in this window", "choose a wider window")
+    return Unavailable(
+        NAME,
+        "the trace marks no steps (no ProfilerStep#N ranges)",
+        "call `profiler.step()` after each step, or record with `tuiprof run` or `tuiprof record`",
+    )
+
+
+def _parts(scope: Scope) -> dict[str, Ints]:
+    """Return the parts of each step, ns, shape ``(steps,)`` each."""
+    trace = scope.trace
+    parts: dict[str, Ints] = {}
+    if trace.device_indices:
+        parts["device busy"] = _by_step.busy(scope)
+        parts["device idle"] = _by_step.idle(scope)
+    if len(trace.host_calls):
+        parts["host waits for the device"] = _by_step.waits(scope)
+        rows = trace.links.launches
+        parts["launch calls"] = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+    for name, pattern, category in (
+        ("data loading", _idle.DATA_LOADING, "dataloader"),
+        ("compile", _idle.COMPILE, "compile"),
+        ("garbage collector", _idle.GARBAGE, ""),
+    ):
+        mask = trace.named(pattern) & (trace.ints("device") < 0)
+        if category:
+            mask |= trace.is_category(category)
+        rows = np.flatnonzero(mask)
+        if len(rows):
+            parts[name] = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+    return parts
+
+
+def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.DataFrame:
+    rows = [
+        {
+            "part": name,
+            "median_ns": float(np.median(values)),
+            "slow_ns": float(values[slow].mean()),
+            "excess_ns": float(values[slow].mean() - np.median(values)),
+        }
+        for name, values in parts.items()
+    ]
+    schema = {"part": pl.String, "median_ns": pl.Float64, "slow_ns": pl.Float64, "excess_ns": pl.Float64}
+    return pl.DataFrame(rows, schema=schema).sort("excess_ns", descending=True)
+
+
+def _verdict(
+    scope: Scope,
+    times: Ints,
+    parts: dict[str, Ints],
+    slow: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    explained: pl.DataFrame | None,
+) -> Verdict:
+    median = float(np.median(times))
+    said = f"{format_ns(median)} a step in the median of {plural(len(times), 'step')}"
+    if len(times) > 1:
+        said += f" ({format_ns(int(times.min()))} to {format_ns(int(times.max()))})"
+    if "device busy" in parts:
+        share = min(float(parts["device busy"].sum() / times.sum() / len(scope.trace.device_indices)), 1.0)
+        said += f", with {device_word(scope.trace)} work for {format_share(share)} of it"
+    level: Level = "info"
+    if explained is not None and not explained.is_empty():
+        excess = float(times[slow].mean()) - median
+        top = explained.row(0, named=True)
+        said += f"; {plural(int(slow.sum()), 'slow step')} took {format_ns(excess)} longer"
+        if top["excess_ns"] >= 0.3 * excess:
+            said += f", {format_ns(min(top['excess_ns'], excess))} of it {top['part']}"
+        level = "warn" if excess * slow.sum() >= 0.05 * times.sum() else "info"
+    return Verdict(said, level)
+
+
+def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.DataFrame | None) -> list[Table]:
+    trace = scope.trace
+    steps = trace.steps
+    launches = _by_step.counts(scope, trace.links.launches)
+    work = _by_step.counts(scope, trace.device_work)
+    frame = pl.DataFrame(
+        {
+            "step": [str(n) for n in steps.numbers[scope.steps].tolist()],
+            "start_ns": steps.starts[scope.steps],
+            "step_ns": times,
+            "difference_ns": times - int(np.median(times)),
+            "launches": launches,
+            "works": work,
+            **{_key(name): values for name, values in parts.items()},
+        }
+    )
+    has_device = bool(trace.device_indices)
+    columns = (
+        Column("step", "step", "text"),
+        Column("step_ns", "time", "ns"),
+        Column("difference_ns", "Δ median", "ns", "Step time minus median."),
+        *(Column(_key(name), name.removeprefix("host "), "ns") for name in parts),
+        Column("launches", "launches", "count", hidden=not has_device),
+        Column("works", "device events", "count", hidden=True),
+        Column("start_ns", "at", "ns", hidden=True),
+    )
+    tables = [_phases(scope, times), Table("steps", "Every step", columns, frame)]
+    if explained is not None:
+        tables.insert(
+            1,
+            Table(
+                "slow",
+                "What explains slow steps",
+                (
+                    Column("part", "part", "text"),
+                    Column("median_ns", "median", "ns"),
+                    Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
+                    Column("excess_ns", "excess", "ns"),
+                ),
+                explained,
+            ),
+        )
+    return tables
+
+
+def _key(part: str) -> str:
+    return part.replace(" ", "_") + "_ns"
+
+
+def _phases(scope: Scope, times: Ints) -> Table:
+    """Return the outermost named ranges inside the steps."""
+    trace = scope.trace
+    named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
+    rows = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0)).astype(np.int64)
+    rows = _by_step.outermost(trace, rows)
+    rows = rows[scope.in_steps(rows)]
+    found = []
+    for code in np.unique(trace.name_codes[rows]).tolist():
+        mine = rows[trace.name_codes[rows] == code]
+        each = _by_step.host_time(scope, trace.starts[mine], trace.ends[mine])
+        found.append((trace.names[code], each, len(mine), int(mine[0])))
+    backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
+    if len(backward):
+        each = _by_step.host_time(scope, trace.starts[backward], trace.ends[backward])
+        found.append(("backward (autograd engine)", each, len(times), int(backward[0])))
+    frame = pl.DataFrame(
+        [
+            {
+                "phase": name,
+                "per_step_ns": float(each.mean()),
+                "share": float(each.sum() / times.sum()) if times.sum() else None,
+                "per_step": count / len(times),
+                "longest_ns": int(each.max()),
+                "event": event,
+            }
+            for name, each, count, event in found
+        ],
+        schema={
+            "phase": pl.String,
+            "per_step_ns": pl.Float64,
+            "share": pl.Float64,
+            "per_step": pl.Float64,
+            "longest_ns": pl.Int64,
+            "event": pl.Int64,
+        },
+    ).sort("per_step_ns", descending=True)
+    return Table(
+        "phases",
+        "Phases on the host",
+        (
+            Column("phase", "phase", "text"),
+            Column("per_step_ns", "a step", "ns", "Mean over the steps."),
+            Column("share", "of the step", "share"),
+            Column("per_step", "n/step", "count"),
+            Column("longest_ns", "longest", "ns", "In one step."),
+            Column("event", "event", "count", hidden=True),
+        ),
+        frame,
+        empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
+    )
+
+
+ANALYSIS = Analysis(
+    NAME, TITLE, "How long is a step, where does it go, and what makes slow ones slow?", run, order=50
+)
