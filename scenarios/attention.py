@@ -365,7 +365,7 @@ def check(run: scenario.Run) -> Check:
     """
     import torch
     from common.attentions import backend, output_and_gradients
-    from common.checking import TOLERANCE, Check
+    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
     from common.training import accelerator
 
     size, device = run.size, accelerator()
@@ -382,9 +382,8 @@ def check(run: scenario.Run) -> Check:
         got = output_and_gradients(attention, shape, device, dtype)
     definition = attention_function(run.of(baseline), device)
     want = output_and_gradients(definition, shape, device, dtype, compute=torch.float64)
-    for what, ours, theirs in zip(
-        ("output", "gradient of q", "gradient of k", "gradient of v"), got, want, strict=True
-    ):
+    names = ("output", "gradient of q", "gradient of k", "gradient of v")
+    for what, ours, theirs in zip(names, got, want, strict=True):
         checked.close(what, ours, theirs, TOLERANCE[dtype])
     del got, want
 
@@ -393,9 +392,7 @@ def check(run: scenario.Run) -> Check:
     run = run.shortened(steps=3)
     train(run, losses)
     train(run.of(baseline), wanted)
-    checked.close(
-        "losses", torch.stack(losses), torch.stack(wanted), 5e-3
-    )  # means over a batch: bf16 averages out
+    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
     return checked
 
 

@@ -215,7 +215,7 @@ def train(run: scenario.Run, journal: list[tuple[str, Any]] | None = None) -> Lo
 def check(run: scenario.Run) -> Check:
     """Hold four steps of the variant to the losses of ``off`` and its metrics to plain arithmetic."""
     import torch
-    from common.checking import TOLERANCE, Check
+    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
 
     run = run.shortened(steps=4)
     journal: list[tuple[str, Any]] = []
@@ -226,18 +226,13 @@ def check(run: scenario.Run) -> Check:
     wanted = [entry for kind, entry in reference if kind == "step"]
 
     tolerance, checked = TOLERANCE[torch.float32], Check("off")
-    checked.close("losses", [s[0].item() for s in steps], [s[0].item() for s in wanted], tolerance)
+    losses = torch.stack([loss for loss, *_ in wanted])
+    checked.close("losses", torch.stack([loss for loss, *_ in steps]), losses, LOSS_TOLERANCE[torch.float32])
     if run.variant["name"] != "off":
         values = journal[-1][1]
-        losses = torch.stack([loss for loss, *_ in wanted])
         right = torch.cat([logits.argmax(1) == labels for _, logits, labels, _ in wanted])
         checked.close("mean loss", values["loss"], losses.mean(), tolerance)
-        for name in (
-            "accuracy",
-            "precision",
-            "recall",
-            "f1",
-        ):  # averaged over samples, the four are one number
+        for name in ("accuracy", "precision", "recall", "f1"):  # over samples, the four are one number
             checked.close(name, values[name], right.double().mean(), tolerance)
         if "step_time_s" in values:
             seconds = [entry[3] for entry in steps]

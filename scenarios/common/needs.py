@@ -51,16 +51,13 @@ def missing(needs: dict) -> list[tuple[str, str]]:
         ``(reason, remedy)`` for each need that is not met, in a fixed order; empty = it can run here.
     """
     lacks: list[tuple[str, str]] = []
-    if "retired" in needs:
-        lacks.append((needs["retired"], needs.get("remedy", "")))
-        return lacks
     python = ".".join(map(str, sys.version_info[:3]))
     if not satisfies(python, needs.get("python", "")):
         lacks.append((f"needs Python {needs['python']}, this is {python}", "run it with a newer interpreter"))
+    if needs.get("device") == "cuda":
+        lacks += _gpu(needs)
     for wanted in needs.get("packages", []):
-        lacks += _package(wanted, needs.get("remedy", ""))
-    if not lacks and "device" in needs:
-        lacks += _device(needs)
+        lacks += _package(wanted, " ".join(needs.get("remedy", "").split()))
     if needs.get("compile"):
         lacks += _compiler()
     if needs.get("nvcc") and not (shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc")):
@@ -89,11 +86,11 @@ def _package(wanted: str, remedy: str) -> list[tuple[str, str]]:
     return [(f"needs {name} {specifier}, {have} is installed", remedy)]
 
 
-def _device(needs: dict) -> list[tuple[str, str]]:
-    if needs["device"] != "cuda":
-        return []
-    import torch
-
+def _gpu(needs: dict) -> list[tuple[str, str]]:
+    try:
+        import torch
+    except ImportError:
+        return []  # it is named among the packages
     why = f"needs an NVIDIA GPU ({needs['why']})" if "why" in needs else "needs an NVIDIA GPU"
     if torch.version.cuda is None:
         remedy = "install a CUDA build of PyTorch on a machine with an NVIDIA GPU"
@@ -112,7 +109,7 @@ def _compiler() -> list[tuple[str, str]]:
     try:
         import torch
     except ImportError:
-        return []  # already named among the packages
+        return []  # it is named among the packages
     if torch.cuda.is_available():
         return _package("triton", "")
     if shutil.which(os.environ.get("CXX", "g++")) is None:

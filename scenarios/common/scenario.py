@@ -12,14 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import subprocess
 import sys
 import textwrap
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from common import needs
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from common.training import Loop
 
 WRONG_NUMBERS, CANNOT_RUN = 3, 77
+RELAUNCHED = "SCENARIO_RELAUNCHED"  # set in the environment of a script that was started by its launcher
 
 
 @dataclass
@@ -45,7 +48,6 @@ class Run:
         price: Dollars an hour of the machine; None = not given.
         check: Compare with the baseline first.
         seed: Seed of weights and data.
-        argv: The command line, for variants that launch themselves again.
     """
 
     ladder: dict[str, Any]
@@ -58,7 +60,6 @@ class Run:
     price: float | None
     check: bool
     seed: int
-    argv: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -88,13 +89,20 @@ def header(script: str | Path) -> dict[str, Any]:
     raise ValueError(f"{script} has no '# /// script' block")
 
 
-def main(script: str, train: Callable[[Run], Loop], check: Callable[[Run], Check]) -> int:
+def main(
+    script: str,
+    train: Callable[[Run], Loop],
+    check: Callable[[Run], Check],
+    launcher: Callable[[Run], list[str]] | None = None,
+) -> int:
     """Run one ladder script.
 
     Args:
         script: The script's ``__file__``.
         train: Trains one variant and returns its timed loop.
         check: Compares one variant's numbers with its baseline's.
+        launcher: Returns the launcher that the variant is to be started by, as arguments to Python
+            (``["-m", "torch.distributed.run", …]``); empty = none.
 
     Returns:
         The exit status.
@@ -106,20 +114,21 @@ def main(script: str, train: Callable[[Run], Loop], check: Callable[[Run], Check
     if lacks:
         return cannot_run(f"{ladder['name']}:{variant['name']}", lacks)
     run = _run(ladder, variant, options)
+    if launcher and RELAUNCHED not in os.environ and (start := launcher(run)):
+        return relaunch([sys.executable, *start, os.path.abspath(script), *sys.argv[1:]])
+    if os.environ.get("RANK", "0") != "0":
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end; rank 0 speaks for all
     result: dict[str, Any] = {"ladder": ladder["name"], "variant": variant["name"], "preset": run.preset}
     if run.check:
         checked = check(run)
         result["check"] = checked.result()
         print(checked, flush=True)
         if not checked.ok:
-            report(result)
             print(f"{run.name} does not compute what {checked.baseline} computes", file=sys.stderr)
+            report(result)
             return WRONG_NUMBERS
     if run.steps:
-        loop = train(run)
-        if not loop.is_first_rank:
-            return 0
-        result |= loop.result(run.price)
+        result |= train(run).result(run.price)
     report(result)
     return 0
 
@@ -137,15 +146,32 @@ def report(result: dict[str, Any]) -> None:
     print(json.dumps({"tuiprof_result": result}), flush=True)
 
 
-def relaunch(command: list[str], mark: str) -> NoReturn:
-    """Replace this process by a launcher that runs the script again; ``mark`` tells the second run that it is one.
+def relaunch(command: list[str]) -> int:
+    """Run the script again under a launcher, and pass its output on.
+
+    The launchers put a prefix before each line and lose the exit status; the last line tells it.
 
     Args:
         command: The launcher's command line, which ends with the script's own.
-        mark: Environment variable to set.
+
+    Returns:
+        The exit status of the script.
     """
-    sys.stdout.flush()
-    os.execve(command[0], command, {**os.environ, mark: "1"})
+    result: dict[str, Any] | None = None
+    environment = {
+        "VIRTUAL_ENV": sys.prefix,
+        **os.environ,
+        RELAUNCHED: "1",
+    }  # where run_cpu looks for libraries
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launched:
+        for line in launched.stdout:
+            line = re.sub(r"^\[[^\]]*\]:\s?", "", line)
+            print(line, end="", flush=True)
+            if line.startswith('{"tuiprof_result"'):
+                result = json.loads(line)["tuiprof_result"]
+    if result is None:
+        return launched.returncode or 1
+    return 0 if result.get("check", {}).get("ok", True) else WRONG_NUMBERS
 
 
 def _variant(ladder: dict[str, Any], name: str) -> dict[str, Any]:
@@ -165,20 +191,10 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
     for name in ("batch", "workers"):
         if getattr(options, name) is not None:
             setattr(size, name, getattr(options, name))
-            changes.pop(name, None)  # the flag wins over what the variant sets
-    argv = [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+            if name in changes:  # the flag wins over the variant too
+                changes[name] = getattr(options, name)
     return Run(
-        ladder,
-        variant,
-        preset,
-        size,
-        changes,
-        steps,
-        warmup,
-        options.price,
-        options.check,
-        options.seed,
-        argv,
+        ladder, variant, preset, size, changes, steps, warmup, options.price, options.check, options.seed
     )
 
 

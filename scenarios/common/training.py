@@ -104,11 +104,6 @@ class Loop:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    @property
-    def is_first_rank(self) -> bool:
-        """Whether this process reports for all."""
-        return os.environ.get("RANK", "0") == "0"
-
     def result(self, price: float | None = None) -> dict[str, Any]:
         """Summarise the measured steps.
 
