@@ -164,6 +164,8 @@ def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> Sess
 def _name(spec: LaunchSpec) -> str:
     if spec.scenario is not None:
         return str(spec.scenario).replace(":", "-")
+    if "-m" in spec.argv[1:-1]:
+        return spec.argv[spec.argv.index("-m") + 1]
     scripts = [Path(part).stem for part in spec.argv if part.endswith(".py")]
     return scripts[0] if scripts else Path(spec.argv[0]).name
 

@@ -32,7 +32,7 @@ class Series:
         self._data: dict[str, Array] = {
             name: np.full(64, missing, dtype) for name, (dtype, missing) in columns.items()
         }
-        self._size = 0  # rows in the buffers, up to twice ``keep``
+        self._size = 0  # rows in the buffers
 
     def __len__(self) -> int:
         """Number of rows kept."""
@@ -101,7 +101,8 @@ class Series:
             return
         # Into new buffers, so that views handed out before stay as they were.
         kept = min(self._size, self.keep)
-        capacity = min(max(2 * (kept + rows), 64), 2 * self.keep)
+        # Double while it grows; then a quarter of slack, so that a row is copied four times at most.
+        capacity = min(max(2 * (kept + rows), 64), self.keep + max(rows, self.keep // 4))
         for name, (dtype, missing) in self._types.items():
             old = self._data[name]
             new = self._data[name] = np.full(capacity, missing, dtype)

@@ -159,7 +159,7 @@ def status(session: Session) -> Status:
 def _elsewhere(session: Session) -> Status:
     """Status of a session of another machine or process namespace: by the age of its logs."""
     newest = max((path.stat().st_mtime for path in session.log_files()), default=0.0)
-    if time.time() - newest < FRESH_S:
+    if abs(time.time() - newest) < FRESH_S:
         return Status("running", detail=f"on {session.meta.host}" if session.meta.host else "")
     return _from_probes(session)
 

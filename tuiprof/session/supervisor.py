@@ -171,13 +171,17 @@ class _Run:
             _answer(Reply(message, remedy))
             return None
         child.returncode = 0  # reaped by Family, which sees the whole group
-        self._identify(child.pid)
+        try:
+            self._identify(child.pid)
+        except TuiprofError as error:  # the script runs all the same
+            self._note("warn", f"{error.message}: without it a lost recorder cannot be told from a lost run")
         _answer(Reply())
         return Family(child.pid)
 
     def _attend(self, family: Family, ending: Ending, wake: int) -> None:
         """Deal with signals and requests until the run is over."""
         over_s: float | None = None  # when what is left behind must have ended, or have recorded something
+        recorded = 0
         told = False
         look_s = 0.0  # not before then is the process table read for strays
         while True:
@@ -198,13 +202,14 @@ class _Run:
             if not left:
                 return
             if over_s is None:
-                over_s = now_s + _LEFTOVER_S
+                over_s, recorded = now_s + _LEFTOVER_S, self._recorded_bytes()
                 if family.exit < 0 and not ending.begun:
                     ending.begin(signal.SIGTERM, now_s)
             if now_s < over_s or ending.begun:
                 continue
             names = ", ".join(f"{_name(item)} ({item.pid})" for item in left[:4])
-            if not self._still_records():
+            before, recorded = recorded, self._recorded_bytes()
+            if recorded == before:
                 self._note("info", f"the script left processes behind, which go on: {names}")
                 return
             if not told:
@@ -229,10 +234,9 @@ class _Run:
             self._stopped = True
             ending.begin(signal.SIGKILL if request.firm else request.signal, now_s)
 
-    def _still_records(self) -> bool:
-        logs = (path for path in self._session.log_files() if path.stem != "recorder")
-        newest = max((path.stat().st_mtime for path in logs), default=0.0)
-        return time.time() - newest < _LEFTOVER_S
+    def _recorded_bytes(self) -> int:
+        """Size of what the script's processes have recorded; sizes, because file times follow the wall clock."""
+        return sum(path.stat().st_size for path in self._session.log_files() if path.stem != "recorder")
 
     def _conclude(self, family: Family) -> None:
         writers = [path for path in self._session.log_files() if path.stem != "recorder"]

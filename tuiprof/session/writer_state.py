@@ -11,8 +11,9 @@ from tuiprof.session.records import Cost, DeviceStep, End, Head, Memory, Step
 from tuiprof.session.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.stats import NO_STATS, StepStats, step_stats
 
-#: Steps kept whole, a rank. At 100 bytes a step and twice that while the buffer turns over: 26 MB.
-KEEP_STEPS: Final = 1 << 17
+#: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
+#: and three metrics, so eight ranks take 70 MB.
+KEEP_STEPS: Final = 1 << 16
 #: Readings of allocator memory kept whole, a device of a rank.
 KEEP_MEMORY: Final = 1 << 14
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
