@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.dom import DOMNode
 from textual.screen import Screen
 
@@ -32,6 +33,13 @@ _KEY_NAMES: Final = {
 }
 
 
+def _commands() -> type[Provider]:
+    """Return what fills the palette; imported when it is first opened."""
+    from tuiprof.tui.palette import TuiprofCommands
+
+    return TuiprofCommands
+
+
 class TuiprofApp(App[int], inherit_bindings=False):
     """The dashboard.
 
@@ -45,6 +53,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
     CSS_PATH = "app.tcss"
     TITLE = "tuiprof"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
     DEFAULT_MODE = "first"
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
@@ -185,6 +194,21 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
         with self.telling_errors():
             self.push_screen(TraceScreen(path))
+
+    def run_scenario(self, ladder: str, variant: str) -> None:
+        """Ask how to run a variant, then run and watch it.
+
+        Args:
+            ladder: Name of its ladder.
+            variant: Its name.
+        """
+        from tuiprof.tui.screens.library import LibraryScreen
+
+        library = self.screen_stack[0]
+        if not isinstance(library, LibraryScreen):
+            library = LibraryScreen()
+            self.push_screen(library)
+        library.run_variant(ladder, variant)
 
     @contextlib.contextmanager
     def telling_errors(self) -> Iterator[None]:

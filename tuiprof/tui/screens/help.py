@@ -64,12 +64,12 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         page = Text()
         words = getattr(self._about, "HELP", None)
         if words:
-            page.append(words.strip() + "\n\n")
+            page.append(" ".join(words.split()) + "\n\n")
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows:
-                page.append(f"  {keys:<14}", "bold")
-                page.append(f"{tooltip or label:<44}")
+                page.append(f"  {keys:<12}", "bold")
+                page.append(f"{tooltip or label:<54}")
                 page.append(f"  {binding_id}\n", "dim")
             page.append("\n")
         page.append(f"Keys can be changed by these ids under [keys] in {config_path()}\n", "dim")
@@ -87,8 +87,9 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         for name, (binding, group, keys) in merged.items():
             unique = " ".join(dict.fromkeys(keys))
             groups.setdefault(group, []).append((unique, binding.description, binding.tooltip, name))
-        # What belongs to every screen comes last.
-        return dict(sorted(groups.items(), key=lambda item: item[0] == "Everywhere"))
+        # What the screen itself does comes first, what every screen does last.
+        order = {"Output": 1, "List": 1, "Everywhere": 2}
+        return dict(sorted(groups.items(), key=lambda item: order.get(item[0], 0)))
 
     def action_close(self) -> None:
         """Close the help."""

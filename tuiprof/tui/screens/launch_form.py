@@ -90,7 +90,7 @@ class LaunchForm(ModalScreen[LaunchWish | None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Fill in the labels."""
         labels = {
-            "preset": "preset — fit: the published size on an accelerator, a small one on a CPU",
+            "preset": "preset — fit: as published on an accelerator, small on a CPU",
             "steps": "steps",
             "capture": "capture — N@STEP: profile N steps from STEP on; empty: none",
         }

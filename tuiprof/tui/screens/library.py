@@ -21,6 +21,7 @@ from tuiprof.tui.keys import key
 from tuiprof.tui.library_data import Library, Shelf, last_errors
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Heading, Painted
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self) -> None:
         super().__init__()
-        self.library = Library()
+        start = self.app.start
+        self.library = Library(start.sessions, start.scenarios, start.python)
         self.shelf = Shelf()
         self._filter = ""
 
@@ -124,8 +126,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Show the frame at once; what is found comes when it is found."""
-        start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)
         self.query_one("#head", Painted).paint(self._head)
         self.query_one("#items", Choices).focus()
         self.call_after_refresh(self._begin)
@@ -137,7 +137,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def on_screen_resume(self) -> None:
         """Look again when coming back from another screen."""
-        if self.shelf.ladders or self.shelf.sessions:
+        if self.shelf != Shelf():
             self._look()
 
     # -- what is found, in threads that touch no widget --------------------------------------------------
@@ -172,7 +172,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     # -- what is shown -----------------------------------------------------------------------------------
 
-    def _head(self, width: int, _height: int) -> list[words.Row]:
+    def _head(self, width: int, _height: int) -> list[Row]:
         return [words.head(self.shelf, width)]
 
     def _list(self) -> None:
@@ -277,6 +277,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """
         from tuiprof.tui.screens.launch_form import LaunchForm
 
+        if self.shelf == Shelf():  # asked for before the shelf was filled
+            self.shelf = self.library.look()
         ladder = self.shelf.ladder(ladder_name)
         variant = ladder.variant(variant_name) if ladder is not None else None
         if ladder is None or variant is None:
