@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from made_traces import HOSTILE, MS, large_trace, small_trace, trace_of
+from textual.app import App, ComposeResult
+
+from tuiprof.model import Window
+from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.lane_cells import paint, short_name
+from tuiprof.tui.lanes import Bars, idle_gap
+from tuiprof.tui.readout import offset_text, read_out
+from tuiprof.tui.viewport import Viewport
+from tuiprof.tui.widgets.timeline import Timeline
+
+
+class TimelineApp(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trace = small_trace()
+        self.opened: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        yield Timeline()
+
+    def on_mount(self) -> None:
+        self.timeline.styles.height = 8
+        self.timeline.show(lane_builder.build(self.trace))
+        self.timeline.focus()
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.query_one(Timeline)
+
+    def on_timeline_opened(self, message: Timeline.Opened) -> None:
+        self.opened.append(message.row)
+
+    def lines(self) -> list[str]:
+        return [self.timeline.render_line(y).text for y in range(self.timeline.size.height)]
+
+
+def test_lanes_are_found_by_what_the_trace_holds() -> None:
+    lanes = lane_builder.build(small_trace())
+    assert [lane.label.strip() for lane in lanes.lanes] == ["main", "ops", "runtime", "stream 7", "idle"]
+    assert [lane.label for lane in lanes.choose(4)] == ["main", "runtime", "stream 7", "idle"]
+    assert len(lanes.syncs) == 2
+
+
+def test_a_trace_without_device_or_events_still_has_a_picture() -> None:
+    cpu = trace_of([("cpu_op", "aten::mm", 0, 5, 0, None)])
+    assert [lane.label for lane in lane_builder.build(cpu).lanes] == ["main"]
+    assert lane_builder.build(trace_of([])).lanes == ()
+
+
+def test_cells_say_what_fills_their_time() -> None:
+    trace = small_trace()
+    lanes = {lane.label.strip(): lane for lane in lane_builder.build(trace).lanes}
+    edges = np.arange(0, 23, dtype=np.int64) * MS  # one column a millisecond
+
+    def text(name: str) -> str:
+        return "".join(paint(trace, lanes[name], edges).chars)
+
+    assert text("main").startswith("fo…▒ met…▒")  # forward 0 to 4 ms, metrics from 5 ms
+    assert text("runtime") == " L    SSS    L    SSS "
+    assert text("stream 7") == "   █████       █████  "
+    # Idle is the complement of work: 0 to 3, 8 to 15 and 20 to 22 ms.
+    assert text("idle") == "▓▓▓     ▓▓▓▓▓▓▓     ▓▓"
+
+
+def test_a_column_shows_the_share_of_its_time_that_was_busy() -> None:
+    trace = small_trace()
+    lane = next(lane for lane in lane_builder.build(trace).lanes if lane.style == "device")
+    assert paint(trace, lane, np.array([0, 6, 12]) * MS).chars == ["▄", "▂"]  # 3 of 6 ms, 2 of 6 ms
+
+
+def test_one_sync_among_many_launches_is_never_lost() -> None:
+    rows = [("runtime", "cudaLaunchKernel", at, at + 1, 0, at + 1) for at in range(200)]
+    rows += [("kernel", "k", at + 2, at + 3, 1, at + 1) for at in range(200)]
+    rows += [("runtime", "cudaStreamSynchronize", 120, 121, 0, 999)]
+    trace = trace_of(rows)
+    lane = next(lane for lane in lane_builder.build(trace).lanes if lane.style == "calls")
+    cells = "".join(paint(trace, lane, Viewport.over(*trace.span, 20).edges).chars)
+    assert cells.count("S") == 1
+    assert set(cells) == {"L", "S"}
+
+
+def test_an_event_that_reaches_over_later_ones_is_still_found() -> None:
+    trace = trace_of([("cpu_op", "long", 0, 100, 0, None), ("cpu_op", "short", 10, 20, 0, None)])
+    bars = Bars(trace, np.array([0, 1]))
+    assert bars.at(np.array([5, 15, 50, 100]) * MS).tolist() == [0, 1, 0, -1]
+    assert bars.shares(np.array([0, 50, 200]) * MS).tolist() == pytest.approx([1.0, 1 / 3])
+
+
+def test_idle_gap_at_an_instant() -> None:
+    trace = small_trace()
+    bars = Bars(trace, trace.device_work)
+    gap = [idle_gap(bars, at * MS, *trace.span) for at in (0, 5, 10, 21, 30)]
+    assert gap == [(0, 3 * MS), None, (8 * MS, 15 * MS), (20 * MS, 22 * MS), None]
+
+
+def test_viewport_stays_within_the_trace() -> None:
+    view = Viewport.over(1000, 1_001_000, 100)
+    assert view.zoomed(10, 1000).low == 1000
+    assert view.zoomed(0.1, 5000) == view
+    near = view.zoomed(1e9, 500_000)
+    assert near.span == near.columns  # never below 1 ns a column
+    assert near.low <= 500_000 < near.high
+    assert view.zoomed(4, 500_000).panned(99).high == view.last
+    assert view.zoomed(4, 500_000).showing(900_000).low > 500_000
+    edges = Viewport.over(0, 10**17, 300).edges
+    assert (np.diff(edges) > 0).all()
+    assert (edges[0], edges[-1]) == (0, 10**17)
+
+
+def test_ticks_are_round_and_count_from_the_begin_of_the_trace() -> None:
+    labels = [label for _, label in Viewport.over(7_000, 7_000 + 20 * MS, 100).ticks()]
+    assert labels == ["0", "5 ms", "10 ms", "15 ms"]
+    assert offset_text(1_268_300, 900) == "1.268 ms"
+
+
+def test_kernel_names_keep_what_tells_them_apart() -> None:
+    assert short_name("void at::native::(anonymous namespace)::sum_kernel<4, float>(int)") == "sum_kernel"
+    assert short_name("aten::mm") == "mm"
+    assert short_name(HOSTILE).isprintable()
+
+
+def test_readout_names_what_is_under_the_cursor() -> None:
+    lanes = lane_builder.build(small_trace())
+    text = read_out(lanes, list(lanes.lanes), 7 * MS)
+    for part in ("step 0", "metrics 5.00 ms", "cudaStreamSynchronize 3.00 ms", "sum_kernel 5.00 ms"):
+        assert part in text
+    assert "outside of steps" in read_out(lanes, list(lanes.lanes), 11 * MS)
+    assert "idle 7.00 ms" in read_out(lanes, list(lanes.lanes), 11 * MS)
+
+
+async def test_keys_move_select_zoom_and_open() -> None:
+    app = TimelineApp()
+    async with app.run_test(size=(100, 12)) as pilot:
+        timeline = app.timeline
+        await pilot.press("right", "right")
+        assert timeline.view.column_of(timeline.cursor) == 2
+        await pilot.press("shift+right", "shift+right", "shift+left")
+        low, high = timeline.selection or (0, 0)
+        assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (2, 3)
+        await pilot.press("left")
+        assert timeline.selection is None
+        await pilot.press("end")
+        assert timeline.cursor == app.trace.span[1] - 1
+        await pilot.press("home")
+        timeline.zoom(4)
+        await pilot.press("ctrl+right")
+        assert timeline.view.low > 0
+        timeline.fit()
+        assert (timeline.view.low, timeline.view.high) == app.trace.span
+        await pilot.press("down", "down", "full_stop")  # to the first call of the runtime lane
+        assert timeline.lane is not None
+        assert timeline.lane.style == "calls"
+        assert timeline.cursor == 1 * MS
+        await pilot.press("full_stop", "enter", "comma", "enter", "up", "up", "up")
+        assert [app.trace.name(row) for row in app.opened] == ["cudaStreamSynchronize", "cudaLaunchKernel"]
+        assert timeline.chosen == 0
+
+
+async def test_mouse_puts_the_cursor_selects_and_zooms() -> None:
+    app = TimelineApp()
+    async with app.run_test(size=(100, 12)) as pilot:
+        timeline = app.timeline
+        left = timeline.label_cells
+        await pilot.mouse_down(Timeline, offset=(left + 10, 2))
+        await pilot.hover(Timeline, offset=(left + 30, 2))
+        await pilot.mouse_up(Timeline, offset=(left + 30, 2))
+        low, high = timeline.selection or (0, 0)
+        assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (10, 30)
+        assert timeline.chosen == 2
+        span = timeline.view.span
+        timeline._wheel(_wheel(left + 20), 2.0, 0.1)
+        assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
+        timeline._wheel(_wheel(left + 20, shift=True), 2.0, 0.1)
+        assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
+
+
+def _wheel(x: int, shift: bool = False):
+    from textual.events import MouseScrollDown
+
+    return MouseScrollDown(None, x, 2, 0, 0, 0, shift, False, False)
+
+
+async def test_drawing_is_whole_styled_and_safe_at_every_size() -> None:
+    app = TimelineApp()
+    for size in ((100, 12), (40, 10), (200, 12)):
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            app.timeline.set_window(Window(2 * MS, 9 * MS))
+            app.timeline.select((3 * MS, 6 * MS))
+            for y in range(app.timeline.size.height):
+                strip = app.timeline.render_line(y)
+                assert all(segment.style is not None for segment in strip)
+                assert strip.cell_length == size[0]
+                assert strip.text.isprintable()
+            assert "▏0 " in app.lines()[0]  # where step 0 starts
+            assert any("▲" in line for line in app.lines())
+        app = TimelineApp()
+
+
+async def test_hostile_names_stand_in_the_lane_as_text() -> None:
+    app = TimelineApp()
+    async with app.run_test(size=(160, 12)):
+        ops = next(line for line in app.lines() if line.strip().startswith("ops"))
+        assert "[red]evil[/red]" in ops
+
+
+def test_a_frame_of_a_large_trace_agrees_with_counting() -> None:
+    trace = large_trace(200_000)
+    lanes = lane_builder.build(trace)
+    stream = next(lane for lane in lanes.lanes if lane.style == "device")
+    view = Viewport.over(*trace.span, 160).zoomed(50, trace.span[1] // 2)
+    edges = view.edges
+    starts, ends = trace.starts[stream.bars.rows], trace.ends[stream.bars.rows]
+    counted = [
+        np.maximum(np.minimum(ends, high) - np.maximum(starts, low), 0).sum() / (high - low)
+        for low, high in pairwise(edges.tolist())
+    ]
+    assert stream.bars.shares(edges) == pytest.approx(np.array(counted))
