@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from tuiprof.session.store import Session
 
-#: How much of the end of a rank's log is read: some hundred steps.
-_TAIL_BYTES: Final = 32 << 10
+#: How much of the end of a rank's log is read: about a hundred steps.
+_TAIL_BYTES: Final = 16 << 10
 _decoder: Final = msgspec.json.Decoder(Record)
 
 
@@ -34,7 +34,7 @@ class Summary(msgspec.Struct, frozen=True):
         unix_ns: When it began.
         duration_ns: From then to the last record; None = no record.
         steps: Steps recorded (of the rank with the most); 0 = none seen.
-        median_ns: Median time of the last steps (as many as the end of the log holds, some hundred; captured
+        median_ns: Median time of the last steps (as many as the end of the log holds, about a hundred; captured
             ones left out); None = no steps.
         argv: The command as given.
         host: Where it ran.
@@ -68,12 +68,12 @@ def glance(session: Session) -> Summary:
     clock = Clock(session.meta)
     steps, median_ns, latest_ns = 0, None, -1
     for path in session.log_files():
-        records = _decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 4096))
-        timed = [record for record in records if not isinstance(record, (Head, DeviceStep))]
-        if timed:
-            head = next((record for record in records if isinstance(record, Head)), None) or _first(path)
-            latest_ns = max(latest_ns, timed[-1].at + clock.offset_ns(head))
-        marked = [record for record in records if isinstance(record, Step)]
+        records = _decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 2048))
+        marked = [record for record in records if type(record) is Step]
+        last = next((one for one in reversed(records) if not isinstance(one, (Head, DeviceStep))), None)
+        if last is not None:
+            head = records[0] if isinstance(records[0], Head) else _first(path)
+            latest_ns = max(latest_ns, last.at + clock.offset_ns(head))
         if marked and marked[-1].n >= steps:
             steps = marked[-1].n + 1
             plain = [step.dur for step in marked if not step.cap]

@@ -73,7 +73,7 @@ class Session:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.abspath(path))
         self.meta: SessionMeta = read_meta(self.path)
 
     def __repr__(self) -> str:
