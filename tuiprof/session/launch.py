@@ -173,9 +173,10 @@ def _name(spec: LaunchSpec) -> str:
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
     # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
-    # -P: the working directory must not shadow modules; PYTHONPATH: tuiprof may run from a checkout.
+    # -P: the working directory must not shadow modules. PYTHONPATH: tuiprof may run from a checkout, and what it
+    # needs may lie where the caller's own path says.
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
-    env["PYTHONPATH"] = str(_PACKAGE.parent)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), env.get("PYTHONPATH"))))
     log = session.control / "supervisor.log"
     try:
         with open(log, "wb") as errors:
