@@ -60,7 +60,8 @@ class Steps:
         out: What happened, oldest first.
         n: Number of the step that is running, from 0.
         thread: The thread that steps.
-        cost_ns: Time spent here so far, ns; the calls themselves (about 0.1 µs each) are not in it.
+        cost_ns: Time spent here so far, ns. Not in it: the calls themselves (about 0.1 µs each), the opening
+            of the log at the end of the first step, and captures (their cost is in their own record).
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
     """
@@ -125,8 +126,10 @@ class Steps:
             capture.boundary(self.n)
             self._began = self._mark = monotonic_ns()
             return
-        # The log was opened at the end of the first step; that is not in the second one.
-        self._began = self._mark = monotonic_ns() if first else t
+        if first:  # the log was opened, once: that is neither in the second step nor a cost of each step
+            self._began = self._mark = monotonic_ns()
+            return
+        self._began = self._mark = t
         self.cost_ns += monotonic_ns() - t
 
     def _switch(self, source: int, t: int, metrics: dict[str, Any] | None) -> bool:

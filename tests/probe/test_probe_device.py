@@ -1,0 +1,182 @@
+"""Device events and sync sites with a stand-in for CUDA, whose clock the test owns; the real one is in test_gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from probe_runs import Run
+
+from tuiprof.probe.steps import DEVICE, Steps
+from tuiprof.probe.torch_device import TorchDevice
+
+
+class FakeCuda:
+    """A device that reaches events when told to; asking for a wait is an error."""
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0
+        self.capturing = False
+        self.made = 0
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                cuda.made += 1
+                self.at = -1.0
+
+            def record(self) -> None:
+                assert not cuda.capturing, "the event would become part of the graph"
+                self.at = cuda.host
+
+            def query(self) -> bool:
+                assert not cuda.capturing, "a query breaks the capture"
+                return self.at <= cuda.device
+
+            def elapsed_time(self, other: Any) -> float:
+                assert self.query()
+                assert other.query(), "this would be an error"
+                return float(other.at - self.at)
+
+        self.Event = Event
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def device_count(self) -> int:
+        return 2
+
+    def memory_stats_as_nested_dict(self, index: int) -> dict[str, Any]:
+        used = {"current": 100, "peak": 300} if not index else {"current": 0, "peak": 0}
+        return {"allocated_bytes": {"all": used}, "reserved_bytes": {"all": {**used, "current": 200}}}
+
+
+def make() -> tuple[FakeCuda, TorchDevice, Steps, list[str]]:
+    cuda = FakeCuda()
+    failures: list[str] = []
+    steps = Steps(lambda: None)
+
+    def hook(name: str) -> Any:
+        return SimpleNamespace(on=True, failed=lambda: failures.append(name))
+
+    runtime: Any = SimpleNamespace(hook=hook, steps=steps)
+    return cuda, TorchDevice(runtime, SimpleNamespace(cuda=cuda)), steps, failures
+
+
+def read(steps: Steps) -> list[tuple[int, int]]:
+    return [(item[1], item[2]) for item in steps.out if item[0] == DEVICE]
+
+
+def test_device_steps_are_read_late_and_never_waited_for() -> None:
+    cuda, device, steps, failures = make()
+    for n in range(100):
+        cuda.host = n * 2.0  # ms
+        cuda.device = max(0.0, (n - 10) * 2.0)
+        device.boundary(n)
+    assert read(steps) == [(n, 2_000_000) for n in range(1, 90)]
+    cuda.device = 1e9
+    device.read()
+    assert read(steps) == [(n, 2_000_000) for n in range(1, 100)]
+    assert cuda.made < 40, "events are used again"
+    assert not failures
+
+
+def test_a_graph_capture_sees_no_event_and_breaks_the_chain() -> None:
+    cuda, device, steps, failures = make()
+    for n in range(10):
+        cuda.host = cuda.device = n * 2.0
+        cuda.capturing = n in (4, 5)
+        device.boundary(n)
+        device.break_chain() if n == 8 else None
+    assert [n for n, _ in read(steps)] == [1, 2, 3, 7, 8, 9]
+    assert not failures
+
+
+def test_memory_of_the_devices_in_use() -> None:
+    _, device, _, _ = make()
+    assert device.memory() == [(0, 100, 200, 300)]
+
+
+SYNCS = """
+import sys, threading, types, warnings
+import _tuiprof_probe.syncs as syncs
+sys.path.insert(0, ".")
+
+mode = 0
+def set_mode(value):
+    global mode
+    mode = value
+def synchronize():
+    if mode: warnings.warn("called a synchronizing CUDA operation (Triggered internally at x.cpp:1.)", stacklevel=2)
+class Event:
+    def synchronize(self): pass
+class Stream:
+    def synchronize(self): synchronize()
+cuda = types.SimpleNamespace(synchronize=lambda: None, Event=Event, Stream=Stream,
+    get_sync_debug_mode=lambda: mode, set_sync_debug_mode=set_mode)
+before = cuda.synchronize, Event.synchronize, Stream.synchronize
+filters = list(warnings.filters)
+watch = syncs.SyncWatch(types.SimpleNamespace(cuda=cuda))
+
+block = warnings.catch_warnings(record=True)
+seen = block.__enter__()
+warnings.simplefilter("error")
+watch.start()
+synchronize()                                                           # line A
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    synchronize()                                                       # line B
+try:
+    warnings.warn("of the script")
+except UserWarning as error:
+    print("raised:", error)
+warnings.simplefilter("always")
+warnings.warn("kept for the script")
+block.__exit__(None, None, None)
+warnings.filterwarnings("error")
+synchronize()                                                           # line C
+cuda.synchronize()                                                      # line D
+Event().synchronize()                                                   # line E
+def inner(): Stream().synchronize()                                     # line F
+thread = threading.Thread(target=inner); thread.start(); thread.join()
+watch.stop()
+assert mode == 0
+assert (cuda.synchronize, Event.synchronize, Stream.synchronize) == before
+assert type(warnings) is types.ModuleType
+warnings.resetwarnings()
+synchronize(); cuda.synchronize()
+print("kept:", [str(w.message) for w in seen])
+watch.write(sys.argv[1])
+"""
+
+
+def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(run: Callable[..., Run], tmp_path: Any) -> None:
+    import json
+
+    path = tmp_path / "sites.jsonl"
+    done = run(SYNCS, str(path), flags=["-W", "error"])
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "raised: of the script\nkept: ['kept for the script']\n"
+    lines = SYNCS.splitlines()
+    wanted = {letter: next(i for i, text in enumerate(lines, 1) if f"# line {letter}" in text) for letter in "ABCDEF"}
+    sites = [json.loads(line) for line in path.read_text().splitlines()]
+    first = [site["frames"][0] if "synchronize" not in site["frames"][0] else site["frames"][1] for site in sites]
+    assert [frame.split(":")[1].split(" ")[0] for frame in first] == [str(wanted[letter]) for letter in "ABCDEF"]
+    assert [site["what"] for site in sites] == [
+        *["called a synchronizing CUDA operation"] * 3,
+        "torch.cuda.synchronize",
+        "torch.cuda.Event.synchronize",
+        "torch.cuda.Stream.synchronize",
+    ]
+    assert first[-1].endswith(" inner")
+    assert len({site["tid"] for site in sites}) == 2
+    times = [site["unix_ns"] for site in sites]
+    assert times == sorted(times)

@@ -1,0 +1,70 @@
+"""JAX (the real one where it is installed) and PyTorch/XLA (its step marker)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session import records
+
+JAX = """
+import sys, jax, jax.numpy as jnp, tuiprof
+update = jax.jit(lambda w, x: w - 0.01 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w))
+w, x = jnp.ones((64, 8)), jnp.ones((128, 64))
+for i in range(12):
+    if sys.argv[1] == "explicit":
+        w = update(w, x).block_until_ready()
+        tuiprof.step()
+    else:
+        with jax.profiler.StepTraceAnnotation("train", step_num=i):
+            w = update(w, x).block_until_ready()
+"""
+
+
+@pytest.mark.parametrize("marks", ["annotations", "explicit"])
+def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
+    python = os.environ.get("TUIPROF_TEST_JAX_PYTHON") or (importlib.util.find_spec("jax") and sys.executable)
+    if not python:
+        pytest.skip("jax is not installed; TUIPROF_TEST_JAX_PYTHON names a Python that has it")
+    done = run(JAX, marks, python=python, requests=[{"id": "a", "steps": 3, "at": 5}])
+    assert done.code == 0, done.err
+    assert [step.n for step in done.of(records.Step)] == list(range(12))
+    assert "jax" in done.of(records.Head)[0].versions
+    written = done.captures("a")[-1]
+    assert (written.state, written.first, written.last) == ("written", 5, 7), written.why
+    assert written.path.startswith("traces/plugins/profile/"), "not where TensorBoard and xprof look"
+    trace = (done.session / written.path).read_bytes()
+    assert (b"train" if marks == "annotations" else b"step_num") in trace
+
+
+def test_an_xla_step_ends_at_the_sync_after_the_optimizer(run: Callable[..., Run], tmp_path: Path) -> None:
+    package = tmp_path / "torch_xla"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import types\n_XLAC = types.SimpleNamespace(_xla_step_marker=lambda *arguments: None)\n"
+        "def sync(): _XLAC._xla_step_marker('', [], False)\n"
+    )
+    script = """
+import torch, torch_xla
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(6):
+    for micro in range(2):
+        weight.sum().backward()
+        torch_xla.sync()
+    optimizer.step()
+    torch_xla.sync()
+"""
+    pytest.importorskip("torch")
+    done = run(script)
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert {"forward", "backward", "optimizer"} <= set(steps[-1].ph)
+    counted = {tuple(sorted(step.ph)) for step in steps[3:]}
+    assert counted == {("backward", "forward", "optimizer")}, "a sync between micro-batches ended a step"
