@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,8 +48,11 @@ class View:
 
     @property
     def span_s(self) -> float:
-        """Width of the axis in seconds."""
-        return self.window_s if self.window_s is not None else max(self.now_ns / 1e9, 1.0)
+        """Width of the axis in seconds; of a young run only as much as there is, in quarters of a minute."""
+        age_s = self.now_ns / 1e9
+        if self.window_s is None:
+            return max(age_s, 1.0)
+        return min(self.window_s, max(1, math.ceil(age_s / 15)) * 15.0)
 
     @property
     def said(self) -> str:

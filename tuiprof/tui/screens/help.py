@@ -64,7 +64,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         page = Text()
         words = getattr(self._about, "HELP", None)
         if words:
-            page.append(" ".join(words.split()) + "\n\n")
+            page.append("\n\n".join(" ".join(part.split()) for part in words.split("\n\n")) + "\n\n")
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows:

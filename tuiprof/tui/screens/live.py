@@ -48,6 +48,8 @@ RATE_HZ: Final = 4
 _SLOW: Final = 4
 #: Steps of a capture asked for with one key.
 CAPTURE_STEPS: Final = 5
+#: So long a capture that failed is told.
+_FAILURE_NS: Final = 30_000_000_000
 _SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _SEEK_NS: Final = 5_000_000_000
 
@@ -251,7 +253,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                 return live_words.capture_row(newest)
             if newest.state in ("armed", "started") and self.running:
                 return live_words.capture_row(newest)
-            if newest.state == "failed" and newest.id not in self._seen_captures:
+            if newest.state == "failed" and self.now_ns() - newest.t_ns < _FAILURE_NS:
                 return live_words.capture_row(newest)
         if self._asked is not None and self.running:
             name, at = self._asked

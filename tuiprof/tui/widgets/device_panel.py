@@ -202,6 +202,7 @@ def _silent(device: DeviceView, key: str) -> bool:
         "swap_used_bytes",
         "io_wait",
         "errors",
+        "loaders",
     }
 
 
@@ -242,12 +243,16 @@ def _cores(device: DeviceView, width: int) -> Row:
     means = [
         sum(shares[at : at + group]) / len(shares[at : at + group]) for at in range(0, len(shares), group)
     ]
-    return [*label, ("  ", "text"), (glyphs.sparkline([*means], len(means)), "history")]
+    # Few cores get wide bars, with a gap between two of them.
+    wide = max(1, min(8, room // len(means) - 1))
+    bars = [glyphs.sparkline([mean], 1) * wide for mean in means]
+    return [*label, ("  ", "text"), ((" " if wide > 1 else "").join(bars), "history")]
 
 
 def _headline(device: DeviceView) -> list[str]:
     """Return the figures to show first; idle loaders are told with the loaders."""
-    return [key for key in headline(device.kind, device.latest) if key != "loaders_idle"]
+    skip = {"loaders_idle"} if device.latest.get("loaders") else {"loaders_idle", "loaders"}
+    return [key for key in headline(device.kind, device.latest) if key not in skip]
 
 
 def _main_key(device: DeviceView) -> str:
