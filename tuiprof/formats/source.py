@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from tuiprof.errors import TraceError
 
@@ -126,13 +126,15 @@ class Stream:
             Damaged: The compressed stream is broken here.
             TraceError: The file inflates to more than the limit, or it cannot be read.
         """
+        from gzip import BadGzipFile
         from zipfile import BadZipFile
 
-        from isal import igzip, isal_zlib
+        from isal import isal_zlib
 
+        broken: Any = isal_zlib.error
         try:
             part: bytes = self._unwrapped.read(size)
-        except (EOFError, igzip.BadGzipFile, isal_zlib.error, zlib.error, BadZipFile) as error:
+        except (EOFError, BadGzipFile, broken, zlib.error, BadZipFile) as error:
             raise Damaged(str(error)) from error
         except OSError as error:
             raise TraceError(f"{self._source.path}: {error.strerror or error}") from error
@@ -211,8 +213,8 @@ def _limit(limit: int | None) -> int:
 def _gunzip(file: IO[bytes]) -> IO[bytes]:
     from isal import igzip
 
-    stream: IO[bytes] = igzip.IGzipFile(fileobj=file, mode="rb")
-    return stream
+    opened: IO[bytes] = igzip.open(file, "rb")  # type: ignore[no-untyped-call]
+    return opened
 
 
 def _unwrapped(stream: IO[bytes]) -> IO[bytes]:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.chrome import pairs, words
-from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
+from tuiprof.formats.chrome.columns import NUMBERS, Columns
 from tuiprof.formats.chrome.events import MISSING
-from tuiprof.formats.chrome.lanes import Labels, Lane, describe
 from tuiprof.formats.chrome.gather import Gathered, time_order
+from tuiprof.formats.chrome.lanes import Labels, Lane, describe
 from tuiprof.model import Trace, TraceInfo, Track
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trace import RawSource

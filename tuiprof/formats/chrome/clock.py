@@ -6,17 +6,14 @@ The reference is decimal arithmetic: microseconds times 1000, rounded half to ev
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats.chrome.arrays import Ints, floats, integers
 from tuiprof.formats.chrome.events import MISSING
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 #: Stamps beyond this could overflow once an origin is subtracted; they are taken for damage. 146 years.
 LIMIT_NS = 1 << 62
@@ -35,9 +32,8 @@ def from_numbers(values: Sequence[object]) -> Ints | None:
         Nanoseconds, shape ``(n,)``; None when there is something else among the values, a value is out of
         range, or a rounded nanosecond is not proven. Then read the text with :func:`from_text`.
     """
-    try:
-        whole: Ints = np.frombuffer(array("q", values), dtype=np.int64)  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
+    whole = integers(values)
+    if whole is None:
         return _from_floats(values)
     if len(whole) and max(int(whole.max()), -int(whole.min())) >= _LIMIT_US:
         return None
@@ -50,9 +46,8 @@ def _from_floats(values: Sequence[object]) -> Ints | None:
     A double differs from the decimal it was read from by at most half its spacing. Where that cannot move
     the rounded nanosecond, the result is proven.
     """
-    try:
-        us: Floats = np.frombuffer(array("d", values), dtype=np.float64)  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
+    us = floats(values)
+    if us is None:
         return None
     whole = np.floor(us)
     scaled = (us - whole) * 1000.0  # the subtraction is exact
@@ -80,12 +75,43 @@ def from_text(texts: Sequence[bytes]) -> Ints:
     width = padded.dtype.itemsize
     slow = np.ones(len(texts), dtype=bool)
     if 0 < width <= _WIDEST:
-        plain, fast = _plain(padded.view(np.uint8).reshape(len(texts), width))
+        characters = padded.view(np.uint8).reshape(len(texts), width)
+        alike = _alike(characters)
+        if alike is not None:
+            return alike
+        plain, fast = _plain(characters)
         ns[plain] = fast[plain]
         slow = ~plain
     for i in np.flatnonzero(slow).tolist():
         ns[i] = _decimal(texts[i])
     return ns
+
+
+def _alike(characters: npt.NDArray[np.uint8]) -> Ints | None:
+    """Read positive numbers that are all written with the same number of digits before and after the point.
+
+    Stamps of one stretch are, unless a power of ten is passed.
+
+    Args:
+        characters: Text, shape ``(n, width)``.
+
+    Returns:
+        Nanoseconds; None when they are not alike.
+    """
+    width = characters.shape[1]
+    points = np.flatnonzero(characters[0] == _DOT)
+    whole = int(points[0]) if len(points) else width
+    decimals = max(width - whole - 1, 0)
+    if not 0 < whole <= 16 or decimals > 3:
+        return None
+    columns = np.ascontiguousarray(np.delete(characters, points[:1], axis=1).T) - np.uint8(_ZERO)
+    if (len(points) and not (characters[:, whole] == _DOT).all()) or not (columns <= 9).all():
+        return None
+    value = np.zeros(len(characters), dtype=np.uint64)
+    for digits in columns:
+        value = value * np.uint64(10) + digits
+    value *= np.uint64(10 ** (3 - decimals))
+    return value.astype(np.int64) if int(value.max()) < LIMIT_NS else None
 
 
 def _plain(characters: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], Ints]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.chrome import clock
+from tuiprof.formats.chrome.arrays import Codes, Ints, codes, integers
 from tuiprof.formats.chrome.events import (
     MISSING,
     NO_ARGS,
@@ -19,9 +19,6 @@ from tuiprof.formats.chrome.events import (
     Instant,
     Loose,
 )
-
-Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.uint32]
 
 #: Integer columns beside the times, in the order of the event table; None in a chunk = missing throughout.
 NUMBERS = ("device", "stream", "correlation", "external_id", "bytes")
@@ -106,19 +103,22 @@ class Books:
             tids: Thread of each event.
         """
         book = self.lanes
-        try:
-            pid = np.frombuffer(array("q", pids), dtype=np.int64)  # type: ignore[arg-type]
-            tid = np.frombuffer(array("q", tids), dtype=np.int64)  # type: ignore[arg-type]
-        except (TypeError, OverflowError):  # text, or wider than 64 bits
-            codes = [book.setdefault(lane, len(book)) for lane in zip(pids, tids, strict=True)]
-            return np.array(codes, dtype=np.uint32)
+        pid, tid = integers(pids), integers(tids)
+        if pid is None or tid is None:  # text, or wider than 64 bits
+            return codes([book.setdefault(lane, len(book)) for lane in zip(pids, tids, strict=True)])
         if not len(pid):
             return np.empty(0, dtype=np.uint32)
-        changes = np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1
-        starts = np.concatenate(([0], changes))
-        runs = zip(pid[starts].tolist(), tid[starts].tolist(), strict=True)
-        codes = [book.setdefault(lane, len(book)) for lane in runs]
-        return np.repeat(np.array(codes, dtype=np.uint32), np.diff(starts, append=len(pid)))
+        starts = np.concatenate(([0], np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1))
+        processes, process = np.unique(pid[starts], return_inverse=True)
+        threads, thread = np.unique(tid[starts], return_inverse=True)
+        pairs, run = np.unique(process * len(threads) + thread, return_inverse=True)
+        found = [
+            book.setdefault(lane, len(book))
+            for lane in zip(
+                processes[pairs // len(threads)].tolist(), threads[pairs % len(threads)].tolist(), strict=True
+            )
+        ]
+        return np.repeat(codes(found)[run], np.diff(starts, append=len(pid)))
 
     def lane_list(self) -> list[tuple[int | str | None, int | str | None]]:
         """Return the lanes in order of their codes; numbers written as text are numbers."""
@@ -188,14 +188,13 @@ def _times(values: list[Loose | msgspec.Raw], events: Sequence[AnyEvent]) -> Int
 
 
 def _codes(values: Sequence[object], book: Codebook) -> Codes:
-    return np.frombuffer(array("I", map(book.__getitem__, values)), dtype=np.uint32)
+    return codes(map(book.__getitem__, values))
 
 
 def _numbers(values: list[Loose]) -> Ints | None:
     """Return integers; None when all are missing."""
-    try:
-        column: Ints = np.frombuffer(array("q", values), dtype=np.int64)  # type: ignore[arg-type]
-    except (TypeError, OverflowError):
+    column = integers(values)
+    if column is None:
         column = np.array([_integer(value) for value in values], dtype=np.int64)
     return column if (column != MISSING).any() else None
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.chrome import clock, layout, tolerant
-from tuiprof.formats.chrome.columns import Books, Codes, Columns, Untimely, build, identity, memory_numbers
+from tuiprof.formats.chrome.arrays import Codes
+from tuiprof.formats.chrome.columns import Books, Columns, Untimely, build, identity, memory_numbers
 from tuiprof.formats.chrome.events import (
     MISSING,
     AnyEvent,
@@ -113,7 +114,7 @@ class ChunkDecoder:
         """Decode plain JSON; None when it is not."""
         # A chunk begins right behind an event, so with the comma.
         first = data.find(b"{")
-        listed = b"[%b]" % (data if first == 0 else memoryview(data)[max(first, 0) :])
+        listed = b"".join((b"[", data if first == 0 else memoryview(data)[max(first, 0) :], b"]"))
         try:
             if not self._exactly:
                 try:

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Codes, Columns
+from tuiprof.formats.chrome.arrays import Codes, Ints
+from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
 from tuiprof.formats.chrome.decode import Chunk, Rare
 from tuiprof.formats.chrome.events import MISSING
 from tuiprof.formats.chrome.lanes import Identity
 from tuiprof.model.trust import ReadStats
-
-Ints = npt.NDArray[np.int64]
 
 
 class Column:
@@ -35,7 +34,7 @@ class Column:
         Args:
             values: The values, shape ``(n,)``.
         """
-        self._bytes += memoryview(np.ascontiguousarray(values, dtype=self._dtype)).cast("B")
+        self._bytes += np.ascontiguousarray(values, dtype=self._dtype).data.cast("B")
 
     def values(self) -> npt.NDArray[Any]:
         """Return a view of the values; let go of it before the column grows again."""

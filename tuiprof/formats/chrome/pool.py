@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
@@ -70,10 +71,9 @@ class _Worker:
         self.received = bytearray()
         os.set_blocking(self.answers.fileno(), False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            try:
+            # Refused once the user's share of pipe memory is spent; a smaller pipe only waits more.
+            with contextlib.suppress(OSError):
                 fcntl.fcntl(self.answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
-            except OSError:
-                pass  # the user's share of pipe memory is spent: a smaller pipe only waits more
 
 
 class Pool:
@@ -181,7 +181,7 @@ def _anonymous_file() -> BinaryIO:
     """Return a file in memory where the system has such, else one that is deleted already."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tuiprof"), "r+b", buffering=0)
-    return tempfile.TemporaryFile(buffering=0)  # type: ignore[return-value]
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from tuiprof.formats import Cancelled, Options
@@ -13,6 +14,7 @@ from tuiprof.formats.chrome.pool import Pool, WorkerLost, workers_for
 from tuiprof.formats.chrome.raw import ChunkPlace
 from tuiprof.formats.chrome.stretches import Inflow, Stretch, plan
 from tuiprof.formats.chrome.worker import read_at
+from tuiprof.formats.readahead import read_ahead
 from tuiprof.formats.source import Source, Stream
 
 #: How much compressed JSON shrinks at the least; to guess whether workers pay.
@@ -47,7 +49,7 @@ class EventReader:
         self._waiting: dict[int, Chunk] = {}
         self._next = 0  # the first stretch that is not gathered
         self._carry = b""  # the beginning of an event whose end lies in the next stretch
-        self._closed = False
+        self._closed, self._tail_at = False, 0
 
     def read(self, partial: Callable[[], None] | None = None) -> int:
         """Read to the end.
@@ -63,8 +65,8 @@ class EventReader:
             TraceError: It inflates to more than the limit, or cannot be read.
         """
         plain = self.source.wrapping == "plain"
-        with self.source.stream() as stream:
-            inflow = Inflow(stream)
+        with self.source.stream() as stream, nullcontext(stream) if plain else read_ahead(stream) as bytes_:
+            inflow = Inflow(bytes_)
             head = inflow.open()
             self.is_list = head.is_list
             self.properties.update(head.properties)
@@ -75,12 +77,12 @@ class EventReader:
             for number, chunk in decoded:
                 self._waiting[number] = chunk
                 self._gather(again)
-                self._report(stream)
+                self._report(bytes_.consumed)
                 if partial is not None:
                     partial()
             self._finish(again)
             self.damage = inflow.damage
-            return self.source.size if plain else stream.at
+            return self.source.size if plain else bytes_.at
 
     def _decoded(self, cut: Iterator[Stretch], stream: Stream, workers: int) -> Iterator[tuple[int, Chunk]]:
         """Yield decoded stretches, in the order in which they get ready."""
@@ -138,19 +140,14 @@ class EventReader:
             chunk = self._decoder.decode(data)
         self._carry = b""
         if chunk.closed_at is not None:
-            self._close(stretch, chunk.closed_at, again)
+            self._closed, self._tail_at = True, stretch.offset + chunk.closed_at
         elif chunk.rest < stretch.length:
             self._carry = again(stretch)[chunk.rest :]
         self.gathered.add(chunk)
         self.places.append(ChunkPlace(chunk.events, stretch.offset, chunk.rest, chunk.strict))
 
-    def _close(self, stretch: Stretch, closed_at: int, again: Callable[[Stretch], bytes]) -> None:
-        """Read the properties behind the list."""
-        self._closed = True
-        self._tail_at = stretch.offset + closed_at
-
     def _finish(self, again: Callable[[Stretch], bytes]) -> None:
-        """Gather what a lost worker left behind, and read the properties behind the list."""
+        """Decode what a lost worker left behind, and read the properties behind the list."""
         while not self._closed and self._next < len(self._stretches):
             stretch = self._stretches[self._next]
             chunk = self._waiting.pop(self._next, None) or self._decoder.decode(again(stretch))
@@ -166,13 +163,11 @@ class EventReader:
         else:
             self.properties.update(tail)
 
-    def _report(self, stream: Stream) -> None:
+    def _report(self, consumed: int) -> None:
         if self.options.cancelled is not None and self.options.cancelled():
             raise Cancelled(f"stopped reading {self.source.path}")
         if self.options.progress is None:
             return
         if self.source.wrapping == "plain":
-            done = self._stretches[-1].offset + self._stretches[-1].length
-        else:
-            done = stream.consumed
-        self.options.progress(min(done, self.source.size), self.source.size)
+            consumed = self._stretches[-1].offset + self._stretches[-1].length
+        self.options.progress(min(consumed, self.source.size), self.source.size)

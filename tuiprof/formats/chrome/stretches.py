@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tuiprof.formats.chrome.layout import Head, MoreNeeded, find_events
-from tuiprof.formats.source import Damaged, Stream
+from tuiprof.formats.source import Damaged
 
 #: Size of a stretch, bytes: the objects of one fit the cache of a core.
 SIZE = 1 << 20
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
 _BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")
+
+
+class Readable(Protocol):
+    """Bytes in order."""
+
+    def read_some(self, size: int) -> bytes:
+        """Return the next bytes; none only at the end."""
 
 
 class Stretch(NamedTuple):
@@ -96,7 +103,7 @@ class Inflow:
         damage: Why the stream ended early; None = it did not.
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._held = b""  # read and not handed out; begins behind an event
         self._offset = 0  # of what is held

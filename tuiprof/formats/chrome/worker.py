@@ -1,4 +1,4 @@
-"""A process that decodes stretches for a reader: ``python -m tuiprof.formats.chrome.worker``.
+"""What a worker process does: decode stretches for a reader.
 
 Requests come on standard input as fixed records; answers go to standard output, length first. Both ends
 are of the same version and machine, so answers are pickled.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import struct
-import sys
 
 from tuiprof.formats.chrome.decode import ChunkDecoder
 
@@ -32,7 +31,10 @@ def serve(requests: int, answers: int, file: int) -> None:
         number, offset, length = REQUEST.unpack(record)
         text = read_at(file, offset, length)
         answer = pickle.dumps(decoder.decode(text), protocol=5)
-        _write(answers, ANSWER.pack(number, len(answer)) + answer)
+        try:
+            _write(answers, ANSWER.pack(number, len(answer)) + answer)
+        except BrokenPipeError:
+            return  # the reader is gone: so is the reason to work
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
@@ -60,10 +62,3 @@ def _write(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-if __name__ == "__main__":
-    try:
-        serve(0, 1, int(sys.argv[1]))
-    except (BrokenPipeError, KeyboardInterrupt):
-        pass  # the reader is gone: so is the reason to work

@@ -27,11 +27,11 @@ def _sniff(head: bytes, path: Path) -> bool:
 def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.xplane.build import Builder
     from tuiprof.formats.xplane.space import decode
-    from tuiprof.formats.xplane.wire import Damaged
+    from tuiprof.formats.xplane.wire import PADDING, Damaged
 
     try:
         with source.stream() as stream:
-            data = stream.read(source.size if source.wrapping == "plain" else source.limit)
+            data = stream.read(source.size if source.wrapping == "plain" else source.limit) + PADDING
         space = decode(data)
     except Damaged as damage:
         cause = (

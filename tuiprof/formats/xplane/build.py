@@ -17,6 +17,7 @@ from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs,
 from tuiprof.formats.xplane.space import Space
 from tuiprof.formats.xplane.words import Row
 from tuiprof.model import Trace
+from tuiprof.model.intervals import union
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trust import ReadStats
 
@@ -40,22 +41,28 @@ class Builder:
 
     def __init__(self, space: Space, path: Path | None) -> None:
         self.space, self.path = space, path
-        self.plane_of_line = np.array([line.plane for line in space.lines], dtype=np.int64)
-        self.plane = self.plane_of_line[space.line] if len(space) else np.zeros(0, dtype=np.int64)
+        self.line_rows = [words.row_of(space.planes[line.plane].name, line.name) for line in space.lines]
+        self.plane = self._spread([line.plane for line in space.lines], np.int32)
         self.stats = Named(space, self.plane)
         self.start, self.end, self.origin = times(space)
-        rows = [words.row_of(space.planes[line.plane].name, line.name) for line in space.lines]
-        self.row = np.array(rows, dtype=np.int64)[space.line] if rows else np.zeros(0, dtype=np.int64)
-        devices = [words.device_of(plane.name) for plane in space.planes]
-        index = np.array([-1 if found is None else found[1] for found in devices], dtype=np.int64)
-        self.device = index[self.plane] if len(space) else index[:0]
+        self.row = self._spread(self.line_rows, np.int8)
+        devices = [words.device_of(space.planes[line.plane].name) for line in space.lines]
+        self.device = self._spread([-1 if found is None else found[1] for found in devices], np.int32)
         self.host = self.row == Row.HOST
         self.names: list[str] = []
-        self.name = np.zeros(len(space), dtype=np.int64)
+        self.name = np.zeros(len(space), dtype=np.int32)
         self.category = np.zeros(len(space), dtype=np.uint8)
         self.correlation = self.stats.ints("correlation_id")
         self.shifts: list[Shift] = []
         self.waits = 0
+
+    def _spread(self, of_line: list[int] | list[Row], kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+        """Give every event the number of its line."""
+        return (
+            np.array(of_line, dtype=kind)[self.space.line]
+            if of_line
+            else np.zeros(len(self.space), dtype=kind)
+        )
 
     def build(self) -> Trace:
         """Return the trace."""
@@ -107,7 +114,7 @@ class Builder:
         self.names, numbers = distinct([*shown.values(), ""])
         entries = {pair: numbers[name] for pair, name in shown.items()}
         lookup = Lookup(entries, max(1, len(planes)), numbers[""])
-        self.name = lookup(self.plane, self.space.metadata).astype(np.int64)
+        self.name = lookup(self.plane, self.space.metadata)
 
     def _named(self, *names: str) -> Mask:
         """Return which events have one of these names."""
@@ -116,26 +123,30 @@ class Builder:
 
     def _categorise(self) -> None:
         space, stats = self.space, self.stats
-        details = np.zeros(len(space), dtype=np.int64)
+        details = np.zeros(len(space), dtype=np.int8)
         kinds = ("", "kernel_details", "memcpy_details", "memset_details")
         for code, kind in enumerate(kinds[1:], 1):
             details[stats.events(kind)] = code
-        # Few distinct (line, name, details) stand for many events: each is looked at once.
-        key = (space.line.astype(np.int64) * len(self.names) + self.name) * len(kinds) + details
+        # Lines that are read alike form a group, and few distinct (group, name, details) stand for many events:
+        # each is looked at once.
+        groups: dict[tuple[Row, int, str], int] = {}
+        of_line = [groups.setdefault(self._alike(index), len(groups)) for index in range(len(space.lines))]
+        alike = list(groups)
+        key = self._spread(of_line, np.int32).astype(np.int64)
+        key = (key * len(self.names) + self.name) * len(kinds) + details
         found, inverse = _unique(key)
         codes = np.zeros(len(found), dtype=np.uint8)
         hlo = self._hlo_categories()
         for at, value in enumerate(found.tolist()):
             rest, kind = divmod(value, len(kinds))
-            line_index, name_code = divmod(rest, len(self.names))
-            line, name = space.lines[line_index], self.names[name_code]
-            row = words.row_of(space.planes[line.plane].name, line.name)
+            group, name_code = divmod(rest, len(self.names))
+            (row, plane, line), name = alike[group], self.names[name_code]
             if row is Row.HOST:
-                category = words.of_host(name, line.name)
+                category = words.of_host(name, runs_python=bool(line))
             elif row is Row.STREAM:
-                category = words.of_stream(name, line.name, kinds[kind])
+                category = words.of_stream(name, line, kinds[kind])
             elif row in (Row.OPS, Row.ASYNC):
-                category = words.of_tpu_op(name, hlo.get((line.plane, name), ""))
+                category = words.of_tpu_op(name, hlo.get((plane, name), ""))
             else:
                 category = words.of_wait(name) if row is Row.WAITS else "device_annotation"
             codes[at] = _CODE[category]
@@ -144,10 +155,34 @@ class Builder:
         self.category[launched] = _CODE["runtime"]
         self.category[self.host & stats.has("step_num")] = _CODE["annotation"]
         self.category[self.host & stats.has("hlo_op") & ~launched] = _CODE["cpu_op"]
+        self._look_inside()
         # A TPU traced without operations: its programs are then the work.
         with_ops = np.unique(self.device[np.isin(self.row, (Row.OPS, Row.ASYNC))])
         alone = (self.row == Row.MODULES) & ~np.isin(self.device, with_ops)
         self.category[alone] = _CODE["kernel"]
+
+    def _alike(self, index: int) -> tuple[Row, int, str]:
+        """Return what the category of an event depends on besides its name: kind of line, plane, line."""
+        line, row = self.space.lines[index], self.line_rows[index]
+        if row is Row.HOST:
+            return row, -1, line.name if words.runs_python(line.name) else ""
+        return row, line.plane if row in (Row.OPS, Row.ASYNC) else -1, line.name if row is Row.STREAM else ""
+
+    def _look_inside(self) -> None:
+        """Take back what was called an annotation but lies inside a runtime call or a compilation of its thread."""
+        rows = np.flatnonzero(self.category == _CODE["annotation"])
+        rows = rows[~self.stats.has("step_num")[rows]]
+        # One axis for all threads: each gets a stretch of its own, as long as the trace.
+        start, end = self.start // 1000, self.end // 1000
+        low = int(start.min()) if len(start) else 0
+        axis = self.space.line.astype(np.int64) * (int(end.max()) - low + 1 if len(end) else 0) - low
+        for container, category in (("runtime", "other"), ("compile", "compile")):
+            mine = np.flatnonzero(self.host & (self.category == _CODE[container]))
+            starts, ends = union((start + axis)[mine], (end + axis)[mine])
+            if len(starts):
+                index = np.maximum(np.searchsorted(starts, (start + axis)[rows], side="left") - 1, 0)
+                within = (starts[index] < (start + axis)[rows]) & ((end + axis)[rows] <= ends[index])
+                self.category[rows[within]] = _CODE[category]
 
     def _hlo_categories(self) -> dict[tuple[int, str], str]:
         """Return what XLA calls the category of each TPU operation, by plane and name."""

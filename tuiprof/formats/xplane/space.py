@@ -6,20 +6,17 @@ Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event sta
 
 from __future__ import annotations
 
-import struct
-import zlib
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats.xplane.messages import Metadata, Value, put_stat, read_entry, read_metadata, read_text
 from tuiprof.formats.xplane.wire import (
     BYTES,
     FIXED64,
-    PADDING,
     VARINT,
     Buffer,
     Damaged,
@@ -29,32 +26,13 @@ from tuiprof.formats.xplane.wire import (
     walk,
 )
 
-Value = int | float | str | bytes
 Ints = npt.NDArray[np.int64]
 
 _EVENTS_AT_ONCE: Final = 1 << 16
 _EVENT_TAG: Final = 4 << 3 | BYTES
 
-#: ``oneof value`` of XStat by field number.
-_DOUBLE, _UINT, _INT, _STR, _RAW, _REF, _COMPRESSED = 2, 3, 4, 5, 6, 7, 8
-
 #: Above this a line's ``timestamp_ns`` is Unix time (TensorFlow 2.x), below it counts from the profile's start.
 UNIX_TIME_NS: Final = 10**15
-
-
-@dataclass(slots=True)
-class Metadata:
-    """What events of one name have in common.
-
-    Attributes:
-        name: Its name; for an XLA operation the text of the HLO instruction.
-        display_name: A shorter name; may be empty.
-        span: First byte and first byte after its message, for its stats.
-    """
-
-    name: str
-    display_name: str
-    span: tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -179,7 +157,7 @@ class Space:
         data, values = self.buffer.data, dict[str, Value]()
         for number, kind, start, end in fields(data, *metadata.span):
             if number == 5 and kind == BYTES:
-                _put_stat(data, start, end, plane.stats, values)
+                put_stat(data, start, end, plane.stats, values)
         return values
 
     def event_values(self, event: int) -> dict[str, Value]:
@@ -192,7 +170,7 @@ class Space:
         plane = self.planes[self.lines[self.line[event]].plane]
         for number, kind, start, end in fields(data, int(self.starts[event]), int(self.ends[event])):
             if number == 4 and kind == BYTES:
-                _put_stat(data, start, end, plane.stats, values)
+                put_stat(data, start, end, plane.stats, values)
         return values
 
 
@@ -200,13 +178,12 @@ def decode(data: bytes) -> Space:
     """Decode an XSpace.
 
     Args:
-        data: Its bytes.
+        data: Its bytes and :data:`~tuiprof.formats.xplane.wire.PADDING`.
 
     Raises:
-        Damaged: It is no XSpace, or is cut off outside of the events.
+        Damaged: It is no XSpace, or is cut off.
     """
-    buffer = Buffer(data + PADDING)
-    return _Decoder(buffer).run()
+    return _Decoder(Buffer(data)).run()
 
 
 class _Decoder:
@@ -247,22 +224,24 @@ class _Decoder:
             elif kind != BYTES:
                 continue
             elif number == 2:
-                plane.name = _text(self.data, a, b)
+                plane.name = read_text(self.data, a, b)
             elif number == 3:
                 self._line(index, a, b)
             elif number == 4:
-                key, span = _entry(self.data, a, b)
-                plane.events[key] = _metadata(self.data, *span)
+                key, span = read_entry(self.data, a, b)
+                plane.events[key] = read_metadata(self.data, *span)
             elif number == 5:
-                key, span = _entry(self.data, a, b)
+                key, span = read_entry(self.data, a, b)
                 names = (
-                    _text(self.data, p, q) for n, k, p, q in fields(self.data, *span) if n == 2 and k == BYTES
+                    read_text(self.data, p, q)
+                    for n, k, p, q in fields(self.data, *span)
+                    if n == 2 and k == BYTES
                 )
                 plane.stats[key] = next(names, "")
             elif number == 6:
                 values.append((a, b))
         for a, b in values:  # their names may stand behind them
-            _put_stat(self.data, a, b, plane.stats, plane.values)
+            put_stat(self.data, a, b, plane.stats, plane.values)
 
     def _line(self, plane: int, start: int, end: int) -> None:
         data, line = self.data, Line(plane, first=len(self.heads))
@@ -283,11 +262,11 @@ class _Decoder:
             if number == 1 and kind == VARINT:
                 line.id = signed(a)
             elif number == 2 and kind == BYTES:
-                line.name = _text(data, a, b)
+                line.name = read_text(data, a, b)
             elif number == 3 and kind == VARINT:
                 line.timestamp_ns = signed(a)
             elif number == 11 and kind == BYTES:
-                line.display_name = _text(data, a, b)
+                line.display_name = read_text(data, a, b)
         if position > end:
             raise Damaged(f"the line at byte {start} ends in the middle of an event")
         line.count = len(self.heads) - line.first
@@ -349,75 +328,16 @@ def _read_stats(buffer: Buffer, event: Ints, starts: Ints, ends: Ints, bad: npt.
 
 
 def _join(parts: list[Stats]) -> Stats:
+    """Put the parts together, column by column, each part's column freed before the next is copied."""
     if len(parts) == 1:
         return parts[0]
-    if not parts:
-        none = np.zeros(0, dtype=np.int64)
-        return Stats(
-            none.astype(np.uint32), none.astype(np.int32), none.astype(np.uint8), none, none.astype(np.uint32)
-        )
-    return Stats(
-        np.concatenate([part.event for part in parts]),
-        np.concatenate([part.name for part in parts]),
-        np.concatenate([part.kind for part in parts]),
-        np.concatenate([part.value for part in parts]),
-        np.concatenate([part.size for part in parts]),
-    )
-
-
-def _text(data: bytes, start: int, end: int) -> str:
-    return data[start:end].decode("utf-8", "replace")
-
-
-def _entry(data: bytes, start: int, end: int) -> tuple[int, tuple[int, int]]:
-    """Read an entry of a map from int64 to a message: the key, and the bounds of the message."""
-    key, span = 0, (end, end)
-    for number, kind, a, b in fields(data, start, end):
-        if number == 1 and kind == VARINT:
-            key = signed(a)
-        elif number == 2 and kind == BYTES:
-            span = (a, b)
-    return key, span
-
-
-def _metadata(data: bytes, start: int, end: int) -> Metadata:
-    metadata = Metadata("", "", (start, end))
-    for number, kind, a, b in fields(data, start, end):
-        if number == 2 and kind == BYTES:
-            metadata.name = _text(data, a, b)
-        elif number == 4 and kind == BYTES:
-            metadata.display_name = _text(data, a, b)
-    return metadata
-
-
-def _put_stat(data: bytes, start: int, end: int, names: Mapping[int, str], values: dict[str, Value]) -> None:
-    """Read one stat into a dictionary under its name."""
-    key, value = 0, None
-    for number, kind, a, b in fields(data, start, end):
-        if number == 1 and kind == VARINT:
-            key = signed(a)
-        elif number == _DOUBLE and kind == FIXED64:
-            value = struct.unpack_from("<d", data, a)[0]
-        elif number == _UINT and kind == VARINT:
-            value = a
-        elif number == _INT and kind == VARINT:
-            value = signed(a)
-        elif number == _REF and kind == VARINT:
-            value = names.get(a, f"<no name {a}>")
-        elif number == _STR and kind == BYTES:
-            value = _text(data, a, b)
-        elif number == _RAW and kind == BYTES:
-            value = data[a:b]
-        elif number == _COMPRESSED and kind == BYTES:
-            value = _gunzip(data[a:b])
-    if value is not None:
-        values[names.get(key, f"<no name {key}>")] = value
-
-
-def _gunzip(packed: bytes) -> str | bytes:
-    """Return the text of a compressed stat; as it is when it is damaged or larger than 64 MiB."""
-    try:
-        plain = zlib.decompressobj(wbits=47).decompress(packed, 64 << 20)
-    except zlib.error:
-        return packed
-    return plain.decode("utf-8", "replace")
+    none = np.zeros(0, dtype=np.int64)
+    parts = parts or [
+        Stats(*(none.astype(kind) for kind in (np.uint32, np.int32, np.uint8, np.int64, np.uint32)))
+    ]
+    whole = {}
+    for column in ("event", "name", "kind", "value", "size"):
+        whole[column] = np.concatenate([getattr(part, column) for part in parts])
+        for part in parts:
+            setattr(part, column, none)
+    return Stats(**whole)

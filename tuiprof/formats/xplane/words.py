@@ -105,13 +105,19 @@ _FRAMEWORK_OP: Final = re.compile(
     r"^PjitFunction\(|^shard_args$|^SyncTensorsGraph|^ExecuteReplicated|^StepMarker$|_fallback$"
 )
 _INTERNAL: Final = re.compile(
-    r"::|=>|^Thunks|^ThunkExecutor|^Parse|^Handle |^Resolve |^Build |^Allocate|^Record|^Release|^Then|^Collect"
-    r"|Memory(?:De)?[Aa]llocation|^Schedule|^SetTensor|^RunPostOrder|^ExtractIR|XLA GPU module$|^MapDma|^Transpose"
-    r"|^(?:Del|L)inearize|^EnqueueContinuation|^Program|^copy|^wrapped_"
-    # A GPU program's thunks carry the names of its HLO instructions.
-    r"|(?:fusion|custom-call|gemm|dot|_ffi|convert|broadcast)[\w-]*(?:\.\d+)*$"
+    r"::|=>|Memory(?:De)?[Aa]llocation|^Thunk|^Parse|^Handle |^Resolve |^Build |^Allocate|^Record|^Release|^Then"
+    r"|^Collect|^Schedule|^SetTensor|^RunPostOrder|^ExtractIR|^MapDma|^Transpose|^(?:Del|L)inearize|^EnqueueContinuation"
 )
 _MAIN_LINES: Final = re.compile(r"^(?:python\d?|main)(?:/|$)")
+
+
+def runs_python(line: str) -> bool:
+    """Tell whether a host thread is one that runs Python.
+
+    Args:
+        line: Name of its line; on a TPU host the main thread's line is ``main/<tid>``.
+    """
+    return bool(_MAIN_LINES.match(line))
 
 
 def show_name(name: str) -> str:
@@ -130,15 +136,16 @@ def show_name(name: str) -> str:
     return name
 
 
-def of_host(name: str, line: str) -> str:
+def of_host(name: str, *, runs_python: bool) -> str:
     """Return the category of an event on a host thread.
 
     What a user names with ``jax.profiler.TraceAnnotation`` cannot be told from what the runtime names, except
-    by knowing the runtime's names: on a thread that runs Python, what is not known is an annotation.
+    by knowing the runtime's names: on a thread that runs Python, what is not known is an annotation — unless it
+    lies inside a runtime call or a compilation, which :mod:`tuiprof.formats.xplane.build` sees.
 
     Args:
         name: Its name, as :func:`show_name` returns it.
-        line: Name of the thread's line.
+        runs_python: Whether its thread runs Python.
     """
     for pattern, category in (
         (_MARK, "overhead"),
@@ -151,7 +158,7 @@ def of_host(name: str, line: str) -> str:
             return category
     if name.startswith("$") or re.search(r"\.py\(\d+\): ", name):
         return "python_function"
-    if not _MAIN_LINES.match(line) or _INTERNAL.search(name):
+    if not runs_python or _INTERNAL.search(name):
         return "other"
     return "annotation"
 
