@@ -261,7 +261,7 @@ class Fold:
 
         newest_at: int | None = None
         for record in records:
-            if isinstance(record, Step):
+            if type(record) is Step:  # by far the most, and this is the fastest way to ask
                 steps.append(record)
             elif isinstance(record, DeviceStep):
                 device_times.append(record)
@@ -281,7 +281,7 @@ class Fold:
                 state.head = record
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
-            else:
+            elif isinstance(record, (Cost, Capture, Note, End)):
                 self._rare(state, record)
             if newest_at is None or record.at > newest_at:
                 newest_at = record.at
