@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -332,12 +332,9 @@ def _join(parts: list[Stats]) -> Stats:
     if len(parts) == 1:
         return parts[0]
     none = np.zeros(0, dtype=np.int64)
-    parts = parts or [
-        Stats(*(none.astype(kind) for kind in (np.uint32, np.int32, np.uint8, np.int64, np.uint32)))
-    ]
-    whole = {}
+    whole: dict[str, Any] = {}
     for column in ("event", "name", "kind", "value", "size"):
-        whole[column] = np.concatenate([getattr(part, column) for part in parts])
+        whole[column] = np.concatenate([getattr(part, column) for part in parts] or [none])
         for part in parts:
             setattr(part, column, none)
     return Stats(**whole)
