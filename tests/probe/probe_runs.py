@@ -7,14 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+if TYPE_CHECKING:
+    from tuiprof.session import records
 
-from tuiprof.session import records
-
-INJECT = Path(records.__file__).parents[1] / "probe" / "inject"
-_decode = msgspec.json.Decoder(records.Record, strict=True).decode
+INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
 
 
 @dataclass
@@ -32,6 +30,8 @@ class Run:
         return [record for record in self.logs[writer] if type(record) is kind]
 
     def captures(self, identity: str) -> list[records.Capture]:
+        from tuiprof.session import records
+
         return [record for record in self.of(records.Capture) if record.id == identity]
 
 
@@ -56,9 +56,14 @@ def environment(session: Path, **more: str) -> dict[str, str]:
 
 def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, bytes]]:
     """Decode every line of every log with the session's own types; what follows the last newline is kept."""
+    import msgspec  # not above: the tests on a GPU machine have only pytest and torch
+
+    from tuiprof.session import records
+
+    decode = msgspec.json.Decoder(records.Record, strict=True).decode
     logs, cut = {}, {}
     for path in sorted((session / "log").glob("*.jsonl")):
         *lines, rest = path.read_bytes().split(b"\n")
-        logs[path.stem] = [_decode(line) for line in lines]
+        logs[path.stem] = [decode(line) for line in lines]
         cut[path.stem] = rest
     return logs, cut

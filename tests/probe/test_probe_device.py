@@ -158,7 +158,9 @@ watch.write(sys.argv[1])
 """
 
 
-def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(run: Callable[..., Run], tmp_path: Any) -> None:
+def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(
+    run: Callable[..., Run], tmp_path: Any
+) -> None:
     import json
 
     path = tmp_path / "sites.jsonl"
@@ -166,10 +168,17 @@ def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(run: Callable[...
     assert (done.code, done.err) == (0, "")
     assert done.out == "raised: of the script\nkept: ['kept for the script']\n"
     lines = SYNCS.splitlines()
-    wanted = {letter: next(i for i, text in enumerate(lines, 1) if f"# line {letter}" in text) for letter in "ABCDEF"}
+    wanted = {
+        letter: next(i for i, text in enumerate(lines, 1) if f"# line {letter}" in text)
+        for letter in "ABCDEF"
+    }
     sites = [json.loads(line) for line in path.read_text().splitlines()]
-    first = [site["frames"][0] if "synchronize" not in site["frames"][0] else site["frames"][1] for site in sites]
-    assert [frame.split(":")[1].split(" ")[0] for frame in first] == [str(wanted[letter]) for letter in "ABCDEF"]
+    first = [
+        site["frames"][0] if "synchronize" not in site["frames"][0] else site["frames"][1] for site in sites
+    ]
+    assert [frame.split(":")[1].split(" ")[0] for frame in first] == [
+        str(wanted[letter]) for letter in "ABCDEF"
+    ]
     assert [site["what"] for site in sites] == [
         *["called a synchronizing CUDA operation"] * 3,
         "torch.cuda.synchronize",
