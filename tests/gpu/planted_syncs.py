@@ -39,8 +39,8 @@ def sizes(x: torch.Tensor, mask: torch.Tensor, repeats: torch.Tensor) -> int:
     found = torch.nonzero(mask).shape[0]  # sync: size from device x1
     found += x[mask].shape[0]  # sync: size from device x1
     found += torch.masked_select(x, mask).shape[0]  # sync: size from device x1
-    found += torch.repeat_interleave(x[:64], repeats, dim=0).shape[0]  # sync: size from device x1
-    found += torch.unique(repeats).shape[0]  # sync: size from device x1
+    found += torch.repeat_interleave(x[:64], repeats, dim=0).shape[0]  # sync: item x2
+    found += torch.unique(repeats).shape[0]  # sync: item x1
     return found
 
 
@@ -60,14 +60,14 @@ def explicit(side: torch.cuda.Stream, x: torch.Tensor) -> None:
     event.record()
     event.synchronize()  # sync: event sync x1
     with torch.cuda.stream(side):
-        x.relu()
+        x.relu()  # sync: allocator x1
     side.synchronize()  # sync: stream sync x1
     torch.cuda.synchronize()  # sync: device sync x1
 
 
 def allocates(step: int) -> int:
-    """Calls into the device's allocator in the middle of a step."""
-    torch.cuda.empty_cache()  # sync: allocator x1
+    """Calls into the device's allocator in the middle of a step; the emptied cache costs the side stream one, too."""
+    torch.cuda.empty_cache()  # sync: allocator x2
     block = torch.empty((64 << 20) + step * (4 << 20), dtype=torch.uint8, device="cuda")  # sync: allocator x1
     return block.numel()
 
