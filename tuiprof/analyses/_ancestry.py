@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses import _frames
+from tuiprof.analyses._codes import distinct
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
@@ -105,7 +106,7 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
 def _frame_kinds(trace: Trace, python: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
     """Return for every distinct name 1 = a frame of the user, 2 = of the profiler, 0 = anything else."""
     kinds = np.zeros(len(trace.names), dtype=np.int8)
-    for code in np.unique(trace.name_codes[python]).tolist():
+    for code in distinct(trace.name_codes[python]).tolist():
         name = trace.names[code]
         kinds[code] = 2 if _frames.is_profiler(name) else 1 if _frames.is_user(name) else 0
     return kinds

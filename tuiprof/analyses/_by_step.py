@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses import _idle, _waits
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, union
@@ -121,7 +122,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
     """
     track = trace.ints("track")[rows]
     keep = np.ones(len(rows), dtype=bool)
-    for one in np.unique(track):
+    for one in distinct(track):
         mine = np.flatnonzero(track == one)
         reach = np.maximum.accumulate(trace.ends[rows[mine]])
         keep[mine[1:]] = trace.ends[rows[mine]][1:] > reach[:-1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuiprof.analyses import _waits
+from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
@@ -103,6 +104,10 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
         low: Start of the window, ns.
         high: Its end, ns.
     """
+    return remember(trace, f"gaps {device} {low} {high}", lambda: _gaps(trace, device, low, high))
+
+
+def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     busy_starts, busy_ends = clip(*trace.busy(device), low, high)
     none = np.empty(0, dtype=np.int64)
     if not len(busy_starts):
@@ -121,12 +126,14 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     launching_until = np.clip(end + allowance, begin, ends)
 
     causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
-    before = np.zeros(len(starts), dtype=np.int64)
+    late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
+    before = np.zeros(len(late), dtype=np.int64)
     for index, coverage in enumerate(_host_activity(trace)):
-        covered = coverage.between(starts, begin)
-        causes[index] = covered - before
-        before = covered
-    causes[CAUSES.index("unrecorded")] = begin - starts - before
+        if coverage is not None:
+            covered = coverage.between(starts[late], begin[late])
+            causes[index, late] = covered - before
+            before = covered
+    causes[CAUSES.index("unrecorded"), late] = (begin - starts)[late] - before
     causes[CAUSES.index("launching")] = launching_until - begin
     causes[CAUSES.index("hand-over")] = ends - launching_until
     causes[:, ~known] = 0
@@ -152,25 +159,19 @@ def _submission_ns(trace: Trace) -> int:
     return min(int(np.percentile(latency, 10)), MAX_SUBMISSION_NS) if len(latency) else 0
 
 
-def _host_activity(trace: Trace) -> list[Coverage]:
-    """Return for each host cause but the last the time that it or an earlier one covers."""
+def _host_activity(trace: Trace) -> list[Coverage | None]:
+    """Return for each host cause but the last the time that it or an earlier one covers; None = it adds none."""
     return remember(trace, "host activity", lambda: _find_host_activity(trace))
 
 
-def _find_host_activity(trace: Trace) -> list[Coverage]:
+def _find_host_activity(trace: Trace) -> list[Coverage | None]:
     tracks = trace.ints("track")
-    launching = np.unique(tracks[trace.links.launches])
-    on_host = np.isin(tracks, launching) & (trace.ints("device") < 0)
+    launching = distinct(tracks[trace.links.launches])
+    on_host = member(tracks, launching) & (trace.ints("device") < 0)
     waits = _waits.find(trace, Window())
-    kind = np.array(waits.kinds, dtype=object)[waits.kind] if len(waits) else np.empty(0, dtype=object)
-    special = ("allocator", "collective wait")
+    allocator, collective = (waits.kind == waits.kinds.index(k) for k in ("allocator", "collective wait"))
     sets: list[tuple[Ints, Ints]] = [
-        (waits.starts[mask], waits.ends[mask])
-        for mask in (
-            ~np.isin(kind.astype(str), special),
-            kind == "allocator",
-            kind == "collective wait",
-        )
+        (waits.starts[mask], waits.ends[mask]) for mask in (~allocator & ~collective, allocator, collective)
     ]
     masks = (
         trace.is_category("compile") | trace.named(COMPILE),
@@ -185,10 +186,13 @@ def _find_host_activity(trace: Trace) -> list[Coverage]:
         # The profiler's own work stands on lanes of its own.
         rows = np.flatnonzero(mask if number == 3 else mask & on_host)
         sets.append((trace.starts[rows], trace.ends[rows]))
-    covered: list[Coverage] = []
+    covered: list[Coverage | None] = []
     starts, ends = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     for more_starts, more_ends in sets:
-        merged = union(np.asarray(more_starts, dtype=np.int64), np.asarray(more_ends, dtype=np.int64))
+        if not len(more_starts):
+            covered.append(None)
+            continue
+        merged = union(more_starts, more_ends)
         starts, ends = union(np.concatenate((starts, merged[0])), np.concatenate((ends, merged[1])))
         covered.append(Coverage(starts, ends))
     return covered

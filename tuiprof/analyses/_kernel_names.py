@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-import numpy as np
-
+from tuiprof.analyses._codes import distinct
 from tuiprof.model.intervals import Ints
 
 #: Category by name, the first that matches. Libraries' own names first, then PyTorch's native kernels.
@@ -61,6 +61,7 @@ _TENSOR_CORE = re.compile(
 _FP32_GEMM = re.compile(r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|Cijk_\w*_SB_", re.IGNORECASE)
 
 
+@lru_cache(maxsize=1 << 16)
 def category(name: str) -> str:
     """Return what a kernel does.
 
@@ -77,7 +78,7 @@ def classify(names: list[str], codes: Ints) -> dict[int, str]:
         names: Distinct names of a trace.
         codes: Indices into them.
     """
-    return {int(code): category(names[int(code)]) for code in np.unique(codes)}
+    return {code: category(names[code]) for code in distinct(codes).tolist()}
 
 
 def is_tensor_core(name: str) -> bool | None:
@@ -121,6 +122,7 @@ _GENERIC = {
 _WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel"}
 
 
+@lru_cache(maxsize=1 << 16)
 def short_name(name: str) -> str:
     """Return a kernel's name without return type, namespaces, template and call arguments.
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses import _waits
+from tuiprof.analyses._codes import member
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
@@ -65,7 +66,7 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     first_work[at[::-1]] = work[::-1]  # in order of start, so the first written last stays
     latency = trace.starts[first_work] - trace.ends[rows]
     impossible = trace.starts[first_work] < trace.starts[rows]
-    waiting = np.isin(rows, _waits.find(trace, Window()).first)
+    waiting = member(rows, _waits.find(trace, Window()).first)
     depth = _depth_found(trace, rows, first_work)
     return Launches(rows, first_work, count, latency, impossible, waiting, depth, work, at)
 
@@ -128,10 +129,10 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     end = np.maximum(trace.ends[work], begin)
     begin, end = np.clip(begin, low, high), np.clip(end, low, high)
     keep = end > begin
-    times = np.concatenate((begin[keep], end[keep], [low, high]))
-    change = np.concatenate((np.ones(keep.sum()), -np.ones(keep.sum()), [0, 0])).astype(np.int64)
-    order = np.lexsort((change, times))  # an end before a begin at the same instant
-    times, depth = times[order], np.cumsum(change[order])
+    # Time and direction in one number, so that one sort puts an end before a begin at the same instant.
+    moments = np.concatenate((begin[keep] * 4 + 3, end[keep] * 4 + 1, [low * 4 + 2, high * 4 + 2]))
+    moments.sort(kind="stable")
+    times, depth = moments >> 2, np.cumsum((moments & 3) - 2)
     lengths = np.diff(times, append=high)
     area = np.concatenate(([0], np.cumsum(depth * lengths)))
     slices = int(min(slices, high - low))

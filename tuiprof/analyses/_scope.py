@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.analyses._codes import distinct, member
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, clip, total, union
 
@@ -56,8 +57,7 @@ class Scope:
         Args:
             rows: Rows in the event table, shape ``(k,)``.
         """
-        mask: npt.NDArray[np.bool_] = np.isin(self.trace.steps.step_of[rows], self.steps)
-        return mask
+        return member(self.trace.steps.step_of[rows], self.steps)
 
     def per_step(self, values: npt.ArrayLike, rows: Ints) -> float | None:
         """Return the sum of values over the steps, divided by the number of steps.
@@ -100,7 +100,7 @@ def device_word(trace: Trace) -> str:
     Args:
         trace: The trace.
     """
-    calls = np.unique(trace.name_codes[trace.host_calls])
+    calls = distinct(trace.name_codes[trace.host_calls])
     gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
     return "GPU" if gpu else "device"
 

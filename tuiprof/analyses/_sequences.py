@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from tuiprof.analyses._codes import member
 from tuiprof.analyses._kernel_names import classify, short_name
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
+
+Mask = npt.NDArray[np.bool_]
 
 #: A kernel shorter than this costs about as much to launch as to run.
 SHORT_NS = 10_000
@@ -62,17 +68,23 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
 
 def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]]:
     codes = trace.name_codes[work]
-    lengths = trace.ends[work] - trace.starts[work]
-    kinds = classify(trace.names, np.unique(codes))
+    starts, ends = trace.starts[work], trace.ends[work]
+    kinds = classify(trace.names, codes)
 
-    def of_kind(wanted: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.isin(
-            codes, [code for code, kind in kinds.items() if kind in wanted]
-        )
-        return mask
+    def of_kind(*wanted: str) -> Mask:
+        return member(codes, [code for code, kind in kinds.items() if kind in wanted])
 
-    short = (lengths < SHORT_NS) & ~of_kind(("collective",))
-    whole = of_kind(("gemm", "attention", "convolution"))  # one of these alone has nothing to fuse with
+    short = (ends - starts < SHORT_NS) & ~of_kind("collective")
+    whole = of_kind("gemm", "attention", "convolution")  # one of these alone has nothing to fuse with
+    gap = np.append(0, np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0))
+    stream = _Stream(
+        trace,
+        work,
+        codes,
+        _before(ends - starts),
+        _before(gap),
+        _before(np.where(launch >= 0, (trace.ends - trace.starts)[np.maximum(launch, 0)], 0)),
+    )
     taken = np.zeros(len(work), dtype=bool)
     found: list[dict[str, object]] = []
     for period in range(1, LONGEST_PERIOD + 1):
@@ -82,48 +94,58 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]
         same &= ~taken[:-period] & ~taken[period:]
         if period == 1:
             same &= ~whole[1:]
-        starts, ends = _runs(same, period * (LEAST_REPEATS - 1))
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        run_starts, run_ends = _runs(same, period * (LEAST_REPEATS - 1))
+        for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True):
             times = (end + period - start) // period
-            stop = start + times * period
-            taken[start:stop] = True
-            found.append(_entry(trace, work, launch, "loop", start, stop, period, times))
-    fusable = of_kind(_FUSABLE) & short & ~taken
-    starts, ends = _runs(fusable, 2)
+            taken[start : start + times * period] = True
+            found.append(stream.entry("loop", start, period, times))
+    run_starts, run_ends = _runs(of_kind(*_FUSABLE) & short & ~taken, 2)
     return found + [
-        _entry(trace, work, launch, "chain", start, end, end - start, 1)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        stream.entry("chain", start, end - start, 1)
+        for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
     ]
 
 
-def _runs(mask: np.ndarray[tuple[int], np.dtype[np.bool_]], least: int) -> tuple[Ints, Ints]:
+def _before(values: Ints) -> Ints:
+    """Return the sum of all values before each, and of all at the end."""
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Kernels of one stream, with sums up to each of them."""
+
+    trace: Trace
+    work: Ints
+    codes: Ints
+    device_before: Ints
+    gap_before: Ints
+    host_before: Ints
+
+    def entry(self, shape: str, start: int, period: int, times: int) -> dict[str, object]:
+        """Describe ``times`` passes of ``period`` kernels from position ``start`` on."""
+        count, stop = period * times, start + period * times
+        host = int(self.host_before[stop] - self.host_before[start])
+        # One launch a pass stays; one in all where the same kernel repeats.
+        stay = times if period > 1 else 1
+        names = [
+            short_name(self.trace.names[code]) for code in self.codes[start : start + min(period, 8)].tolist()
+        ]
+        return {
+            "shape": shape,
+            "kernels": " → ".join(names) + (" → …" if period > 8 else ""),
+            "length": period,
+            "times": times,
+            "device_ns": int(self.device_before[stop] - self.device_before[start]),
+            "idle_ns": int(self.gap_before[stop] - self.gap_before[start + 1]),
+            "host_ns": host * (count - stay) // count,
+            "event": int(self.work[start]),
+        }
+
+
+def _runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
     """Return begin and end of the runs of True that are at least so long."""
     edges = np.diff(mask.astype(np.int8), prepend=0, append=0)
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     keep = ends - starts >= least
     return starts[keep], ends[keep]
-
-
-def _entry(
-    trace: Trace, work: Ints, launch: Ints, shape: str, start: int, stop: int, period: int, times: int
-) -> dict[str, object]:
-    rows, calls = work[start:stop], launch[start:stop]
-    calls = np.unique(calls[calls >= 0])
-    host = int((trace.ends[calls] - trace.starts[calls]).sum())
-    fused = times if shape == "loop" else 1
-    reach = np.maximum.accumulate(trace.ends[rows])
-    idle = int(np.maximum(trace.starts[rows][1:] - reach[:-1], 0).sum())
-    names = [trace.names[code] for code in trace.name_codes[rows[:period]].tolist()]
-    return {
-        "shape": shape,
-        "kernels": " → ".join(short_name(name) for name in names[:8]) + (" → …" if period > 8 else ""),
-        "length": period,
-        "times": times,
-        "device_ns": int((trace.ends[rows] - trace.starts[rows]).sum()),
-        "idle_ns": idle,
-        # One launch a pass stays, or a single one where the whole loop can become one kernel.
-        "host_ns": host * (len(rows) - fused) // len(rows)
-        if period > 1
-        else host * (len(rows) - 1) // len(rows),
-        "event": int(rows[0]),
-    }

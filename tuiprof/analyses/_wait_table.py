@@ -147,7 +147,10 @@ def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
 
 def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFrame:
     """Return ``where``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
-    schema = dict.fromkeys(("where", "found", "through", "range", "stack"), pl.String)
+    schema = {
+        "place": pl.Int64,
+        **dict.fromkeys(("where", "found", "through", "range", "stack"), pl.String),
+    }
     if not len(waits):
         return pl.DataFrame(schema=schema)
     ancestry, names = waits.ancestry, trace.names
@@ -161,9 +164,10 @@ def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFr
         )
     )
     # A few hundred distinct places stand for a million waits.
-    distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+    distinct, inverse = _distinct_rows(keys)
     operators = ancestry.operators.shape[1]
     rows = []
+    places: dict[tuple[str, str, str], int] = {}
     for key in distinct.tolist():
         site, annotation = key[0], key[1]
         chain = [_frames.operator_label(names[c]) for c in key[2 : 2 + operators] if c >= 0]
@@ -179,8 +183,22 @@ def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFr
             where, found = range_, "range"
         else:
             where, found = through or names[key[-1]], "operator"
-        rows.append((where, found, through, range_, stack))
-    return pl.DataFrame(rows, schema=schema, orient="row")[inverse.reshape(-1)]
+        # Places that read alike are one, whatever differs further out.
+        place = places.setdefault((where, through, range_), len(places))
+        rows.append((place, where, found, through, range_, stack))
+    return pl.DataFrame(rows, schema=schema, orient="row")[inverse]
+
+
+def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of a table and the place of each row among them."""
+    # One hash a row instead of a lexical sort of wide rows;.
+    weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
+    hashed = (keys * weights).sum(axis=1)
+    _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
+    if (keys[first][inverse] != keys).any():  # two rows with one hash: do it the long way
+        first_rows, inverse = np.unique(keys, axis=0, return_inverse=True)
+        return first_rows, inverse.reshape(-1)
+    return keys[first], inverse.reshape(-1)
 
 
 def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
@@ -194,8 +212,9 @@ def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
     in_step = pl.col("in_step")
     return (
         table.counted.sort("starved_ns", "waited_ns", descending=True)
-        .group_by("where", "kind", "through", "range", maintain_order=True)
+        .group_by("place", "kind", maintain_order=True)
         .agg(
+            *(pl.col(key).first() for key in ("where", "through", "range")),
             pl.len().cast(pl.Int64).alias("count"),
             *(pl.col(key).sum() for key in ("starved_ns", "waited_ns", "can_win_ns")),
             *(

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses import _ancestry
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
@@ -234,7 +235,7 @@ def _outermost(trace: Trace, rows: Ints) -> Mask:
     """Return which calls do not lie inside another of them on their track."""
     track = trace.ints("track")[rows]
     keep = np.ones(len(rows), dtype=bool)
-    for one in np.unique(track):
+    for one in distinct(track):
         mine = np.flatnonzero(track == one)
         ends = trace.ends[rows[mine]]
         reach = np.maximum.accumulate(ends)
@@ -268,7 +269,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
         kinds, [_KINDS.index("stream sync"), _KINDS.index("event sync"), _KINDS.index("device sync")]
     )
     launches = trace.links.launches
-    for one in np.unique(track[rows[syncs]]):
+    for one in distinct(track[rows[syncs]]):
         on_track = launches[track[launches] == one]
         mine = np.flatnonzero(syncs & (track[rows] == one))
         position = np.searchsorted(on_track, rows[mine]) - 1
@@ -289,7 +290,7 @@ def _refine(trace: Trace, kinds: Ints, copy: Ints, ancestry: _ancestry.Ancestry)
     to_host = trace.named(_TO_HOST.pattern)[np.maximum(copy, 0)] if len(trace) else np.zeros(0, dtype=bool)
     kinds[is_copy] = np.where(to_host[is_copy], _KINDS.index("copy to host"), _KINDS.index("copy to device"))
     of_name = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
-    for code in np.unique(ancestry.operators[ancestry.operators >= 0]).tolist():
+    for code in distinct(ancestry.operators).tolist():
         for kind, pattern in OPERATORS:
             if pattern.search(trace.names[code]):
                 of_name[code] = _KINDS.index(kind)

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis, _kernel_names
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._frames import operator_label
 from tuiprof.analyses._scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -64,7 +65,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
     lengths = trace.ends[work] - trace.starts[work]
     codes = trace.name_codes[work]
-    kinds = _kernel_names.classify(trace.names, np.unique(codes))
+    kinds = _kernel_names.classify(trace.names, distinct(codes))
     kinds_of = {code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds.items()}
     category = trace.events["category"].cast(pl.String).gather(work)
     frame = (
@@ -89,7 +90,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
     busy = sum(
         total(*union(*clip(*trace.busy(device), scope.low, scope.high))) for device in trace.device_indices
     )
-    names = {code: trace.names[code] for code in np.unique(codes).tolist()}
+    names = {code: trace.names[code] for code in distinct(codes).tolist()}
     by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
         pl.col("code").replace_strict(names, return_dtype=pl.String).alias("kernel"),
         pl.col("code")
@@ -205,11 +206,11 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     summed = int(own.sum())
     inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))
     table = _group(frame, ["code"], scope, summed).join(inner, on="code", how="left")
-    labels = {code: operator_label(trace.names[code]) for code in np.unique(codes).tolist()}
+    labels = {code: operator_label(trace.names[code]) for code in distinct(codes).tolist()}
     table = table.with_columns(
         pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
     )
-    threads = len(np.unique(trace.ints("track")[rows]))
+    threads = len(distinct(trace.ints("track")[rows]))
     busy = total(*union(trace.starts[rows], trace.ends[rows]))
     first = table.row(0, named=True)
     sentence = (

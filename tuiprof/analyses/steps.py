@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, device_word, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
@@ -233,7 +234,7 @@ def _phases(scope: Scope, times: Ints) -> Table:
     rows = _by_step.outermost(trace, rows)
     rows = rows[scope.in_steps(rows)]
     found = []
-    for code in np.unique(trace.name_codes[rows]).tolist():
+    for code in distinct(trace.name_codes[rows]).tolist():
         mine = rows[trace.name_codes[rows] == code]
         each = _by_step.host_time(scope, trace.starts[mine], trace.ends[mine])
         found.append((trace.names[code], each, len(mine), int(mine[0])))

@@ -26,8 +26,9 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return starts, ends
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
     reach = np.maximum.accumulate(ends)
     first = np.empty(len(starts), dtype=bool)
     first[0] = True
