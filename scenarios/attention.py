@@ -14,7 +14,6 @@
 # """
 # baseline = "native"
 # reference = { hardware = "NVIDIA H100", software = "CUDA 12.4, PyTorch 2.5.1" }
-# needs = { python = ">=3.11", packages = ["torch>=2.5"] }
 #
 # [tool.tuiprof.presets.paper]
 # note = "image 224, patch 16: 196 tokens; 16 heads × 64, depth 24, 1000 classes, batch 128"
@@ -131,7 +130,7 @@
 #   { preset = "long", text = "≈5× faster than native", value = 5, unit = "×" },
 # ]
 # [tool.tuiprof.variants.needs]
-# packages = ["torch>=2.5", "flash-attn-3>=3.0"]
+# packages = ["flash-attn-3>=3.0"]
 # remedy = "build it with nvcc: pip install . in the folder hopper/ of the flash-attention repository"
 # device = "cuda"
 # why = "FlashAttention 3 is written for Hopper"
@@ -143,7 +142,7 @@
 # set = { attention = "transformer-engine" }
 # published = [{ text = "243 ms", value = 243, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
-# packages = ["torch>=2.5", "transformer-engine>=1.9"]
+# packages = ["transformer-engine>=1.9"]
 # remedy = "pip install --no-build-isolation 'transformer-engine[pytorch]' (builds with nvcc)"
 # device = "cuda"
 # why = "TransformerEngine has CUDA kernels only"
@@ -158,7 +157,7 @@
 #   { preset = "long", text = "53 ms, the best", value = 53, unit = "ms" },
 # ]
 # [tool.tuiprof.variants.needs]
-# packages = ["torch>=2.5", "transformer-engine>=1.9"]
+# packages = ["transformer-engine>=1.9"]
 # remedy = "pip install --no-build-isolation 'transformer-engine[pytorch]' (builds with nvcc)"
 # device = "cuda"
 # why = "TransformerEngine has CUDA kernels only"
@@ -171,7 +170,7 @@
 # set = { attention = "xformers" }
 # published = [{ text = "246 ms", value = 246, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
-# packages = ["torch>=2.5", "xformers>=0.0.28"]
+# packages = ["xformers>=0.0.28"]
 # device = "cuda"
 # why = "the attention of xFormers has CUDA kernels only"
 # capability = ">=7.5"
@@ -182,7 +181,7 @@
 # set = { attention = "xformers", compile = true }
 # published = [{ text = "203 ms", value = 203, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
-# packages = ["torch>=2.5", "xformers>=0.0.28"]
+# packages = ["xformers>=0.0.28"]
 # device = "cuda"
 # why = "the attention of xFormers has CUDA kernels only"
 # capability = ">=7.5"

@@ -16,7 +16,7 @@
 # """
 # baseline = "baseline"
 # reference = { hardware = "c7i.2xlarge (8 vCPU of an Intel Xeon)", software = "PyTorch 2.4" }
-# needs = { python = ">=3.11", packages = ["torch>=2.5"], device = "cpu" }
+# needs = { device = "cpu" }
 #
 # [tool.tuiprof.presets.paper]
 # note = "ResNet-50, 224², 10 classes, batch 128"
@@ -171,7 +171,7 @@
 # note = "PyTorch/XLA on the CPU: the whole step is one compiled graph."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, xla = true }
-# needs = { packages = ["torch>=2.5", "torch_xla>=2.5"] }
+# needs = { packages = ["torch_xla>=2.5"] }
 # published = [{ text = "≈7× slower", value = 7, unit = "× slower" }]
 #
 # [[tool.tuiprof.variants]]

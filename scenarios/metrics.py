@@ -15,7 +15,6 @@
 # """
 # baseline = "off"
 # reference = { hardware = "NVIDIA A40", software = "PyTorch 2.5.1, TorchMetrics 1.6.1" }
-# needs = { python = ">=3.11", packages = ["torch>=2.5", "torchmetrics>=1.7"] }
 #
 # [tool.tuiprof.presets.paper]
 # note = "ResNet-18, 224², 1000 classes, batch 128, 12 workers (no more than CPUs); metrics every 100 steps"

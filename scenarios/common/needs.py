@@ -45,7 +45,8 @@ def missing(needs: dict) -> list[tuple[str, str]]:
     """Compare a variant's needs with this interpreter and machine.
 
     Args:
-        needs: The merged ``needs`` table of the ladder and the variant.
+        needs: The merged ``needs`` table of the ladder and the variant, with ``dependencies`` and ``python`` of the
+            PEP 723 header.
 
     Returns:
         ``(reason, remedy)`` for each need that is not met, in a fixed order; empty = it can run here.
@@ -53,9 +54,16 @@ def missing(needs: dict) -> list[tuple[str, str]]:
     lacks: list[tuple[str, str]] = []
     python = ".".join(map(str, sys.version_info[:3]))
     if not satisfies(python, needs.get("python", "")):
-        lacks.append((f"needs Python {needs['python']}, this is {python}", "run it with a newer interpreter"))
+        lacks.append(
+            (
+                f"needs Python {needs['python']}, this is {python}",
+                "run it with another interpreter (--python)",
+            )
+        )
     if needs.get("device") == "cuda":
         lacks += _gpu(needs)
+    for wanted in needs.get("dependencies", []):
+        lacks += _package(wanted, "")
     for wanted in needs.get("packages", []):
         lacks += _package(wanted, " ".join(needs.get("remedy", "").split()))
     if needs.get("compile"):
@@ -94,7 +102,7 @@ def _gpu(needs: dict) -> list[tuple[str, str]]:
     why = f"needs an NVIDIA GPU ({needs['why']})" if "why" in needs else "needs an NVIDIA GPU"
     if torch.version.cuda is None:
         remedy = "install a CUDA build of PyTorch on a machine with an NVIDIA GPU"
-        return [(f"{why}, and torch {torch.__version__} is a CPU-only build", remedy)]
+        return [(f"{why}, and torch {version('torch')} is built without CUDA", remedy)]
     if not torch.cuda.is_available():
         return [(f"{why}, and none is visible", "run it on a machine with an NVIDIA GPU and driver")]
     have = ".".join(map(str, torch.cuda.get_device_capability()))

@@ -83,7 +83,10 @@ def header(script: str | Path) -> dict[str, Any]:
         if line == "# /// script":
             block = [""]
         elif line == "# ///" and block:
-            return tomllib.loads("\n".join(block))["tool"]["tuiprof"]
+            block_table = tomllib.loads("\n".join(block))
+            ladder = block_table["tool"]["tuiprof"]
+            pep723 = {"dependencies": block_table["dependencies"], "python": block_table["requires-python"]}
+            return {**ladder, "needs": {**ladder.get("needs", {}), **pep723}}
         elif block:
             block.append(line[2:])
     raise ValueError(f"{script} has no '# /// script' block")

@@ -1,0 +1,166 @@
+"""Runs in the interpreter that scripts will run in, and prints what it has. Standard library only, Python 3.9+.
+
+It is handed over as text (``python -c``), so it does not know where it lies and imports nothing of tuiprof.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+
+
+def distributions() -> dict[str, str]:
+    """Return versions by normalised name, read off the names of the metadata folders: opening each takes seconds."""
+    found = {}
+    for folder in reversed([path for path in sys.path if path]):  # what comes first on the path counts
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            match = re.match(r"([^-]+)-([^-]+?)(-py[\d.]+)?\.(dist|egg)-info$", name)
+            if match:
+                found[re.sub(r"[-_.]+", "-", match.group(1)).lower()] = match.group(2)
+    return found
+
+
+def torch_cuda() -> bool:
+    """Say whether the torch that would be imported was built with CUDA, without importing it."""
+    for folder in sys.path:
+        library = os.path.join(folder, "torch", "lib")
+        if folder and os.path.isdir(library):
+            return os.path.exists(os.path.join(library, "libtorch_cuda.so"))
+    return False
+
+
+def gpus() -> list[tuple[str, str]]:
+    """Return name and compute capability of the GPUs that CUDA would see, from the driver's management library."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() != 0:
+            return []
+    except (OSError, AttributeError):
+        return []
+    found = []
+    count = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        device, name, uuid = (
+            ctypes.c_void_p(),
+            ctypes.create_string_buffer(96),
+            ctypes.create_string_buffer(96),
+        )
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
+            continue
+        nvml.nvmlDeviceGetName(device, name, 96)
+        nvml.nvmlDeviceGetUUID(device, uuid, 96)
+        nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+        capability = f"{major.value}.{minor.value}"
+        found.append((uuid.value.decode(), (name.value.decode("utf-8", "replace"), capability)))
+    nvml.nvmlShutdown()
+    return visible(found)
+
+
+def visible(found: list[tuple[str, tuple[str, str]]]) -> list[tuple[str, str]]:
+    """Apply CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; the first that fits none ends the list."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return [gpu for _, gpu in found]
+    chosen = []
+    for item in (part.strip() for part in wanted.split(",")):
+        if item.isdigit() and int(item) < len(found):
+            chosen.append(found[int(item)][1])
+            continue
+        fitting = [gpu for uuid, gpu in found if item and uuid.startswith(item)]
+        if len(fitting) != 1:
+            break
+        chosen += fitting
+    return chosen
+
+
+def cpu() -> tuple[str, list[str]]:
+    """Return the CPU's name and its instruction sets."""
+    name = ""
+    flags: list[str] = []
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name" and not name:
+                    name = value.strip()
+                elif key.strip() in ("flags", "Features") and not flags:
+                    flags = value.split()
+    except OSError:
+        pass  # not Linux: the name below is all there is
+    return name or platform.processor(), flags
+
+
+def cores() -> int:
+    """Count the physical cores this process may use; where the topology is hidden every CPU counts."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    found: set[object] = set()
+    for number in os.sched_getaffinity(0):
+        topology = f"/sys/devices/system/cpu/cpu{number}/topology/"
+        try:
+            with open(topology + "physical_package_id") as package, open(topology + "core_id") as core:
+                found.add((package.read().strip(), core.read().strip()))
+        except OSError:
+            found.add(number)
+    return len(found)
+
+
+def numa_nodes() -> int:
+    """Count the NUMA nodes with CPUs; 1 where the kernel shows none."""
+    count = 0
+    for path in glob.glob("/sys/devices/system/node/node[0-9]*/cpulist"):
+        with open(path) as cpus:
+            count += bool(cpus.read().strip())
+    return max(count, 1)
+
+
+def libraries() -> list[str]:
+    """Return which allocators and OpenMP runtimes lie where torch.backends.xeon.run_cpu looks for them."""
+    folders = [
+        os.environ.get("CONDA_PREFIX", sys.prefix),
+        sys.prefix,
+        os.path.expanduser("~/.local"),
+        "/usr/local",
+        "/usr",
+    ]
+    places = [os.path.join(folder, "lib") for folder in folders] + ["/usr/local/lib64", "/usr/lib64"]
+    names = ("tcmalloc", "jemalloc", "iomp5")
+    return [name for name in names if any(os.path.exists(f"{place}/lib{name}.so") for place in places)]
+
+
+def main() -> None:
+    """Print the answer in one marked line; a sitecustomize may have printed others."""
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin") or ""
+    cpu_name, cpu_flags = cpu()
+    answer = {
+        "version": platform.python_version(),
+        "implementation": sys.implementation.name,
+        "prefix": sys.prefix,
+        "distributions": distributions(),
+        "torch_cuda": torch_cuda(),
+        "gpus": gpus(),
+        "nvcc": nvcc,
+        "cxx": shutil.which(os.environ.get("CXX", "g++")) or "",
+        "cpu": cpu_name,
+        "cpu_flags": cpu_flags,
+        "cores": cores(),
+        "numa_nodes": numa_nodes(),
+        "libraries": libraries(),
+    }
+    sys.stdout.write("\ntuiprof-facts:" + json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
