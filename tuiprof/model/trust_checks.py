@@ -50,7 +50,9 @@ def _reading(trace: Trace) -> list[Remark]:
 def _device(trace: Trace) -> list[Remark]:
     work, remarks = len(trace.device_work), []
     calls = len(trace.host_calls)
-    if not work and not calls:
+    # XLA's own runtime also runs on a CPU: without a device plane its calls had no device to reach.
+    no_device = trace.info.format == "xplane" and not trace.info.devices
+    if not work and (not calls or no_device):
         return [Remark("no-device", "no device activity recorded: a CPU-only trace")]
     if not work:
         return [

@@ -32,7 +32,7 @@ def _open(source: Source, options: Options) -> Trace:
     try:
         with source.stream() as stream:
             data = stream.read(source.size if source.wrapping == "plain" else source.limit) + PADDING
-        space = decode(data)
+        trace = Builder(decode(data), source.path).build()
     except Damaged as damage:
         cause = (
             "it went through something that treats it as text (its bytes EF BF BD stand for lost ones)"
@@ -48,7 +48,7 @@ def _open(source: Source, options: Options) -> Trace:
         ) from damage
     if options.progress is not None:
         options.progress(source.size, source.size)
-    return Builder(space, source.path).build()
+    return trace
 
 
 FORMAT = Format("xplane", "XLA profile (xplane.pb)", _sniff, _open, order=20)

@@ -15,6 +15,7 @@ from tuiprof.formats.xplane.columns import Lookup, Named, distinct, order_of, ti
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
 from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
 from tuiprof.formats.xplane.space import Space
+from tuiprof.formats.xplane.wire import Damaged
 from tuiprof.formats.xplane.words import Row
 from tuiprof.model import Trace
 from tuiprof.model.intervals import union
@@ -343,6 +344,12 @@ class RawEvents:
         Args:
             ordinal: Its position in the file.
         """
+        try:
+            return json.dumps(self._event(ordinal), default=_unprintable, ensure_ascii=False, indent=1)
+        except Damaged as damage:
+            return f"this event cannot be shown: {damage}"
+
+    def _event(self, ordinal: int) -> dict[str, Any]:
         space = self._space
         line = space.lines[int(space.line[ordinal])]
         plane = space.planes[line.plane]
@@ -361,7 +368,11 @@ class RawEvents:
         if metadata is not None:
             event["display_name"] = metadata.display_name
             event["metadata_stats"] = space.metadata_values(plane, metadata)
-        return json.dumps(event, default=lambda value: f"<{len(value)} bytes>", ensure_ascii=False, indent=1)
+        return event
+
+
+def _unprintable(value: Any) -> str:
+    return f"<{len(value)} bytes>"
 
 
 def _stream(name: str, identity: int) -> int:

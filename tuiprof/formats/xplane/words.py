@@ -38,7 +38,7 @@ _TPU_ROWS: Final = {
     "Sparse Core Syncs": Row.WAITS,
     "_counters_": Row.COUNTERS,
 }
-_DEVICE_PLANE: Final = re.compile(r"^/device:(GPU|TPU):(\d+)")
+_DEVICE_PLANE: Final = re.compile(r"^/device:(GPU|TPU):(\d{1,4})(?!\d)")
 
 
 def device_of(plane: str) -> tuple[str, int] | None:

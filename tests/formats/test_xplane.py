@@ -1,0 +1,296 @@
+"""XSpace files: real ones against figures read by another decoder, and what only a made one shows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import xspace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import open_trace, sniff
+from tuiprof.formats.xplane.space import decode
+from tuiprof.formats.xplane.wire import PADDING, Buffer
+from tuiprof.model import Trace
+from tuiprof.model.intervals import total, union
+
+REAL = (
+    "selfgen-jax0102-cpu.xplane.pb",
+    "tracelens-jax-te-fused-attn.xplane.pb",
+    "tracelens-jax08-mi300-gemm.xplane.pb",
+    "xprof-tpu-inference.xplane.pb",
+)
+MS = 1_000_000_000  # ps
+
+
+def reference(shared: Path, name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads((shared / "traces/reference_counts.json").read_text())["files"][
+        name
+    ]["figures"]
+    return figures
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_line_agrees_with_the_reference(shared: Path, name: str) -> None:
+    space = decode((shared / "traces" / name).read_bytes() + PADDING)
+    expected = reference(shared, name)
+    assert len(space) == expected["events_total"]
+    assert not space.bad.any()
+    assert [plane.name for plane in space.planes] == expected["plane_names"]
+    names = [metadata.name for plane in space.planes for metadata in plane.events.values()]
+    assert names
+    for index, plane in enumerate(expected["planes"]):
+        lines = [line for line in space.lines if line.plane == index]
+        for line, figures in zip(lines, plane["lines"], strict=True):
+            assert (line.name, line.count) == (figures["name"], figures["events"])
+            rows = slice(line.first, line.first + line.count)
+            # The reference rounds starts and lengths of picoseconds down to ns, each by itself.
+            start = line.timestamp_ns + space.offset_ps[rows] // 1000
+            length = space.duration_ps[rows] // 1000
+            if line.count:
+                assert int(start.min()) == figures["first_ns"]
+                assert int((start + length).max()) == figures["last_ns"]
+            assert int(length.sum()) == figures["total_ns"]
+            assert total(*union(start, start + length)) == figures["union_ns"]
+            assert len(np.unique(space.metadata[rows])) >= figures["distinct_names"]
+            for top in figures["top"]:
+                mine = [i for i, m in space.planes[index].events.items() if m.name[:120] == top["name"]]
+                hit = np.isin(space.metadata[rows], mine)
+                assert (int(hit.sum()), int(length[hit].sum())) == (top["count"], top["total_ns"])
+        for key, value in plane["stats"].items():
+            found = space.planes[index].values[key]
+            if not isinstance(found, bytes):  # the reference shows bytes as text
+                assert found == value, key
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_open_and_keep_every_event(shared: Path, name: str) -> None:
+    path = shared / "traces" / name
+    assert sniff(path) == "xplane"
+    trace = open_trace(path)
+    instants = 0 if trace.instants is None else len(trace.instants)
+    assert len(trace) + instants == trace.stats.events == reference(shared, name)["events_total"]
+    assert (np.diff(trace.starts) >= 0).all()
+    assert trace.links.unmatched_work == 0
+    row = len(trace) // 2
+    raw = json.loads(trace.raw_event(row))
+    assert raw["plane"] == trace.tracks[int(trace.events["track"][row])].pid
+    assert (
+        raw["duration_ps"] // 1000 == pytest.approx(int(trace.events["dur"][row]), abs=1)
+        or "Await" in raw["name"]
+    )
+
+
+def test_gpu_kernels_are_busy_for_as_long_as_the_reference_says(shared: Path) -> None:
+    trace = open_trace(shared / "traces/tracelens-jax-te-fused-attn.xplane.pb")
+    assert total(*trace.busy(0)) == 12_133_127
+    assert len(trace.links.launches) == 150
+    launched = trace.events[trace.links.launch_of[trace.device_work]]["name"].unique().to_list()
+    assert set(launched) == {
+        "hipModuleLaunchKernel",
+        "hipLaunchKernel",
+        "hipMemsetAsync",
+        "hipExtModuleLaunchKernel",
+    }
+    assert trace.info.devices[0].memory_bytes == 309220868096
+
+
+def test_tpu_operations_belong_to_the_program_that_runs_them(shared: Path) -> None:
+    trace = open_trace(shared / "traces/xprof-tpu-inference.xplane.pb")
+    assert trace.device_indices == (0, 1, 2, 3)
+    launches = trace.events[trace.links.launches]
+    assert launches["name"].unique().to_list() == ["DoEnqueueProgram"]
+    work = trace.events[trace.device_work]
+    assert work.filter(pl.col("name").cast(pl.String).str.starts_with("all-reduce"))[
+        "category"
+    ].unique().to_list() == ["collective"]
+    assert work.filter(pl.col("name").cast(pl.String).str.starts_with("copy-done"))[
+        "category"
+    ].unique().to_list() == ["memcpy"]
+    assert "clock-contradiction" in {remark.code for remark in trace.trust.remarks}
+
+
+def test_jax_on_a_cpu(shared: Path) -> None:
+    trace = open_trace(shared / "traces/selfgen-jax0102-cpu.xplane.pb")
+    assert trace.info.framework == "JAX 0.10.2"
+    assert trace.info.origin_unix_ns == 1795241996944754377
+    assert trace.steps.numbers.tolist() == [0, 1, 2, 3, 4]
+    waits = trace.events.filter(
+        (pl.col("name") == "CommonPjRtBuffer::Await") & (pl.col("category") == "runtime")
+    )
+    assert len(waits) == 5
+    assert waits["dur"].min() > 100_000  # the marks themselves are half a µs long
+    assert trace.trust.level == "info"
+    frames = trace.events.filter(pl.col("category") == "python_function")["name"].to_list()
+    assert "profiler.py(385): __init__" in frames
+
+
+# -- made files ---------------------------------------------------------------------------------------------
+
+
+def tpu(tmp_path: Path, shift_ps: int = 0) -> Trace:
+    """Two programs on a TPU whose clock is ``shift_ps`` behind the host's."""
+    device, host = xspace.Plane("/device:TPU:0"), xspace.Plane("/host:CPU")
+    device.values = {"device_type_string": "TPU v6 Lite"}
+    modules, ops, beside = (
+        device.line(n, line_id=i) for i, n in ((2, "XLA Modules"), (3, "XLA Ops"), (4, "Async XLA Ops"))
+    )
+    counters = device.line("_counters_", line_id=9)
+    main, worker = host.line("python"), host.line("futex-default-SDomainT/7")
+    device.shared = {"%fusion.1 = f32[8]{0} fusion(f32[8]{0} %p)": {"hlo_category": "loop fusion"}}
+    for run in (1, 2):
+        t = run * 10 * MS
+        main.event("train", t, 9 * MS, _r=1, step_num=run)
+        main.event("forward", t + 1, 5 * MS)
+        main.event("TpuLoadedExecutable::ExecuteLaunch", t + 2, 2 * MS)
+        main.event("inner thing", t + 3, 1)
+        main.event("DoEnqueueProgram", t + MS, MS // 2, run_id=run, device_ordinal=0)
+        start = t + 2 * MS - shift_ps
+        modules.event("jit_step(77)", start, 4 * MS + 500, run_id=run)
+        ops.event("%fusion.1 = f32[8]{0} fusion(f32[8]{0} %p)", start, MS + 499)
+        ops.event("%all-reduce.3 = f32[8]{0} all-reduce(f32[8]{0} %x)", start + MS + 499, MS)
+        beside.event("%copy-start = (f32[8]{0}) copy-start(f32[8]{0} %y)", start, 3 * MS)
+        counters.event("MXU", start, 0, **{"% util": 72.5})
+        worker.event("CompleteCallbacks", t + 7 * MS, MS, run_id=run, device_ordinal=0)
+        main.event("CommonPjRtBuffer::Await", t + 3 * MS, 500, _pt=0, _p=run)
+        main.event("CommonPjRtBuffer::Await", t + 8 * MS, 700, _ct=0, _c=run)
+    main.event("MemoryAllocation", 5 * MS, 0, allocation_bytes=4096, addr=1 << 40, bytes_allocated=8192)
+    main.event("MemoryDeallocation", 6 * MS, 0, allocation_bytes=4096, addr=1 << 40, bytes_allocated=4096)
+    environment = xspace.Plane("Task Environment", values={"profile_start_time": 1_790_000_000_000_000_000})
+    path = tmp_path / "vm.xplane.pb"
+    path.write_bytes(xspace.encode(device, host, environment))
+    return open_trace(path)
+
+
+def test_tpu_program(tmp_path: Path) -> None:
+    trace = tpu(tmp_path)
+    assert trace.info.devices[0].name == "TPU v6 Lite"
+    assert trace.info.origin_unix_ns == 1_790_000_000_000_000_000
+    assert trace.steps.numbers.tolist() == [1, 2]
+    work = trace.events[trace.device_work]
+    assert work["category"].to_list() == ["memcpy", "kernel", "collective"] * 2
+    assert work["name"].to_list() == ["copy-start", "fusion.1", "all-reduce.3"] * 2
+    assert trace.events[trace.links.launch_of[trace.device_work]]["name"].unique().to_list() == [
+        "DoEnqueueProgram"
+    ]
+    # A device event belongs to the step of its launch.
+    assert trace.steps.step_of[trace.device_work].tolist() == [0, 0, 0, 1, 1, 1]
+    waits = trace.events.filter(
+        pl.col("name").cast(pl.String).str.ends_with("Await") & (pl.col("category") == "runtime")
+    )
+    assert (
+        waits["dur"].to_list() == [5 * MS // 1000] * 2
+    )  # from the first mark's start to the second one's end
+    assert trace.events.filter(pl.col("name") == "forward")["category"].unique().to_list() == ["annotation"]
+    assert trace.events.filter(pl.col("name") == "inner thing")["category"].unique().to_list() == ["other"]
+    assert trace.counters is not None
+    assert trace.counters["value"].to_list() == [72.5, 72.5]
+    assert trace.instants is not None
+    assert trace.instants["bytes"].to_list() == [4096, -4096]
+    assert "clock-shift" not in {remark.code for remark in trace.trust.remarks}
+
+
+def test_touching_events_still_touch_in_whole_nanoseconds(tmp_path: Path) -> None:
+    work = tpu(tmp_path).events.filter(pl.col("name").is_in(["fusion.1", "all-reduce.3"]))
+    first, second = work.row(0, named=True), work.row(1, named=True)
+    assert first["ts"] + first["dur"] == second["ts"]
+
+
+def test_a_device_clock_that_lags_is_moved_and_said(tmp_path: Path) -> None:
+    trace = tpu(tmp_path, shift_ps=3 * MS)
+    work = trace.device_work
+    latency = trace.starts[work] - trace.starts[trace.links.launch_of[work]]
+    assert (latency >= 0).all()
+    (remark,) = (remark for remark in trace.trust.remarks if remark.code == "clock-shift")
+    assert "2.00 ms" in remark.text
+
+
+def test_unix_time_in_lines(tmp_path: Path) -> None:
+    host = xspace.Plane("/host:CPU")
+    late = 1_700_000_000_000_000_000
+    host.line("python", timestamp_ns=late + 5_000).event("a", 1_000, 2_000)
+    host.line("worker/1", timestamp_ns=late).event("b", 0, 1_000)
+    path = tmp_path / "old.xplane.pb"
+    path.write_bytes(xspace.encode(host))
+    trace = open_trace(path)
+    assert trace.info.origin_unix_ns == late
+    assert trace.events.select("name", "ts").rows() == [("b", 0), ("a", 5_001)]
+
+
+def test_gzipped_file(shared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy.bin.gz"
+    path.write_bytes(gzip.compress((shared / "traces" / REAL[0]).read_bytes()))
+    assert len(open_trace(path)) == 675
+
+
+# -- damage -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_went_through_a_text_tool(shared: Path) -> None:
+    with pytest.raises(TraceError, match="treats it as text") as caught:
+        open_trace(shared / "traces/odd/odd-xplane-mangled-utf8-replaced.xplane.pb")
+    assert caught.value.remedy
+
+
+def test_a_damaged_event_costs_only_itself(tmp_path: Path) -> None:
+    host = xspace.Plane("/host:CPU")
+    line = host.line("python").event("a", 0, 1000).event("b", 1000, 1000).event("c", 2000, 1000)
+    line.events[1] = line.events[1][:-1] + b"\xff"  # a number without an end
+    path = tmp_path / "one.xplane.pb"
+    path.write_bytes(xspace.encode(host))
+    trace = open_trace(path)
+    assert trace.events["name"].to_list() == ["a", "c"]
+    assert trace.stats.malformed == 1
+    assert "malformed" in {remark.code for remark in trace.trust.remarks}
+
+
+def test_cut_off_and_garbled_files_fail_cleanly(shared: Path, tmp_path: Path) -> None:
+    whole = (shared / "traces" / REAL[0]).read_bytes()
+    path = tmp_path / "x.xplane.pb"
+    chance = random.Random(7)
+    failures = 0
+    for attempt in range(150):
+        data = bytearray(whole)
+        if attempt % 3 == 0:
+            del data[chance.randrange(1, len(data)) :]
+        else:
+            for _ in range(chance.choice((1, 5, 50))):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        try:
+            trace = open_trace(path)
+        except TraceError:
+            failures += 1
+        else:
+            for row in range(0, len(trace), 97):
+                trace.raw_event(row)
+            assert trace.trust.line
+    assert 30 < failures < 150
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.integers(0, 2**64 - 1) | st.sampled_from([0, 127, 128, 2**56 - 1, 2**56, 2**63, 2**64 - 1]),
+        min_size=1,
+    )
+)
+def test_varints_in_columns_are_those_read_one_by_one(values: list[int]) -> None:
+    encoded = [xspace.varint(value) for value in values]
+    at = np.cumsum([0, *(len(part) for part in encoded[:-1])])
+    found, length = Buffer(b"".join(encoded) + PADDING).varints(at.astype(np.int64))
+    assert found.tolist() == values
+    assert length.tolist() == [len(part) for part in encoded]
+
+
+def test_a_varint_without_end_has_an_impossible_length() -> None:
+    _, length = Buffer(b"\xff" * 12 + PADDING).varints(np.array([0]))
+    assert length.tolist() == [11]
