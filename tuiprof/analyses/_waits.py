@@ -132,7 +132,7 @@ def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     """
     kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
     for code, name in enumerate(trace.names):
-        word = next((word for word, pattern in CALLS if pattern.search(name)), None)
+        word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
         if word is not None:
             kind_of_name[code] = _KINDS.index(word)
     host = trace.is_category("runtime", "driver")

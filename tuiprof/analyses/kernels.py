@@ -107,7 +107,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
     word = device_word(trace)
     sentence = (
         f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
-        f"{_kernel_names.short_name(first['kernel'])} ({format_share(first['share'])}, {format_ns(first['median_ns'])} "
+        f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, {format_ns(first['median_ns'])} "
         "in the median)"
     )
     stepped = bool(scope.step_count)
@@ -152,6 +152,11 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
         _DEVICE_RULES,
         window=scope.window,
     )
+
+
+def _brief(name: str, most: int = 60) -> str:
+    """Return a name short enough for a sentence."""
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _yes_no(value: bool | None) -> str:
@@ -214,7 +219,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     busy = total(*union(trace.starts[rows], trace.ends[rows]))
     first = table.row(0, named=True)
     sentence = (
-        f"no device in this trace: of the operators on the CPU, {first['operator']} takes "
+        f"no device activity in this trace: of the operators on the CPU, {first['operator']} takes "
         f"{format_share(first['share'])} ({format_ns(first['total_ns'])} of self time)"
     )
     stepped = bool(scope.step_count)

@@ -89,6 +89,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact("steps_per_second", "steps", 1e9 / float(times.mean()) if times.mean() else None, "rate"),
     )
     notes = []
+    if trace.device_indices and busy is None:
+        notes.append("No device work has a launch call in this trace, so it cannot be told by step.")
     if len(times) < LEAST_STEPS:
         notes.append(f"Only {plural(len(times), 'step')}: too few to tell slow from normal.")
     return Report(
@@ -117,7 +119,7 @@ def _parts(scope: Scope) -> dict[str, Ints]:
     """Return the parts of each step, ns, shape ``(steps,)`` each."""
     trace = scope.trace
     parts: dict[str, Ints] = {}
-    if trace.device_indices:
+    if len(trace.links.launches):
         parts["device busy"] = _by_step.busy(scope)
         parts["device idle"] = _by_step.idle(scope)
     if len(trace.host_calls):

@@ -16,6 +16,8 @@ NAME, TITLE = "sync_events", "Syncs"
 
 #: From this share of the step to be won on, syncs are called bad; from the lower one on, worth a look.
 BAD_SHARE, WARN_SHARE = 0.05, 0.01
+#: Below this share of the step starved, syncs are called harmless.
+HARMLESS_SHARE = 0.0005
 
 _RULES = (
     Rule(
@@ -43,7 +45,7 @@ _RULES = (
     Rule(
         "verdict",
         f"bad where removing syncs can win {format_share(BAD_SHARE)} of the step or more, a warning from "
-        f"{format_share(WARN_SHARE)}.",
+        f"{format_share(WARN_SHARE)}; harmless where they starve less than {format_share(HARMLESS_SHARE)} of it.",
     ),
     Rule(
         "where",
@@ -189,8 +191,9 @@ def _verdict(
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
-    if starved <= 0:
-        return Verdict(f"{hold}, but the {word} never runs dry: harmless", "good")
+    if share < HARMLESS_SHARE:
+        dry = f"hardly runs dry ({format_ns(starved)})" if starved else "never runs dry"
+        return Verdict(f"{hold}, but the {word} {dry}: harmless", "good")
     gain, win = figures["win_share"] or 0.0, figures["can_win"] or 0.0
     level: Level = "bad" if gain >= BAD_SHARE else "warn" if gain >= WARN_SHARE else "good"
     where = str(groups["where"][0])

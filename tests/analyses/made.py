@@ -1,0 +1,117 @@
+"""A small builder of traces with known answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tuiprof.model import Trace, TraceInfo, Track
+from tuiprof.model.schema import CATEGORY_TYPE
+
+MAIN, BACKWARD, STREAM, OTHER_STREAM = 0, 1, 2, 3
+TRACKS = (
+    Track(MAIN, "thread", 1, 100, "thread 100 (python)"),
+    Track(BACKWARD, "thread", 1, 101, "thread 101 (autograd)"),
+    Track(STREAM, "stream", 0, 7, "stream 7", 0),
+    Track(OTHER_STREAM, "stream", 0, 8, "stream 8", 0),
+)
+ORIGIN_UNIX_NS = 1_700_000_000_000_000_000
+
+
+class Made:
+    """Collects events; times in µs for the reader's sake."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, category: str, name: str, start: float, end: float, **columns: Any) -> Made:
+        """Add one event."""
+        self.rows.append(
+            {
+                "ts": round(start * 1000),
+                "dur": round((end - start) * 1000),
+                "name": name,
+                "category": category,
+                "track": MAIN,
+                "device": None,
+                "stream": None,
+                "correlation": None,
+                "external_id": None,
+                "bytes": None,
+                "ordinal": len(self.rows),
+                **columns,
+            }
+        )
+        return self
+
+    def op(self, name: str, start: float, end: float, **columns: Any) -> Made:
+        """Add an operator."""
+        return self.add("cpu_op", name, start, end, **columns)
+
+    def call(self, name: str, start: float, end: float, **columns: Any) -> Made:
+        """Add a runtime call."""
+        return self.add("runtime", name, start, end, **columns)
+
+    def kernel(
+        self, name: str, start: float, end: float, correlation: int | None = None, **columns: Any
+    ) -> Made:
+        """Add a kernel on stream 7 of device 0."""
+        return self.add(
+            columns.pop("category", "kernel"),
+            name,
+            start,
+            end,
+            correlation=correlation,
+            **{"track": STREAM, "device": 0, "stream": 7, **columns},
+        )
+
+    def launch(
+        self,
+        name: str,
+        call: tuple[float, float],
+        work: tuple[float, float],
+        correlation: int,
+        **columns: Any,
+    ) -> Made:
+        """Add a launch call and the kernel it launches."""
+        self.call("cudaLaunchKernel", *call, correlation=correlation)
+        return self.kernel(name, *work, correlation, **columns)
+
+    def step(self, number: int, start: float, end: float) -> Made:
+        """Add a step marker."""
+        return self.add("annotation", f"ProfilerStep#{number}", start, end)
+
+    def trace(self, sync_sites: list[dict[str, Any]] | None = None, **info: Any) -> Trace:
+        """Return the trace."""
+        names = sorted({row["name"] for row in self.rows})
+        schema = {
+            "ts": pl.Int64,
+            "dur": pl.Int64,
+            "name": pl.Enum(names),
+            "category": CATEGORY_TYPE,
+            "track": pl.UInt32,
+            "device": pl.Int16,
+            "stream": pl.Int64,
+            "correlation": pl.Int64,
+            "external_id": pl.Int64,
+            "bytes": pl.Int64,
+            "ordinal": pl.UInt32,
+        }
+        events = pl.DataFrame(self.rows, schema=schema).sort(
+            ["ts", "dur"], descending=[False, True], maintain_order=True
+        )
+        sites = pl.DataFrame(sync_sites) if sync_sites else None
+        return Trace(
+            events, TRACKS, TraceInfo(None, "made", origin_unix_ns=ORIGIN_UNIX_NS, **info), sync_sites=sites
+        )
+
+
+def site(at_us: float, *frames: str, tid: int = 100) -> dict[str, Any]:
+    """Return a sync site as the probe writes it."""
+    return {
+        "unix_ns": ORIGIN_UNIX_NS + round(at_us * 1000),
+        "tid": tid,
+        "what": "called a synchronizing CUDA operation",
+        "frames": list(frames),
+    }

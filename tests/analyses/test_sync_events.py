@@ -1,0 +1,268 @@
+"""Waits of the host: found, named, and charged to the device as defined."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from analyses.made import BACKWARD, Made, site
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuiprof.analyses import _idle, _starved, run
+from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.intervals import total, union
+
+
+def report(trace: Trace, window: Window | None = None) -> Report:
+    found = run("sync_events", trace, window)
+    assert isinstance(found, Report), found
+    return found
+
+
+def item(
+    made: Made, at: float, correlation: int, *, copy: tuple[float, float], wait: tuple[float, float]
+) -> Made:
+    """Add what `.item()` leaves in a trace: operators, a pageable copy and a stream synchronise."""
+    made.op("aten::item", at, wait[1] + 1).op("aten::_local_scalar_dense", at + 0.5, wait[1] + 0.5)
+    made.call("cudaMemcpyAsync", at + 1, wait[0], correlation=correlation)
+    made.kernel("Memcpy DtoH (Device -> Pageable)", *copy, correlation, category="memcpy", bytes=4)
+    return made.call("cudaStreamSynchronize", *wait, correlation=correlation + 1000)
+
+
+def item_step() -> Made:
+    """One step: a kernel of 80 µs, `.item()` that waits for it, and 30 µs until the next kernel arrives."""
+    made = Made().step(3, 0, 200).launch("gemm", (0, 5), (10, 90), 1)
+    item(made, 10, 2, copy=(90, 92), wait=(94, 96))
+    return made.launch("add", (115, 120), (122, 130), 9)
+
+
+def test_item_is_one_sync_of_two_calls_with_its_whole_cost() -> None:
+    found = report(item_step().trace())
+    row = found.table("groups").rows.row(0, named=True)
+    assert (row["kind"], row["per_step"], row["calls"]) == (
+        "item",
+        1,
+        "cudaMemcpyAsync + cudaStreamSynchronize",
+    )
+    assert (
+        row["waited_ns_per_step"] == (94 - 11) * 1000 + 2000
+    )  # in the copy from 11 to 94, in the sync for 2
+    assert row["starved_ns_per_step"] == (122 - 92) * 1000  # dry at the end of the copy, fed at 122
+    assert row["through"] == "item → _local_scalar_dense"
+    assert (row["waited_for"], row["delayed"], row["bytes"]) == ("Memcpy DtoH (Device -> Pageable)", "add", 4)
+    assert (
+        "1 sync a step holds the host 85.0 µs and starves the GPU 30.0 µs (15.0 %)" in found.verdict.sentence
+    )
+
+
+def test_a_wait_while_the_device_has_more_work_is_harmless() -> None:
+    made = item_step()
+    made.launch("long", (6, 8), (92, 140), 20)  # queued before the sync, still running after it
+    found = report(made.trace())
+    assert found.fact("device_starved_ns") == 0
+    assert "never runs dry: harmless" in found.verdict.sentence
+    assert found.verdict.level == "good"
+
+
+def test_two_waits_without_a_launch_between_share_the_starvation_once() -> None:
+    made = item_step()
+    made.call("cudaStreamSynchronize", 100, 104, correlation=50)
+    found = report(made.trace())
+    starved = dict(found.table("syncs").rows.select("start_ns", "starved_ns").iter_rows())
+    assert starved == {11_000: 8_000, 100_000: 22_000}  # 92 to 100, then 100 to 122
+    assert found.fact("device_starved_ns") == 30_000
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_sync"),
+    [("Pageable -> Device", True), ("Pinned -> Device", False), ("Device -> Device", False)],
+)
+def test_a_non_blocking_copy_is_a_sync_only_from_pageable_memory(memory: str, is_sync: bool) -> None:
+    direction = "DtoD" if memory == "Device -> Device" else "HtoD"
+    made = Made().step(1, 0, 100).launch("k", (0, 5), (6, 40), 1)
+    made.op("aten::copy_", 7, 45).call("cudaMemcpyAsync", 8, 44, correlation=2)
+    made.kernel(f"Memcpy {direction} ({memory})", 40, 43, 2, category="memcpy", bytes=1 << 20)
+    found = report(made.launch("l", (50, 55), (56, 60), 3).trace())
+    assert found.fact("syncs") == int(is_sync)
+    if is_sync:
+        assert found.table("groups").rows["kind"][0] == "copy to device"
+
+
+@pytest.mark.parametrize(
+    ("operator", "call", "kind"),
+    [
+        ("aten::nonzero", "cudaStreamSynchronize", "size from device"),
+        ("aten::_unique2", "cudaStreamSynchronize", "size from device"),
+        ("aten::empty", "cudaMalloc", "allocator"),
+        ("aten::_pin_memory", "cudaHostAlloc", "pin memory"),
+        ("c10d::barrier", "cudaStreamSynchronize", "collective wait"),
+        ("", "cudaEventSynchronize", "event sync"),
+        ("", "hipDeviceSynchronize", "device sync"),
+        ("", "hipMemcpyWithStream", "blocking copy"),
+        ("", "AscendCL@aclrtSynchronizeStreamWithTimeout", "stream sync"),
+        ("", "zeEventHostSynchronize", "event sync"),
+        ("", "urQueueFinish", "stream sync"),
+        ("", "synchronizeStream", "stream sync"),
+    ],
+)
+def test_kinds(operator: str, call: str, kind: str) -> None:
+    made = Made().step(1, 0, 100).launch("k", (0, 5), (6, 40), 1)
+    if operator:
+        made.op(operator, 8, 45)
+    made.call(call, 10, 42, correlation=2).launch("l", (50, 55), (56, 60), 3)
+    assert report(made.trace()).table("groups").rows["kind"].to_list() == [kind]
+
+
+@pytest.mark.parametrize(
+    "call", ["cudaLaunchKernel", "cudaEventQuery", "cudaStreamWaitEvent", "cudaMallocAsync"]
+)
+def test_calls_that_do_not_wait_are_not_invented(call: str) -> None:
+    made = Made().step(1, 0, 100).launch("k", (0, 5), (6, 40), 1).call(call, 10, 42, correlation=2)
+    found = report(made.launch("l", (50, 55), (56, 60), 3).trace())
+    assert found.fact("syncs") == 0
+    assert "no syncs" in found.verdict.sentence
+
+
+def test_the_function_of_the_user_is_named_and_frames_of_the_framework_are_skipped() -> None:
+    made = item_step()
+    made.add("python_function", "train.py(40): main", 0, 180)
+    made.add("python_function", "torchmetrics/aggregation.py(85): update", 9, 99)
+    made.add("python_function", "torch/nn/modules/module.py(1743): _call_impl", 9.2, 98.5)
+    row = report(made.trace()).table("groups").rows.row(0, named=True)
+    assert row["where"] == "torchmetrics/aggregation.py update() from line 85"
+    assert row["found"] == "function"
+    assert row["stack"].splitlines() == ["torchmetrics/aggregation.py(85): update", "train.py(40): main"]
+
+
+def test_the_line_itself_is_joined_from_the_probe_by_thread_and_time() -> None:
+    trace = item_step().trace(
+        [
+            site(
+                98,
+                "/v/site-packages/torch/_tensor.py:9 item",
+                "/v/site-packages/torchmetrics/aggregation.py:91 update",
+            ),
+            site(98, "elsewhere.py:1 other", tid=999),
+        ]
+    )
+    found = report(trace)
+    row = found.table("groups").rows.row(0, named=True)
+    assert (row["where"], row["found"]) == ("torchmetrics/aggregation.py:91 update", "line")
+    assert (found.fact("lines_known"), found.fact("sites_unjoined")) == (1, 1)
+    assert "torchmetrics/aggregation.py:91" in found.verdict.sentence
+
+
+def test_a_site_before_the_wait_or_long_after_it_is_not_believed() -> None:
+    found = report(item_step().trace([site(50, "a.py:1 f"), site(500_000, "b.py:2 g")]))
+    assert (found.fact("lines_known"), found.fact("sites_unjoined")) == (0, 2)
+
+
+def test_what_the_profiler_does_is_listed_apart() -> None:
+    made = item_step().call("cudaDeviceSynchronize", 205, 206, correlation=70)
+    found = report(made.trace())
+    assert found.fact("syncs") == 1
+    assert found.table("apart").rows["apart"].to_list() == ["made by the profiler"]
+    inside = item_step().add("python_function", "torch/autograd/profiler.py(298): __exit__", 140, 160)
+    inside.call("cudaDeviceSynchronize", 141, 150, correlation=70)
+    assert report(inside.trace()).fact("syncs") == 1
+
+
+def test_a_synchronise_that_every_step_makes_is_the_users() -> None:
+    made = Made()
+    for number in range(3):
+        at = number * 100
+        made.step(number, at, at + 100).launch("k", (at, at + 5), (at + 6, at + 40), number + 1)
+        made.call("cudaDeviceSynchronize", at + 10, at + 41, correlation=100 + number)
+    assert report(made.trace()).fact("syncs_per_step") == 1
+
+
+def test_a_wait_cut_by_the_window_is_listed_apart() -> None:
+    found = report(item_step().trace(), Window(50_000, 200_000))
+    assert found.fact("syncs") == 0
+    assert found.table("apart").rows["apart"].to_list() == ["cut by the window"]
+
+
+def test_a_driver_call_inside_a_runtime_call_is_one_wait() -> None:
+    made = item_step().call("cudaDeviceSynchronize", 100, 104, correlation=60)
+    made.add("driver", "cuCtxSynchronize", 101, 103)
+    assert report(made.trace()).fact("syncs") == 2
+
+
+def test_without_a_device_the_reason_is_given() -> None:
+    found = run("sync_events", Made().op("aten::mm", 0, 10).trace())
+    assert isinstance(found, Unavailable)
+    assert "CPU-only" in found.reason
+    assert "kernels" in found.remedy
+
+
+def test_waits_of_two_threads_give_a_sum_and_a_union() -> None:
+    made = item_step().call("cudaStreamSynchronize", 20, 60, correlation=80, track=BACKWARD)
+    found = report(made.trace())
+    assert found.fact("host_wait_ns") == 125_000
+    assert found.fact("host_wait_union_ns") == 85_000
+
+
+TIMES = st.integers(0, 60)
+
+
+@given(
+    st.lists(
+        st.tuples(TIMES, st.integers(1, 5), st.integers(0, 12), st.integers(1, 15)), min_size=1, max_size=10
+    ),
+    st.lists(st.tuples(TIMES, st.integers(1, 20)), max_size=6),
+)
+@settings(max_examples=200, deadline=None)
+def test_starved_time_is_idle_time_charged_once(
+    launches: list[tuple[int, int, int, int]], waits: list[tuple[int, int]]
+) -> None:
+    made = Made()
+    for number, (at, length, latency, work) in enumerate(launches):
+        begin = at + length + latency
+        made.launch("k", (at, at + length), (begin, begin + work), number + 1)
+    trace = made.trace()
+    starts = np.array([at * 1000 for at, _ in waits], dtype=np.int64)
+    ends = starts + np.array([length * 1000 for _, length in waits], dtype=np.int64)
+    order = np.argsort(ends, kind="stable")
+    starts, ends = starts[order], ends[order]
+    none = np.full(len(starts), -1)
+    result = _starved.starvation(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
+    assert (result.ns >= 0).all()
+    assert result.ns.sum() == total(*union(result.starts, result.ends))
+    gaps = _idle.gaps(trace, 0, *trace.span)
+    assert result.ns.sum() <= gaps.ns.sum()
+    for low, high in zip(result.starts.tolist(), result.ends.tolist(), strict=True):
+        if high > low:
+            assert any(a <= low and high <= b for a, b in zip(gaps.starts, gaps.ends, strict=True))
+
+
+REAL = (
+    "sam-a100-sync-heavy.json.gz",
+    "sam-a100-cudagraph.json.gz",
+    "pytorchbench-a100-memcpy-sync.json",
+    "hta-alexnet-a100-cuda-sync.json.gz",
+    "hta-v100-cudagraph-nccl.json.gz",
+    "tracelens-h100-bert-small.json.gz",
+    "tracelens-mi300-bert-small.json.gz",
+    "kineto-resnet50-v100-autograd-api-nosteps.pt.trace.json.gz",
+    "ascend-msprof-trace-view.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_calls_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+    from tuiprof.formats import open_trace
+
+    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
+    found = report(open_trace(shared / "traces" / name))
+    calls = {
+        row["call"]: (row["count"], row["total_ns"])
+        for row in found.table("calls").rows.iter_rows(named=True)
+    }
+    expected = {call: (v["count"], v["total_ns"]) for call, v in figures["sync_calls"].items()}
+    assert {call: calls.get(call) for call in expected} == expected
+    starved, idle = found.fact("device_starved_ns"), run("device_idle", open_trace(shared / "traces" / name))
+    assert isinstance(idle, Report)
+    assert starved <= idle.fact("idle_ns")
