@@ -25,11 +25,10 @@ def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
 
     Devices, frameworks and versions, what each scenario lacks, what the terminal can do.
     """
-    from tuiprof.doctor import examine
-    from tuiprof.report import render
+    from tuiprof.doctor import examine, present
 
     found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
-    sys.stdout.write(render(found, "json" if as_json else "text"))
+    sys.stdout.write(present(found, "json" if as_json else "text"))
     return 0
 
 
