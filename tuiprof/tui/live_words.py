@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.fold import CaptureState, Fold
+from tuiprof.session.fold import CaptureState
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
@@ -120,25 +120,18 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     return [*left, (" " * gap, "text"), *state, (" " * (spare - gap), "text"), *machine]
 
 
-def no_step_lines(session: Session, status: Status, fold: Fold, errors: list[str]) -> list[str]:
+def no_step_lines(status: Status, errors: list[str]) -> list[str]:
     """Return why there is no step time to draw, and what to do.
 
     Args:
-        session: The session.
         status: How it stands.
-        fold: Its state.
         errors: Last lines of its standard error.
     """
     if status.over:
-        lines = [f"the run is over ({status}) and marked no step", *errors]
+        lines = [f"{status}, and no step was marked", *errors]
         return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
-    if not fold.ranks:
-        if status.detail == "starting" or not session.stdout.exists():
-            return ["starting …"]
-        return [
-            "no step yet: no Python process of this run has reported",
-            "the script may still be importing, or it is not Python",
-        ]
+    if status.detail == "starting":
+        return ["starting …"]
     return ["no step yet", *_HOW_TO_MARK]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -84,6 +85,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._stats: StepStats = NO_STATS
         self._means: dict[str, float] = {}
         self._ticks = 0
+        self._edge_s = -1.0
         self._baseline: tuple[str, float] | None = None
         self._traces: list[Path] = []
         self._seen_captures: set[str] = set()
@@ -165,7 +167,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Take in what is new and draw what changed; called by the timer."""
         if self._frozen_ns is not None or self.app.screen is not self:
             return
-        changed = self.feed.advance()
+        self.feed.advance()
         slow = self._ticks % _SLOW == 0
         self._ticks += 1
         self.query_one(OutputPane).poll()
@@ -179,23 +181,27 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             return  # nothing can have changed: draw nothing, send nothing
         fresh = self._shown[1:] != state[1:]
         self._shown = state
-        self._draw(now, slow=slow or fresh, changed=changed or fresh)
+        self._draw(now, slow=slow or fresh, fresh=fresh)
 
-    def _draw(self, now_ns: int, *, slow: bool, changed: bool) -> None:
+    def _draw(self, now_ns: int, *, slow: bool, fresh: bool) -> None:
         """Draw; what is expensive or would only flicker goes at the slow rate."""
-        fold, rank = self.feed.fold, self.rank
+        rank = self.rank
         view = View(now_ns, WINDOWS_S[self._window], self.running)
         chart = self.query_one(StripChart)
         if rank is None or not len(rank.steps):
             errors = self.query_one(OutputPane).last_errors(3)
-            chart.explain(live_words.no_step_lines(self.session, self.status, fold, errors))
+            chart.explain(live_words.no_step_lines(self.status, errors))
             self._stats, self._means = NO_STATS, {}
         else:
             if slow:
                 self._stats = stats_in_view(rank.steps, view)
                 self._means = phases(rank.steps, view)
-            chart.show(chart_data(rank.steps, self._stats, view))
-        self._draw_head(now_ns, rank)
+            edge_s = chart.edge(now_ns / 1e9, view.span_s, view.live)
+            if fresh or edge_s != self._edge_s:
+                self._edge_s = edge_s
+                chart.show(chart_data(rank.steps, self._stats, replace(view, now_ns=round(edge_s * 1e9))))
+        if slow or self._ticks % 2:
+            self._draw_head(now_ns, rank)
         if slow:
             self._draw_slow(view, rank)
             self._rebind()
@@ -296,8 +302,10 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""
-        if action in ("capture", "capture_form", "stop"):
+        if action == "stop":
             return self.running
+        if action in ("capture", "capture_form"):
+            return self.running and bool(self.feed.fold.ranks)
         if action == "open_trace":
             return bool(self._traces)
         if action == "open_ready":

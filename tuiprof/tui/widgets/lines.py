@@ -221,17 +221,30 @@ def _pad(row: Row, width: int) -> Row:
 
 def _changed(old: Row, new: Row, width: int) -> tuple[int, int]:
     """Return the range of cells in which two rows of one width differ."""
+    most = min(len(old), len(new))
     first = 0
-    while first < min(len(old), len(new)) and old[first] == new[first]:
+    while first < most and old[first] == new[first]:
         first += 1
     last = 0
-    while last < min(len(old), len(new)) - first and old[-1 - last] == new[-1 - last]:
+    while last < most - first and old[-1 - last] == new[-1 - last]:
         last += 1
     left = row_width(new[:first])
     right = width - row_width(new[len(new) - last :])
-    if len(new) - first - last == 1 and len(old) - first - last == 1 and old[first][1] == new[first][1]:
-        before, after = old[first][0], new[first][0]
-        if before.isascii() and after.isascii() and len(before) == len(after):
-            same = next(i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
-            return left + same, right
-    return left, right
+    if first < most and old[first][1] == new[first][1]:
+        left += cell_len(new[first][0][: _common(old[first][0], new[first][0])])
+    if last < most - first and (before := old[-1 - last])[1] == (after := new[-1 - last])[1]:
+        same = _common(before[0][::-1], after[0][::-1])
+        right -= cell_len(after[0][len(after[0]) - same :])
+    return left, max(right, left)
+
+
+def _common(one: str, other: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -9,12 +10,24 @@ import numpy as np
 
 from tuiprof.model.units import format_ns
 from tuiprof.tui import glyphs
-from tuiprof.tui.widgets.braille import Floats, cells, column_ranges, dot_rows, joined, nice_step, text_of
+from tuiprof.tui.widgets.braille import (
+    Codes,
+    Floats,
+    cells,
+    column_ranges,
+    dot_rows,
+    joined,
+    nice_step,
+    text_of,
+)
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
 _EMPTY: Floats = np.empty(0)
-#: Room for the numbers of the y axis, with unit and blank.
-_MARGIN = 10
+#: A live axis moves on after so much time.
+_MOVE_S = 0.5
+#: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
+#: be seen between its dots only, and every change of colour is 40 bytes on the wire.
+_BUSY = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,7 @@ class ChartData:
         ends_s: Its end, same shape, as are the next two.
         low_ms: What it took; of a bucket of steps the shortest.
         high_ms: The same; of a bucket of steps the longest.
-        now_s: Right edge of the axis, on the same clock.
+        now_s: Right edge of the axis, on the same clock (see :meth:`StripChart.edge`).
         window_s: Width of the axis.
         median_ms: Drawn as a dotted line; None = not yet known.
         marks: Outliers, the most telling first.
@@ -75,6 +88,31 @@ class StripChart(Lines):
         self._empty: list[str] = []
         self._range: tuple[float, float] | None = None
 
+    def edge(self, now_s: float, window_s: float, live: bool) -> float:
+        """Return the right edge of the axis for a moment.
+
+        A live axis moves by whole cells and about twice a second: in between nothing on the screen changes,
+        which is what keeps a chart cheap over a slow link.
+
+        Args:
+            now_s: The moment.
+            window_s: Width of the axis.
+            live: The edge is the present.
+        """
+        if not live:
+            return now_s
+        move_s = self._cell_s(window_s) * math.ceil(_MOVE_S / self._cell_s(window_s))
+        return math.floor(now_s / move_s) * move_s
+
+    def _cell_s(self, window_s: float) -> float:
+        """Return the time a cell stands for."""
+        return window_s / max(1, self.size.width - self._margin(self.size.width) - 2)
+
+    @staticmethod
+    def _margin(width: int) -> int:
+        """Return the cells that the numbers of the y axis take."""
+        return 10 if width >= 50 else 8
+
     def show(self, data: ChartData) -> None:
         """Show new data.
 
@@ -97,15 +135,13 @@ class StripChart(Lines):
         """Draw the plot and the time axis below it."""
         if self._empty or not len(self._data.ends_s):
             return self._draw_empty(height)
-        margin = _MARGIN if width >= 50 else 8
+        margin = self._margin(width)
         plot_width, plot_height = width - margin - 2, height - 1
         if plot_width < 10 or plot_height < 2:
             return []
         data = self._data
-        # The axis moves by whole cells: between two of them nothing on the screen needs to change.
         cell_s = data.window_s / plot_width
-        right = np.ceil(data.now_s / cell_s) * cell_s if data.live else data.now_s
-        left = right - data.window_s
+        right, left = data.now_s, data.now_s - data.window_s
         least, mean, greatest = column_ranges(
             data.starts_s,
             data.ends_s,
@@ -118,7 +154,7 @@ class StripChart(Lines):
         line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
         tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
         spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
-        rows = [_layers(text_of(a), text_of(b)) for a, b in zip(line, spread, strict=True)]
+        rows = [_layers(a, b) for a, b in zip(line, spread, strict=True)]
         self._draw_median(rows, low, high)
         for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
             rows[row_index] = _overlay(rows[row_index], column, spans)
@@ -232,18 +268,22 @@ class StripChart(Lines):
         ]
 
 
-def _layers(front: str, back: str) -> Row:
-    """Return a line of text in front of another, in as few spans as possible."""
-    out: Row = []
-    text, role = "", "spread"
-    for one, other in zip(front, back, strict=True):
-        here = "line" if one != " " else role if other == " " else "spread"
-        if here != role:
-            out.append((text, role))
-            text, role = "", here
-        text += one if one != " " else other
-    out.append((text, role))
-    return out
+def _layers(front: Codes, back: Codes) -> Row:
+    """Return a line of cells in front of another, in as few spans as possible; blanks join either."""
+    if (front > 0).mean() > _BUSY:
+        back = np.zeros_like(back)
+    role = np.where(front > 0, 2, np.where(back > 0, 1, 0))
+    filled = np.flatnonzero(role)
+    if not len(filled):
+        return [(" " * len(front), "spread")]
+    text = text_of(np.where(front > 0, front, back))
+    turns = filled[np.flatnonzero(np.diff(role[filled])) + 1].tolist()
+    roles = role[filled[:1]].tolist() + role[turns].tolist()
+    edges = [0, *turns, len(text)]
+    return [
+        (text[start:end], "line" if kind == 2 else "spread")
+        for start, end, kind in zip(edges, edges[1:], roles, strict=False)
+    ]
 
 
 def _overlay(row: Row, column: int, spans: Row) -> Row:
