@@ -174,7 +174,9 @@ class Lines(Widget):
         """Draw again and mark what differs from the screen for repainting."""
         size = self.size
         if not self.is_attached or not size or self.screen is not self.app.screen:
-            self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
+            if self._drawn_for:
+                self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen,
+                self.refresh()  # not taken from Textual's cache of lines
             return
         if size != self._drawn_for:
             self.refresh()
