@@ -126,15 +126,9 @@ class Stream:
             Damaged: The compressed stream is broken here.
             TraceError: The file inflates to more than the limit, or it cannot be read.
         """
-        from gzip import BadGzipFile
-        from zipfile import BadZipFile
-
-        from isal import isal_zlib
-
-        broken: Any = isal_zlib.error
         try:
             part: bytes = self._unwrapped.read(size)
-        except (EOFError, BadGzipFile, broken, zlib.error, BadZipFile) as error:
+        except _broken() as error:
             raise Damaged(str(error)) from error
         except OSError as error:
             raise TraceError(f"{self._source.path}: {error.strerror or error}") from error
@@ -210,6 +204,17 @@ def _limit(limit: int | None) -> int:
         raise TraceError(f"{LIMIT_VARIABLE}={text!r} is no number", "give a number of bytes") from None
 
 
+def _broken() -> tuple[type[Exception], ...]:
+    """Return what the decompressors raise on a broken stream."""
+    from gzip import BadGzipFile
+    from zipfile import BadZipFile
+
+    from isal import isal_zlib
+
+    isal_error: Any = isal_zlib.error
+    return EOFError, BadGzipFile, BadZipFile, zlib.error, isal_error
+
+
 def _gunzip(file: IO[bytes]) -> IO[bytes]:
     from isal import igzip
 
@@ -226,7 +231,7 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
         try:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
-        except (EOFError, OSError, zlib.error):
+        except _broken():
             return buffered  # whoever reads it meets the same error and reports it
         stream = _gunzip(buffered)
     return stream

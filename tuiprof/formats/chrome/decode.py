@@ -24,6 +24,7 @@ from tuiprof.formats.chrome.events import (
     decode_pieces,
 )
 
+_SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
 #: Where the end of the list is looked for first, bytes from the end of the last chunk.
 _LONG_TAIL = 1 << 16
@@ -113,8 +114,8 @@ class ChunkDecoder:
     def _strictly(self, data: bytes) -> Chunk | None:
         """Decode plain JSON; None when it is not."""
         # A chunk begins right behind an event, so with the comma.
-        first = data.find(b"{")
-        listed = b"".join((b"[", data if first == 0 else memoryview(data)[max(first, 0) :], b"]"))
+        first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
+        listed = b"".join((b"[", memoryview(data)[first:], b"]"))
         try:
             if not self._exactly:
                 try:
@@ -125,30 +126,29 @@ class ChunkDecoder:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
 
-    def _before_the_properties(self, data: bytes) -> Chunk | None:
-        """Decode the last chunk of a sound file: events, the end of the list, properties."""
-        for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
-            bracket = match.end() - 1
-            if layout.tail_properties(data[bracket:], strict=True) is None:
-                continue
-            chunk = self._strictly(data[: match.start() + 1])
-            if chunk is not None:
-                chunk.closed_at = chunk.rest = bracket
-                return chunk
-        return None
-
     def _patiently(self, data: bytes) -> Chunk:
         """Decode what is not, or not only, a sound stretch of events."""
-        at_the_end = self._before_the_properties(data)
-        if at_the_end is not None:
-            return at_the_end
-        pieces = tolerant.split(data)
+        end = _end_of_list(data)
+        if end is not None:
+            # The last chunk of a sound file: events, the end of the list, properties.
+            chunk = self._strictly(data[:end])
+            if chunk is not None:
+                chunk.closed_at = chunk.rest = end
+                return chunk
+        pieces = tolerant.split(data if end is None else data[:end])
+        if end is not None:
+            pieces.damaged += pieces.rest < end
+            pieces.closed_at = pieces.rest = end
         if pieces.slices and not pieces.damaged:
             # Sound events, and behind them the end of the list or one that is cut off.
-            sound = self._strictly(data[: pieces.slices[-1][1]])
-            if sound is not None:
-                sound.closed_at, sound.rest = pieces.closed_at, pieces.rest
-                return sound
+            chunk = self._strictly(data[: pieces.slices[-1][1]])
+            if chunk is not None:
+                chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+                return chunk
+        return self._mended(data, pieces)
+
+    def _mended(self, data: bytes, pieces: tolerant.Pieces) -> Chunk:
+        """Decode event by event, each repaired if need be."""
         texts: list[bytes] = []
         malformed, repaired = pieces.damaged, 0
         for start, stop in pieces.slices:
@@ -166,6 +166,15 @@ class ChunkDecoder:
         chunk.strict = False
         chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
         return chunk
+
+
+def _end_of_list(data: bytes) -> int | None:
+    """Return where the ``]`` stands that ends the list, if what follows it ends the file as it should."""
+    for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
+        bracket = match.end() - 1
+        if layout.tail_properties(data[bracket:], strict=True) is not None:
+            return bracket
+    return None
 
 
 def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:

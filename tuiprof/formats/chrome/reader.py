@@ -157,8 +157,11 @@ class EventReader:
             self.truncated = True
             return
         end = self._stretches[-1].offset + self._stretches[-1].length
-        tail = layout.tail_properties(again(Stretch(self._tail_at, end - self._tail_at, None)))
-        if tail is None:
+        text = again(Stretch(self._tail_at, end - self._tail_at, None))
+        if self.is_list:
+            return
+        tail = layout.tail_properties(text)
+        if tail is None or not text[1:].strip():
             self.truncated = True
         else:
             self.properties.update(tail)

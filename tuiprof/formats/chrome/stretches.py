@@ -14,7 +14,8 @@ from tuiprof.formats.source import Damaged
 SIZE = 1 << 20
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
-_BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")
+#: Between two events. Inside a string the quote of the key would end it, so this is hardly ever met there.
+_BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*\"[^\"\\]{1,40}\"[ \t\r\n]*:)")
 
 
 class Readable(Protocol):

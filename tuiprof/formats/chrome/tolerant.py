@@ -31,8 +31,10 @@ def _int(text: str) -> int | str:
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_int=_int, parse_constant=str)
 _SCANNER = json.JSONDecoder(strict=False)  # only to find where a value ends
 _SPACE = re.compile(r"[ \t\r\n]*")
-_BETWEEN = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_GARBAGE = re.compile(r'"(?:[^"\\]|\\.)*"|[^,\[\]{}"]+|.', re.DOTALL)
+#: The end of a string that has swallowed the beginning of the next event, because a quote is missing.
+_SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
 _FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
 _ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields__}
 
@@ -74,44 +76,54 @@ def split(data: bytes) -> Pieces:
         elif character == "]":
             found.closed_at = found.rest = at
             return found
-        elif character == "{" and (stop := end_of_value(text, at)) is not None:
-            found.slices.append((at, stop))
-            at = stop
-        else:
-            following = _BETWEEN.search(text, at)
-            if following is None:
-                if character != "{":
-                    found.damaged += 1
-                    at = end
+        elif character in "{[":
+            whole, stop = extent(text, at)
+            if stop is None:
                 found.rest = at
                 return found
+            if whole and character == "{":
+                found.slices.append((at, stop))
+            else:
+                found.damaged += 1
+            at = stop
+        else:
             found.damaged += 1
-            at = following.end()
+            at = _GARBAGE.match(text, at).end()  # type: ignore[union-attr]
 
 
-def end_of_value(text: str, at: int) -> int | None:
-    """Return where an object or array ends; None when it does not end in this text.
+def extent(text: str, at: int) -> tuple[bool, int | None]:
+    """Find where an object or array ends.
 
     Args:
         text: The text.
         at: Where its opening bracket stands.
+
+    Returns:
+        Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
+        Without a position it does not end in this text.
     """
     try:
-        stop: int = _SCANNER.raw_decode(text, at)[1]
+        return True, _SCANNER.raw_decode(text, at)[1]
     except (ValueError, RecursionError):
-        pass  # not strict JSON, or deeper than the decoder goes: count brackets
-    else:
-        return stop
-    depth = 0
+        pass  # not strict JSON, deeper than the decoder goes, or cut off: follow the brackets
+    stack: list[str] = []
     for token in _TOKEN.finditer(text, at):
-        bracket = text[token.start()]
-        if bracket in "[{":
-            depth += 1
-        elif bracket in "]}":
-            depth -= 1
-            if depth == 0:
-                return token.end()
-    return None
+        start, character = token.start(), text[token.start()]
+        if character == '"':
+            if swallowed := _SWALLOWED.search(text, start, token.end()):
+                return False, text.index("{", swallowed.start())
+        elif character in "[{":
+            if stack and stack[-1] == "{" and text[at:start].rstrip(" \t\r\n").endswith(","):
+                return False, start  # an object cannot stand where a key must: the bracket before is missing
+            stack.append(character)
+        elif (stack[-1] == "{") != (character == "}"):
+            following = text.find("{", start)
+            return False, None if following < 0 else following
+        else:
+            stack.pop()
+            if not stack:
+                return True, token.end()
+    return False, None
 
 
 def mend(data: bytes) -> bytes | None:

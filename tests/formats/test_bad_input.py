@@ -1,0 +1,267 @@
+"""Damaged, odd and hostile files: a stated result, nothing lost beside the damage, never a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import Cancelled, open_trace
+from tuiprof.model import Trace
+
+ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"
+
+
+def event(name: str, ts: float, dur: float = 1, **fields: object) -> str:
+    return json.dumps(
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": dur, **fields}
+    )
+
+
+GOOD = [event(f"op{i}", 10 * i) for i in range(3)]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Trace]:
+    def read_(text: str | bytes, name: str = "t.json", **options: object) -> Trace:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return open_trace(path, **options)  # type: ignore[arg-type]
+
+    return read_
+
+
+def listed(*events: str | bytes) -> bytes:
+    return (
+        b'{"traceEvents": [' + b",\n ".join(e.encode() if isinstance(e, str) else e for e in events) + b"]}"
+    )
+
+
+def names(trace: Trace) -> list[str]:
+    return sorted(trace.events["name"].cast(str).to_list())
+
+
+BROKEN = {
+    "invalid UTF-8": (
+        GOOD[0].replace("op0", "bad\udcff").encode("utf-8", "surrogateescape"),
+        "bad\ufffd",
+        1,
+        0,
+    ),
+    "NaN in arguments": (event("bad", 5, args={"x": float("nan")}), "bad", 1, 0),
+    "NaN as time": (event("bad", float("nan")), None, 1, 1),
+    "infinity as length": (event("bad", 5, dur=float("inf")), "bad", 2, 0),
+    "raw control characters": (event("bad", 5).replace("bad", "b\x01a\x02d"), "b\x01a\x02d", 1, 0),
+    "duplicate keys": (
+        '{"ph":"X","name":"first","name":"bad","ts":1,"ts":5,"dur":1,"pid":1,"tid":2}',
+        "bad",
+        0,
+        0,
+    ),
+    "integer above 2**63": (event("bad", 5, args={"correlation": 1 << 63, "x": 1 << 80}), "bad", 0, 0),
+    "thread above 2**63": (event("bad", 5, tid=(1 << 64) - 1), "bad", 0, 0),
+    "time as text": (event("bad", 5).replace('"ts": 5', '"ts": "5.25"'), "bad", 0, 0),
+    "length as text": (event("bad", 5).replace('"dur": 1', '"dur": "1.5"'), "bad", 0, 0),
+    "no length": (event("bad", 5).replace(', "dur": 1', ""), "bad", 1, 0),
+    "negative length": (event("bad", 5, dur=-3), "bad", 1, 0),
+    "no time": (event("bad", 5).replace(', "ts": 5', ""), None, 0, 1),
+    "time as list": (event("bad", 5).replace('"ts": 5', '"ts": [5]'), None, 1, 1),
+    "arguments as list": (event("bad", 5, args=[1, 2]), "bad", 1, 0),
+    "arguments as text": (event("bad", 5, args="x"), "bad", 1, 0),
+    "no arguments": (event("bad", 5, args=None), "bad", 0, 0),
+    "correlation as text": (event("bad", 5, args={"correlation": "77"}), "bad", 0, 0),
+    "correlation as list": (event("bad", 5, args={"correlation": [77]}), "bad", 1, 0),
+    "name as number": (event("bad", 5).replace('"bad"', "7"), "7", 0, 0),
+    "name as list": (event("bad", 5).replace('"bad"', "[7]"), "[7]", 1, 0),
+    "half a surrogate pair": (event("bad", 5).replace("bad", "bad\\ud83d"), "bad?", 1, 0),
+    "time beyond all clocks": (event("bad", 1e300), None, 0, 1),
+    "a huge integer": (event("bad", 5, args={"x": 0}).replace('"x": 0', '"x": ' + "9" * 5000), "bad", 0, 0),
+    "nested 10,000 deep": (
+        event("bad", 5, args={"x": 0}).replace("0}", "[" * 10000 + "]" * 10000 + "}"),
+        "bad",
+        1,
+        0,
+    ),
+    "event that is no object": ("17", None, 0, 1),
+    "broken syntax": ('{"ph": "X", "name": oops, "ts": 5}', None, 0, 1),
+    "quote is missing": (event("bad", 5).replace('bad"', "bad"), None, 0, 1),
+    "bracket is missing": (event("bad", 5, args={"x": [1]}).replace("]", ""), None, 0, 1),
+    "brace is missing": (event("bad", 5, args={"x": 1})[:-1], None, 0, 1),
+    "a list between events": ("[1, {}]", None, 0, 1),
+    "list of events inside": (event("bad", 5, args={"x": [json.loads(g) for g in GOOD]}), "bad", 0, 0),
+    "boundaries inside a string": (event('bad "},\n {"ph":"X"}, {"', 5), 'bad "},\n {"ph":"X"}, {"', 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_neighbours_of_a_broken_event_are_kept(case: str, place: int, read: Callable[..., Trace]) -> None:
+    text, name, repaired, malformed = BROKEN[case]
+    events: list[str | bytes] = [*GOOD]
+    events.insert(place, text)
+    trace = read(listed(*events))
+    assert names(trace) == sorted(["op0", "op1", "op2", *([name] if name is not None else [])])
+    assert (trace.stats.repaired > 0) == (repaired > 0), trace.stats
+    assert trace.stats.malformed == malformed, trace.stats
+    assert not trace.stats.truncated
+    for row in range(len(trace)):
+        assert trace.raw_event(row)
+
+
+def test_times_written_as_text_are_exact(read: Callable[..., Trace]) -> None:
+    trace = read(
+        listed(event("a", 0).replace('"ts": 0', '"ts": "1700000000000000.125"'), event("b", 1700000000000001))
+    )
+    assert trace.starts.tolist() == [0, 875]
+    assert trace.info.origin_unix_ns == 1700000000000000125
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "truncated"),
+    [
+        (listed(*GOOD)[:-2], 3, True),
+        (listed(*GOOD)[:-5], 2, True),
+        (b"[" + ",".join(GOOD).encode() + b",", 3, True),
+        (b"[" + ",".join(GOOD).encode() + b"]", 3, False),
+        (b"\xef\xbb\xbf" + listed(*GOOD), 3, False),
+        (b'{"traceName": "x"' + b', "traceEvents": [' + GOOD[0].encode() + b"]", 1, True),
+        (listed(), 0, False),
+        (b"[]", 0, False),
+        (b'{"a": [1, {"b": 2}], "traceEvents": [' + GOOD[0].encode() + b'], "z": {"y": "}, {"}}', 1, False),
+        (listed("{}", GOOD[0], "{}"), 1, False),
+        (b'{"traceEvents":[,' + GOOD[0].encode() + b",,]}", 1, False),
+    ],
+)
+def test_ends_and_beginnings(text: bytes, kept: int, truncated: bool, read: Callable[..., Trace]) -> None:
+    trace = read(text)
+    assert (len(trace), trace.stats.truncated) == (kept, truncated)
+    if truncated:
+        assert any(remark.code == "truncated" for remark in trace.trust.remarks)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"   \n ", "nothing but space"),
+        (b"hello there", "not JSON"),
+        (b"<!DOCTYPE html><html>404</html>", "web page"),
+        (b"PAR1\0\0\0", "Parquet"),
+        (b"\x7fELF\0\1\2", "binary"),
+        (b"SQLite format 3\0", "SQLite"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b'{"a": 1}', "without traceEvents"),
+        (b'{"traceEvents": 3}', "without traceEvents"),
+        (b"[1, 2, 3]", "not of events"),
+        (b'{"traceEv', "without traceEvents"),
+        (b"\x1f\x8b\x08\x00rubbish that is no deflate stream", "damaged gzip"),
+        (b"PK\x03\x04 no zip", "damaged zip"),
+    ],
+)
+def test_what_is_no_trace_is_named(content: bytes, said: str, read: Callable[..., Trace]) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(content)
+    assert said in str(caught.value)
+    assert "t.json" in str(caught.value)
+
+
+def test_compressed(read: Callable[..., Trace], tmp_path: Path) -> None:
+    plain = listed(*GOOD)
+    once = gzip.compress(plain)
+    for data in (once, gzip.compress(once), gzip.compress(plain[:20]) + gzip.compress(plain[20:])):
+        trace = read(data)
+        assert len(trace) == 3
+        assert json.loads(trace.raw_event(1)) == json.loads(GOOD[1])
+    with zipfile.ZipFile(tmp_path / "t.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("folder/rank0.pt.trace.json", plain)
+        archive.writestr("readme.txt", "x")
+    trace = open_trace(tmp_path / "t.zip")
+    assert len(trace) == 3
+    assert json.loads(trace.raw_event(2)) == json.loads(GOOD[2])
+    with zipfile.ZipFile(tmp_path / "t.zip", "a") as archive:
+        archive.writestr("folder/rank1.pt.trace.json", plain)
+    with pytest.raises(TraceError, match="holds 2 files"):
+        open_trace(tmp_path / "t.zip")
+
+
+def test_broken_compression_keeps_what_came_before(read: Callable[..., Trace]) -> None:
+    data = gzip.compress(listed(*(event(f"op{i}", i) for i in range(20000))))
+    for broken in (data[: len(data) // 2], data[: len(data) // 2] + b"\0" * 99, data[:-6]):
+        trace = read(broken)
+        assert len(trace) > 1000
+        assert trace.stats.truncated
+        assert trace.trust.level == "bad"
+        assert "gzip" in trace.trust.line
+
+
+def test_a_gzip_bomb_is_bounded(read: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(b"[" + b" " * 5_000_000 + GOOD[0].encode() + b"]")
+    with pytest.raises(TraceError, match="TUIPROF_MAX_INFLATED_BYTES"):
+        read(bomb, limit=1_000_000)
+    monkeypatch.setenv("TUIPROF_MAX_INFLATED_BYTES", "2000000")
+    with pytest.raises(TraceError, match="2,000,000 bytes"):
+        read(bomb)
+    monkeypatch.setenv("TUIPROF_MAX_INFLATED_BYTES", "6000000")
+    assert len(read(bomb)) == 1
+
+
+def test_one_string_of_fifty_megabytes(read: Callable[..., Trace]) -> None:
+    trace = read(
+        listed(GOOD[0], event("long", 5, args={"x": "x" * 50_000_000 + "y}, {" * 1000}), *GOOD[1:]), workers=0
+    )
+    assert names(trace) == ["long", "op0", "op1", "op2"]
+    assert not trace.stats.malformed
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "worker0.pt.trace.json").write_bytes(listed(*GOOD))
+    with pytest.raises(TraceError, match="did you mean .*worker0.pt.trace.json"):
+        open_trace(tmp_path / "worker0.trace.json")
+    with pytest.raises(TraceError, match="there is no folder"):
+        open_trace(tmp_path / "nowhere" / "x.json")
+    with pytest.raises(TraceError, match="is a directory.*1 traces"):
+        open_trace(tmp_path)
+    for i in range(1000):
+        (tmp_path / f"rank{i}.json").touch()
+    with pytest.raises(TraceError, match="1001 traces"):
+        open_trace(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(TraceError, match="no regular file"):
+        open_trace(tmp_path / "fifo")
+    secret = tmp_path / "secret.json"
+    secret.write_bytes(listed(*GOOD))
+    secret.chmod(0)
+    if os.geteuid():
+        with pytest.raises(TraceError, match="permission"):
+            open_trace(secret)
+
+
+def test_progress_and_cancel(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(listed(*(event(f"op{i}", i) for i in range(40000))))
+    seen: list[tuple[int, int]] = []
+    open_trace(path, progress=lambda done, size: seen.append((done, size)), workers=1)
+    assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+    assert sorted(seen) == seen
+    with pytest.raises(Cancelled):
+        open_trace(path, cancelled=lambda: True, workers=1)
+
+
+ODD_FILES = sorted(ODD.glob("odd/*")) + sorted(ODD.glob("neuron*"))
+
+
+@pytest.mark.parametrize("path", ODD_FILES, ids=[p.name for p in ODD_FILES])
+def test_odd_files_give_a_stated_result(path: Path) -> None:
+    if path.suffix in (".json", ".gz") and not path.name.startswith("neuron"):
+        assert open_trace(path).trust.line.startswith("trust:")
+    else:
+        with pytest.raises(TraceError) as caught:
+            open_trace(path)
+        assert path.name in caught.value.message
+        assert caught.value.remedy
