@@ -17,6 +17,7 @@ from tuiprof.session.store import Session, list_sessions, sessions_root
 
 if TYPE_CHECKING:
     from tuiprof.session.interpreter import Facts
+    from tuiprof.telemetry import Device
 
 _TRACE_SUFFIXES: Final = (".json", ".json.gz", ".xplane.pb", ".parquet")
 #: So many of the newest sessions are listed; older ones open by their name.
@@ -97,7 +98,7 @@ class Shelf:
         sessions: Recorded sessions, the newest first.
         traces: Shipped sample traces.
         machine: What scenarios would run on, in words; empty = not known yet.
-        problem: Why something could not be listed; empty = nothing.
+        problems: What could not be listed, each with the reason.
         root: Folder of the sessions.
     """
 
@@ -105,7 +106,7 @@ class Shelf:
     sessions: tuple[Summary, ...] = ()
     traces: tuple[Path, ...] = ()
     machine: str = ""
-    problem: str = ""
+    problems: tuple[str, ...] = ()
     root: Path = Path()
 
     def ladder(self, name: str) -> LadderItem | None:
@@ -143,6 +144,7 @@ class Library:
         self._known: dict[str, Summary] = {}
         self._scenario_of: dict[str, Scenario | None] = {}
         self._facts: Facts | None = None
+        self._devices: tuple[Device, ...] = ()
 
     @property
     def trash(self) -> Path:
@@ -157,8 +159,10 @@ class Library:
         """
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
         self._known = {session.id: session for session in sessions}
+        scan = scenarios.scan(self._extra)
         return Shelf(
-            ladders=tuple(self._ladder(ladder, sessions) for ladder in scenarios.ladders(self._extra)),
+            ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
+            problems=tuple(str(problem) for problem in scan.problems),
             sessions=tuple(sessions),
             traces=tuple(sample_traces()),
             machine=self._machine(),
@@ -172,7 +176,15 @@ class Library:
             LaunchError: There is no such interpreter, or it does not answer.
         """
         from tuiprof.session import interpreter
+        from tuiprof.telemetry import Absent, backends
 
+        devices: list[Device] = []
+        for backend in backends().values():
+            source = backend.open(None)
+            if not isinstance(source, Absent):
+                devices.extend(source.devices())
+                source.close()
+        self._devices = tuple(devices)
         self._facts = interpreter.facts(self._python)
 
     def launch(
@@ -281,6 +293,9 @@ class Library:
         """Return whether a variant can run and why not; (None, "") until the interpreter has answered."""
         if self._facts is None:
             return None, ""
+        answer = scenarios.availability(variant, self._facts, self._devices)
+        if isinstance(answer, scenarios.Missing):
+            return False, f"{answer.reason} — {answer.remedy}" if answer.remedy else answer.reason
         return True, ""
 
     def _machine(self) -> str:

@@ -73,6 +73,12 @@ def items(shelf: Shelf, filter_: str) -> list[Choice]:
             ],
         ),
     ]
+    if shelf.problems and not filter_:
+        count = len(shelf.problems)
+        text = f"{count} problem{'s' if count > 1 else ''}"
+        groups.append(
+            ("Not readable", [Choice("problems:", [(f"{glyphs.FAILED} ", "warn"), (text, "text")])])
+        )
     out: list[Choice] = []
     for title, choices in groups:
         if choices or (title == "Sessions" and not filter_):
@@ -218,7 +224,10 @@ def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
     elif variant.runnable:
         row.append((f"  {glyphs.DONE}", "good"))
     else:
-        row.extend([(f"  {glyphs.FAILED} ", "warn"), (sanitize(variant.why), "dim")])
+        row.append((f"  {glyphs.FAILED} ", "warn"))
+        # A word cut in two says nothing; the note below the table says it all.
+        if width - row_width(row) >= 16:
+            row.append((sanitize(variant.why), "dim"))
     return row
 
 
@@ -326,8 +335,8 @@ def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
         filter_: The filter.
         width: Cells.
     """
-    if shelf.problem:
-        return _wrapped(shelf.problem, width, "warn")
+    if shelf.problems:
+        return [row for problem in shelf.problems for row in _wrapped(problem, width, "warn")]
     if filter_:
         return _wrapped(f"nothing contains {filter_!r}: escape shows everything again", width, "dim")
     return [

@@ -148,7 +148,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         try:
             shelf = self.library.look()
         except TuiprofError as error:
-            shelf = Shelf(problem=str(error))
+            shelf = Shelf(problems=(str(error),))
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._found, shelf)
 
@@ -245,7 +245,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.action_into()
         elif kind == "session":
             self.app.open_session(Path(name))
-        else:
+        elif kind == "trace":
             self.app.open_trace(Path(name))
 
     @on(Choices.Chosen, "#variants")
