@@ -239,6 +239,7 @@ def test_torch_end_to_end(run: Run) -> None:
             optimizer.step()
         """,
         capture=parse_capture("2@5"),
+        env={"OMP_NUM_THREADS": "1"},
     )
     assert wait(session, 120) == Status("finished", 0)
     fold = load(session)

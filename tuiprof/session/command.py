@@ -87,7 +87,7 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         return [str(python), str(path), *rest]
     if "/" in program:
         if not path.exists():
-            raise LaunchError(f"there is no file {program!r} in {cwd}", _did_you_mean(path))
+            raise LaunchError(f"there is no file {path.name!r} in {path.parent}", _did_you_mean(path))
         if path.is_dir():
             raise LaunchError(f"{program!r} is a directory", "name the script in it")
         if not os.access(path, os.X_OK):
@@ -116,7 +116,7 @@ def _script_must_exist(name: str, cwd: Path) -> None:
     if path.is_dir() and not (path / "__main__.py").exists():
         raise LaunchError(f"{name!r} is a directory without __main__.py", "name the script in it")
     if not path.exists():
-        raise LaunchError(f"there is no script {name!r} in {cwd}", _did_you_mean(path))
+        raise LaunchError(f"there is no script {path.name!r} in {path.parent}", _did_you_mean(path))
 
 
 def _did_you_mean(path: Path) -> str:
