@@ -121,7 +121,6 @@ def _parts(scope: Scope) -> dict[str, Ints]:
     parts: dict[str, Ints] = {}
     if len(trace.links.launches):
         parts["device busy"] = _by_step.busy(scope)
-        parts["device idle"] = _by_step.idle(scope)
     if len(trace.host_calls):
         parts["host waits for the device"] = _by_step.waits(scope)
         rows = trace.links.launches
@@ -137,6 +136,8 @@ def _parts(scope: Scope) -> dict[str, Ints]:
         rows = np.flatnonzero(mask)
         if len(rows):
             parts[name] = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+    if "device busy" in parts:
+        parts["device idle"] = _by_step.idle(scope)  # last: the consequence of the others
     return parts
 
 
@@ -151,7 +152,7 @@ def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.
         for name, values in parts.items()
     ]
     schema = {"part": pl.String, "median_ns": pl.Float64, "slow_ns": pl.Float64, "excess_ns": pl.Float64}
-    return pl.DataFrame(rows, schema=schema).sort("excess_ns", descending=True)
+    return pl.DataFrame(rows, schema=schema).sort("excess_ns", descending=True, maintain_order=True)
 
 
 def _verdict(
@@ -171,7 +172,9 @@ def _verdict(
     level: Level = "info"
     if explained is not None and not explained.is_empty():
         excess = float(times[slow].mean()) - median
-        top = explained.row(0, named=True)
+        # Idle time is how a slow step shows on the device; what the host did then says more.
+        reasons = explained.filter((pl.col("part") != "device idle") & (pl.col("excess_ns") >= 0.5 * excess))
+        top = (explained if reasons.is_empty() else reasons).row(0, named=True)
         said += f"; {plural(int(slow.sum()), 'slow step')} took {format_ns(excess)} longer"
         if top["excess_ns"] >= 0.3 * excess:
             said += f", {format_ns(min(top['excess_ns'], excess))} of it {top['part']}"

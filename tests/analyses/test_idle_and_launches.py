@@ -1,0 +1,235 @@
+"""Idle time by cause, launches, steps and kernels against hand-made traces and reference figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from analyses.made import BACKWARD, OTHER_STREAM, Made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuiprof.analyses import _idle, run
+from tuiprof.model import Report, Trace, Unavailable, Window
+
+
+def report(name: str, trace: Trace, window: Window | None = None) -> Report:
+    found = run(name, trace, window)
+    assert isinstance(found, Report), found
+    return found
+
+
+def causes(trace: Trace, window: Window | None = None) -> dict[str, int]:
+    table = report("device_idle", trace, window).table("causes").rows
+    return dict(table.select("cause", "idle_ns").iter_rows())
+
+
+def test_every_part_of_a_gap_has_its_cause() -> None:
+    made = Made().launch("k", (0, 5), (6, 20), 1)
+    made.call("cudaStreamSynchronize", 10, 30, correlation=50)  # 20 to 30: sync
+    made.add("python_function", "train.py(1): main", 0, 100)  # 30 to 40: Python
+    made.op("enumerate(DataLoader)#_It.__next__", 40, 60)  # data loading, not operator
+    made.op("aten::add", 60, 72).call("cudaFuncGetAttributes", 62, 64)  # 60 to 70: operator 8, call 2
+    made.launch("l", (70, 74), (80, 90), 2)  # 70 to 80: launching
+    assert causes(made.trace()) == {
+        "sync": 10_000,
+        "Python": 10_000,
+        "data loading": 20_000,
+        "operator": 8_000,
+        "runtime call": 2_000,
+        "launching": 10_000,
+    }
+
+
+def test_work_submitted_in_time_is_a_hand_over_not_the_hosts_fault() -> None:
+    made = Made().launch("k", (0, 2), (3, 50), 1).launch("l", (4, 6), (80, 90), 2)
+    assert causes(made.trace()) == {"hand-over": 30_000}
+
+
+def test_idle_is_the_complement_of_the_union_over_streams() -> None:
+    made = Made().launch("a", (0, 1), (2, 40), 1)
+    made.launch("b", (1, 2), (10, 60), 2, track=OTHER_STREAM, stream=8).launch("c", (70, 71), (80, 100), 3)
+    found = report("device_idle", made.trace())
+    assert (found.fact("idle_ns"), found.fact("busy_ns"), found.fact("work_ns")) == (20_000, 78_000, 108_000)
+    assert found.fact("idle_share") == pytest.approx(20 / 98)
+
+
+def test_a_window_cuts_gaps_and_work() -> None:
+    made = Made().launch("a", (0, 1), (2, 40), 1).launch("b", (60, 61), (62, 100), 2)
+    found = report("device_idle", made.trace(), Window(30_000, 70_000))
+    assert (found.fact("idle_ns"), found.fact("busy_ns")) == (22_000, 18_000)
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(1, 6), st.integers(-3, 9), st.integers(1, 15)), min_size=1
+)
+
+
+@given(
+    SPANS, st.lists(st.tuples(st.sampled_from(["cpu_op", "runtime"]), st.integers(0, 60), st.integers(1, 9)))
+)
+@settings(max_examples=60, deadline=None)
+def test_causes_add_up_to_the_gap(
+    launches: list[tuple[int, int, int, int]], host: list[tuple[str, int, int]]
+) -> None:
+    made = Made()
+    for number, (at, length, latency, work) in enumerate(launches):
+        begin = max(at + length + latency, 0)
+        made.launch("k", (at, at + length), (begin, begin + work), number + 1)
+    for category, at, length in host:
+        made.add(category, "x", at, at + length)
+    trace = made.trace()
+    gaps = _idle.gaps(trace, 0, *trace.span)
+    assert (gaps.causes >= 0).all()
+    assert (gaps.causes.sum(axis=0) == gaps.ns).all()
+    share = report("device_idle", trace).fact("idle_share")
+    assert 0 <= share <= 1
+
+
+def test_launch_bound_by_its_rule() -> None:
+    made = Made().step(1, 0, 1000)
+    for i in range(20):  # kernels of 5 µs, one every 50 µs: the device idles 90 % in operators
+        made.op("aten::add", i * 50, i * 50 + 40)
+        made.launch("add", (i * 50 + 10, i * 50 + 20), (i * 50 + 22, i * 50 + 27), i + 1)
+    found = report("kernel_launches", made.trace())
+    assert found.verdict.sentence.startswith("launch-bound: ")
+    assert found.fact("launches_per_step") == 20
+    assert found.fact("launch_host_ns_per_step") == 200_000
+    assert found.fact("latency_median_ns") == 2_000
+    assert found.fact("shorter_than_launch_share") == 1
+    assert found.fact("launch_bound_share") == pytest.approx(19 * 45 / (19 * 50 + 5))
+    assert found.table("sensitivity").rows["verdict"].to_list() == ["launch-bound"] * 3
+    loop = found.table("sequences").rows.row(0, named=True)
+    assert (loop["shape"], loop["times"], loop["kernels"]) == ("loop", 20, "add")
+    assert found.table("by_operator").rows["operator"].to_list() == ["add"]
+
+
+def test_a_full_queue_is_not_launch_bound() -> None:
+    made = Made().step(1, 0, 200)
+    for i in range(10):
+        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 100, 110 + i * 100), i + 1)
+    found = report("kernel_launches", made.trace())
+    assert found.verdict.sentence.startswith("not launch-bound: 0 % of the time")
+    assert found.fact("queue_depth_mean") > 4
+    assert found.table("queue_depth").rows["highest"].max() == 10
+
+
+def test_negative_latency_is_counted_and_shown_not_cut() -> None:
+    made = Made().launch("a", (0, 10), (8, 20), 1).launch("b", (30, 40), (25, 50), 2)
+    found = report("kernel_launches", made.trace())
+    assert (found.fact("latency_negative"), found.fact("latency_impossible")) == (2, 1)
+    assert found.fact("latency_median_ns") == -8_500
+    assert any("clocks" in note for note in found.notes)
+
+
+def test_a_graph_launch_is_one_launch_of_many() -> None:
+    made = Made().call("cudaGraphLaunch", 0, 10, correlation=5)
+    for i in range(4):
+        made.kernel("k", 12 + i * 10, 20 + i * 10, 5)
+    found = report("kernel_launches", made.trace())
+    graphs = found.table("graphs").rows.row(0, named=True)
+    assert (graphs["works"], graphs["device_ns"], graphs["latency_ns"]) == (4, 32_000, 2_000)
+    assert (found.fact("launches"), found.fact("graph_launches")) == (1, 1)
+
+
+def test_launch_blocking_mode_is_recognised() -> None:
+    made = Made()
+    for i in range(30):
+        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25), i + 1)
+    assert "launch-blocking mode" in report("kernel_launches", made.trace()).verdict.sentence
+
+
+def test_a_step_owns_what_it_launched() -> None:
+    made = Made().step(1, 0, 100).step(2, 100, 200)
+    made.launch("late", (90, 95), (120, 180), 1).launch("own", (110, 115), (180, 190), 2)
+    rows = report("steps", made.trace()).table("steps").rows
+    assert rows["device_busy_ns"].to_list() == [60_000, 10_000]
+    assert rows["launches"].to_list() == [1, 1]
+
+
+def test_slow_steps_are_explained_by_the_part_that_grew() -> None:
+    made, at = Made(), 0
+    for number, length in enumerate((100, 100, 180, 100, 100)):
+        made.step(number, at, at + length)
+        made.op("enumerate(DataLoader)#_It.__next__", at, at + length - 90)
+        made.launch(
+            "k", (at + length - 80, at + length - 75), (at + length - 70, at + length - 10), number + 1
+        )
+        at += length
+    found = report("steps", made.trace())
+    assert "1 slow step took 80.0 µs longer, 80.0 µs of it data loading" in found.verdict.sentence
+    assert found.table("slow").rows["part"][0] == "data loading"
+
+
+def test_phases_are_outermost_ranges_and_the_autograd_threads() -> None:
+    made = Made().step(1, 0, 100).add("annotation", "forward", 0, 40).add("annotation", "attention", 5, 20)
+    made.op("autograd::engine::evaluate_function: MulBackward0", 50, 80, track=BACKWARD)
+    rows = report("steps", made.trace()).table("phases").rows
+    assert dict(rows.select("phase", "per_step_ns").iter_rows()) == {
+        "forward": 40_000,
+        "backward (autograd engine)": 30_000,
+    }
+
+
+def test_kernels_by_kind_share_the_summed_time() -> None:
+    made = Made().launch("volta_sgemm_128x64_nn", (0, 1), (2, 62), 1)
+    made.launch(
+        "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>()",
+        (1, 2),
+        (62, 102),
+        2,
+    )
+    found = report("kernels", made.trace())
+    assert dict(found.table("kinds").rows.select("kind", "share").iter_rows()) == pytest.approx(
+        {"gemm": 0.6, "elementwise": 0.4}
+    )
+    assert found.table("kernels").rows["short"].to_list() == [
+        "volta_sgemm_128x64_nn",
+        "vectorized_elementwise<Mul>",
+    ]
+    assert found.table("kernels").rows["tensor_cores"].to_list() == ["no", ""]
+
+
+def test_without_a_device_operators_by_self_time() -> None:
+    made = Made().op("aten::linear", 0, 100).op("aten::linear", 10, 90).op("aten::addmm", 20, 80)
+    rows = report("kernels", made.trace()).table("operators").rows
+    assert dict(rows.select("operator", "total_ns").iter_rows()) == {"addmm": 60_000, "linear": 40_000}
+    assert dict(rows.select("operator", "with_inner_ns").iter_rows()) == {"addmm": 60_000, "linear": 100_000}
+
+
+@pytest.mark.parametrize("name", ["device_idle", "kernel_launches"])
+def test_reasons_instead_of_zeros(name: str) -> None:
+    cpu = run(name, Made().op("aten::mm", 0, 10).trace())
+    lost = run(name, Made().call("cudaLaunchKernel", 0, 5, correlation=3).trace())
+    assert isinstance(cpu, Unavailable)
+    assert isinstance(lost, Unavailable)
+    assert "CPU-only" in cpu.reason
+    assert "no device activity" in lost.reason
+
+
+REAL = (
+    "sam-a100-sync-heavy.json.gz",
+    "hta-v100-cudagraph-nccl.json.gz",
+    "kineto-resnet50-v100-torch19-steps.pt.trace.json.gz",
+    "tracelens-mi300-sglang-decode-hipgraph.json.gz",
+    "torchtutorial-h100-stack-steps.pt.trace.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_busy_time_and_kernels_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+    from tuiprof.formats import open_trace
+
+    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
+    trace = open_trace(shared / "traces" / name)
+    busy = sum(device["busy_union_ns"] for device in figures["gpu"].values())
+    assert report("device_idle", trace).fact("busy_ns") == busy
+    assert report("kernels", trace).fact("busy_ns") == busy
+    kinds = report("kernels", trace).table("kinds").rows
+    moved = kinds.filter(kinds["kind"].is_in(["memcpy", "memset"]))
+    total = kinds["total_ns"].sum() - moved["total_ns"].sum()
+    assert total == figures["kernels"]["total_ns"]
+    launches = report("kernel_launches", trace)
+    assert launches.fact("launches") == len(trace.links.launches)
+    assert 0 <= launches.fact("launch_bound_share") <= 1

@@ -1,0 +1,162 @@
+"""Reports as text, JSON, CSV and Markdown: they fit, they are safe, and they say the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tuiprof.errors import UsageProblem
+from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+from tuiprof.report import Style, formats, render, render_all
+from tuiprof.report.sanitize import clip, sanitize, width
+
+EVIL = "kern\x1b[31mel\x1b]0;title\x07 \u202egnp.exe [bold]x[/] \x9b2J\r\nnew <b>*|"
+
+REPORT = Report(
+    "sync_events",
+    "Syncs",
+    Verdict(f"2 syncs a step hold the host 16.3 ms: {EVIL}", "bad"),
+    (Fact("device_starved_ns_per_step", "starved", 740_000.0, "ns"), Fact("unknown", "unknown", None, "ns")),
+    (
+        Table(
+            "groups",
+            "By place",
+            (
+                Column("starved_ns", "starved", "ns"),
+                Column("count", "n", "count"),
+                Column("where", "where", "text"),
+                Column("event", "event", "count", hidden=True),
+            ),
+            pl.DataFrame(
+                {
+                    "starved_ns": [730_000, 10],
+                    "count": [1, 31_204],
+                    "where": [EVIL, "=HYPERLINK()"],
+                    "event": [7, 9],
+                }
+            ),
+            note="excluded: 1 made by the profiler",
+        ),
+        Table(
+            "apart", "Apart", (Column("why", "why"),), pl.DataFrame({"why": pl.Series([], dtype=pl.String)})
+        ),
+    ),
+    (Rule("sync", "the host stands"),),
+    ("a note",),
+)
+GONE = Unavailable("memory", "no memory events", "record with --memory")
+
+
+@pytest.mark.parametrize("fmt", ["text", "json", "csv", "md"])
+def test_no_renderer_lets_a_name_reach_the_terminal_as_code(fmt: str) -> None:
+    text = render_all([REPORT, GONE], fmt, trust=f"trust: {EVIL}")
+    assert not [c for c in text if (ord(c) < 0x20 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"]
+    assert "no memory events" in text
+
+
+def test_every_format_is_found_by_name() -> None:
+    assert set(formats()) == {"text", "json", "csv", "md"}
+    with pytest.raises(UsageProblem, match="no output format 'xml'"):
+        render(REPORT, "xml")
+
+
+@pytest.mark.parametrize("cells", [40, 60, 80, 120, 200])
+def test_text_fits_the_width_with_the_verdict_first(cells: int) -> None:
+    lines = render(REPORT, "text", style=Style(width=cells)).splitlines()
+    assert max(width(line) for line in lines) <= cells
+    assert lines[1].startswith("✗ 2 syncs a step hold the host")
+
+
+def test_numbers_are_right_aligned_with_units_and_hidden_columns_stay_hidden() -> None:
+    text = render(REPORT, "text", style=Style(width=120))
+    head, first, second = (
+        line for line in text.splitlines() if line.startswith("  ") and "  " in line.strip()
+    )
+    assert head.split() == ["starved", "n", "where"]
+    assert (
+        first.index("730 µs") + len("730 µs")
+        == second.index("10.0 ns" if "10.0 ns" in second else "10 ns") + 5
+    )
+    assert "31 204" in second
+    assert "unknown" not in text
+
+
+def test_colour_only_where_asked_for() -> None:
+    assert "\x1b[31m" in render(REPORT, "text", style=Style(colour=True))
+    assert "\x1b" not in render(REPORT, "text", style=Style(colour=False))
+
+
+def test_json_is_whole_and_keeps_names_as_they_are() -> None:
+    document = json.loads(render_all([REPORT, GONE], "json"))
+    report, gone = document["reports"]
+    assert document["tuiprof"] == 1
+    assert report["verdict"] == {"sentence": REPORT.verdict.sentence, "level": "bad"}
+    assert report["facts"] == {"device_starved_ns_per_step": 740_000.0, "unknown": None}
+    assert report["tables"][0]["rows"][0] == {"starved_ns": 730_000, "count": 1, "where": EVIL, "event": 7}
+    assert gone == {"analysis": "memory", "available": False, "reason": GONE.reason, "remedy": GONE.remedy}
+
+
+def test_csv_has_every_row_and_runs_no_formula() -> None:
+    rows = list(csv.reader(io.StringIO(render(REPORT, "csv"))))
+    at = rows.index(["starved_ns", "count", "where", "event"])
+    assert rows[at + 2] == ["10", "31204", "'=HYPERLINK()", "9"]
+
+
+def test_markdown_escapes_what_would_be_markup() -> None:
+    text = render(REPORT, "md")
+    assert r"\<b\>\*\|" in text
+    assert "| 730 µs | 1 |" in text
+
+
+def test_long_tables_say_what_they_leave_out() -> None:
+    table = Table("t", "Long", (Column("n", "n", "count"),), pl.DataFrame({"n": range(1000)}))
+    text = render(Report("x", "X", Verdict("v"), tables=(table,)), "text", style=Style(rows=10))
+    assert "… 990 more rows" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "shown"),
+    [("kernel", 10, "kernel"), ("abcdefghij", 5, "ab…ij"), ("カーネル", 5, "カ…ル"), ("abc", 1, "…")],
+)
+def test_clip_keeps_both_ends(text: str, cells: int, shown: str) -> None:
+    assert clip(text, cells) == shown
+    assert width(shown) <= cells
+
+
+def test_sanitize_shows_what_it_replaces() -> None:
+    assert sanitize("a\x1b[0m\x9b\u202e") == "a␛[0m<U+009B><U+202E>"
+
+
+GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
+
+
+@pytest.mark.parametrize(
+    ("name", "analysis"),
+    [
+        ("pytorchbench-a100-memcpy-sync.json", "sync_events"),
+        ("torchtutorial-h100-stack-steps.pt.trace.json.gz", "kernel_launches"),
+        ("tracelens-h100-bert-small.json.gz", "sync_events"),
+        ("hta-event-sync-a100.json.gz", "device_idle"),
+        ("kineto-gpu-metrics-input.json", "kernels"),
+        ("dtu-cpu-memory-events.json.gz", "kernels"),
+        ("dtu-cpu-memory-events.json.gz", "sync_events"),
+    ],
+)
+def test_goldens(shared: Path, name: str, analysis: str) -> None:
+    """Run with TUIPROF_UPDATE_GOLDENS=1 to write them anew, and read the difference."""
+    from tuiprof.analyses import run
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(shared / "traces" / name)
+    text = render(run(analysis, trace), "text", trust=trace.trust.line, style=Style(width=100))
+    golden = GOLDENS / f"{name.split('.')[0]}.{analysis}.txt"
+    if os.environ.get("TUIPROF_UPDATE_GOLDENS"):
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
