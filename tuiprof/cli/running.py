@@ -178,4 +178,4 @@ def _scenario_spec(
 
     variant = scenarios.find(target, invocation.scenarios)
     argv = scenarios.command(variant, preset=preset, steps=steps)
-    return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder.name, variant.name, preset))
+    return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder, variant.name, preset))
