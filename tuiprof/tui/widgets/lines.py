@@ -127,6 +127,7 @@ class Lines(Widget):
         self._strips: list[Strip] = []
         self._role_styles: dict[str, Style] = {}
         self._drawn_for = Size(0, 0)
+        self._unseen = False
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Return what to show now; rows that are missing are blank.
@@ -174,9 +175,10 @@ class Lines(Widget):
         """Draw again and mark what differs from the screen for repainting."""
         size = self.size
         if not self.is_attached or not size or self.screen is not self.app.screen:
-            if self._drawn_for:
-                self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen,
-                self.refresh()  # not taken from Textual's cache of lines
+            if not self._unseen:
+                self._unseen = True
+                self.refresh()  # so that Textual does not take the old lines from its cache
+            self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
             return
         if size != self._drawn_for:
             self.refresh()
@@ -194,6 +196,7 @@ class Lines(Widget):
         """Return one line of the content."""
         size = self.size
         if size != self._drawn_for:
+            self._unseen = False
             self._rows = self._complete(size)
             self._strips = [self._strip(row, size.width) for row in self._rows]
             self._drawn_for = size
