@@ -106,11 +106,14 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
         UsageProblem: An analysis or the step does not exist.
     """
     from tuiprof.analyses import available, run
+    from tuiprof.model import Unavailable
 
     if "all" in names:
         names = tuple(available())
     window = _step_window(trace, step) if step is not None else None
-    return [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
+    answers = [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
+    # What cannot be told here comes last: on a CPU-only trace that is half of them.
+    return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
 
 
 def open_with_progress(path: Path) -> Trace:
