@@ -250,7 +250,8 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
         Column("median_ns", "median step", "ns"),
     )
     running = sum(item.state == "running" for item in summaries)
-    sentence = f"{format_count(len(rows))} sessions in {root}" + (f", {running} running" if running else "")
+    sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
+    sentence += f", {running} running" if running else ""
     return Report(
         "list",
         "Sessions",
