@@ -250,6 +250,18 @@ def _allocator(key: str, rank: WriterState | None) -> tuple[int, int, int] | Non
     return series.last.alloc, series.last.reserved, series.last.peak
 
 
+def batch_size(steps: StepSeries) -> float | None:
+    """Return the samples of a step where the script tells them as a metric; None = it does not.
+
+    Args:
+        steps: Steps of one rank.
+    """
+    for name in ("samples", "batch_size", "batch"):
+        if name in steps.metrics and len(values := steps.metric(name)[-20:]):
+            return _known(float(np.nanmedian(values))) if not np.isnan(values).all() else None
+    return None
+
+
 def phases(steps: StepSeries, view: View) -> dict[str, float]:
     """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
 

@@ -26,6 +26,7 @@ from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.live_view import (
     WINDOWS_S,
     View,
+    batch_size,
     chart_data,
     device_views,
     finding,
@@ -224,8 +225,9 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def _draw_slow(self, view: View, rank: WriterState | None) -> None:
         fold, stats, means = self.feed.fold, self._stats, self._means
+        batch = batch_size(rank.steps) if rank is not None else None
         self.query_one("#stats", Painted).paint(
-            lambda width, _: stats_row(stats, view, width, batch=None, baseline=self._baseline)
+            lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline)
         )
         why = (
             "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)" if stats.count else ""

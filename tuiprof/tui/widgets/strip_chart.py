@@ -255,7 +255,11 @@ class StripChart(Lines):
         for start, end in self._data.captured_s:
             begin, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
             if stop > begin:
-                text = (glyphs.CAPTURED * (stop - begin) + " captured")[: width - begin]
+                text, word = glyphs.CAPTURED * (stop - begin), "captured"
+                if stop + 1 + len(word) + len(last) + 1 < width:
+                    text = f"{text} {word}"
+                elif begin > len(word):
+                    text, begin = f"{word} {text}", begin - len(word) - 1
                 row = _overlay(row, begin, [(text, "capture")])
         return row
 
