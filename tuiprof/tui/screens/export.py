@@ -24,6 +24,7 @@ from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.wrap import wrap
 
 Format = Literal["text", "json", "csv", "md"]
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -183,8 +184,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             [("to", "dim")],
         ]
         self.query_one("#export-choices", Painted).paint(lambda _w, _h: rows)
-        problem: list[Row] = [[(sanitize(self._problem), "warn")]] if self._problem else [[]]
-        self.query_one("#export-problem", Painted).paint(lambda _w, _h: problem)
+        problem = sanitize(self._problem)
+        self.query_one("#export-problem", Painted).paint(
+            lambda width, _h: [[(line, "warn")] for line in wrap(problem, width)]
+        )
 
     def action_scope(self) -> None:
         """Only the open analysis, or all."""

@@ -50,6 +50,10 @@ class FilterLine(Input):
         self.post_message(self.Submitted(self, ""))
 
 
+class Message(Painted, can_focus=True):
+    """Stands where the table would; takes the focus, so that the keys of the trace go on working."""
+
+
 @dataclass(slots=True)
 class _Kept:
     """How a tab was left."""
@@ -91,7 +95,7 @@ class AnswerPane(Vertical):
         yield Facts(id="answer-facts")
         yield Painted(id="answer-title")
         yield VirtualTable(id="answer-table")
-        yield Painted(id="answer-message")
+        yield Message(id="answer-message")
         yield Painted(id="answer-note")
         yield FilterLine(placeholder="show rows that contain …", compact=True, id="answer-filter")
 
@@ -130,6 +134,7 @@ class AnswerPane(Vertical):
         self.query_one(Facts).show(answer if isinstance(answer, Report) else None)
         if isinstance(answer, Report):
             line.show(answer.verdict.sentence, answer.verdict.level)
+        had_focus = self.has_focus_within
         self.set_class(not isinstance(answer, Report) or not answer.tables, "-message")
         if isinstance(answer, Report) and answer.tables:
             kept = self._kept.get(tab)
@@ -145,6 +150,12 @@ class AnswerPane(Vertical):
                 lambda width, _h: [[(line, role)] for text, role in rows for line in wrap(text, width)]
             )
         self._write_lines()
+        if had_focus:
+            self.take_focus()
+
+    def take_focus(self) -> None:
+        """Focus what shows: the table, or the message in its place."""
+        self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
 
     def _keep(self) -> None:
         if isinstance(self.answer, Report) and self.answer.tables:

@@ -107,7 +107,7 @@ class Evidence(Horizontal):
         had_focus = self.detail.has_focus
         self.remove_class("-detail")
         if had_focus:
-            self.pane.table.focus()
+            self.pane.take_focus()
         return True
 
     def _gather(self, finding: Finding | None, row: int | None, focus: bool) -> None:

@@ -31,7 +31,6 @@ from tuiprof.tui.trace_keys import KEYS
 from tuiprof.tui.widgets.answer_pane import AnswerPane
 from tuiprof.tui.widgets.evidence import Evidence
 from tuiprof.tui.widgets.tab_bar import Tab, TabBar
-from tuiprof.tui.widgets.table import VirtualTable
 from tuiprof.tui.widgets.timeline import Timeline
 from tuiprof.tui.widgets.trust import TraceHead
 from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
@@ -85,8 +84,8 @@ class TraceView(Vertical):
     def on_mount(self) -> None:
         """Start working everything out."""
         self.query_one(TraceHead).show(self.trace, None)
-        self.query_one(VirtualTable).focus()
         self._show_answer()
+        self.pane.take_focus()
         self._start_work()
 
     @property
@@ -219,7 +218,7 @@ class TraceView(Vertical):
             self.evidence.close_detail()
             self._show_answer()
             if not self.timeline.has_focus:
-                self.pane.table.focus()
+                self.pane.take_focus()
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
         """Open the tab that was clicked."""
