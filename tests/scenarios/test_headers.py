@@ -1,0 +1,133 @@
+"""The shipped ladders have every variant and every figure of the publications, and say the same in- and outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tuiprof.resources import shipped
+from tuiprof.session import interpreter
+from tuiprof.session.scenarios import Ladder, Missing, availability, scan
+
+SCANNED = scan()
+LADDERS = {ladder.name: ladder for ladder in SCANNED.ladders}
+
+# Variant → the number published for it (None where there is only a text, or nothing).
+PUBLISHED: dict[str, dict[str, float | None]] = {
+    "attention": {
+        "native": 370,
+        "native-compiled": 242,
+        "sdpa-math": None,
+        "sdpa-math-compiled": 203,
+        "sdpa-flash": 252,
+        "sdpa-flash-compiled": 203,
+        "sdpa-mem-efficient": 272,
+        "sdpa-mem-efficient-compiled": 203,
+        "sdpa-cudnn": None,
+        "sdpa-cudnn-compiled": 203,
+        "flash-attention-3": 240,
+        "transformer-engine": 243,
+        "transformer-engine-compiled": 204,
+        "xformers": 246,
+        "xformers-compiled": 203,
+        "softcap-native": None,
+        "softcap-native-compiled": None,
+        "softcap-flex": 3.5,
+        "softcap-flex-compiled": 1.5,
+        "window-sdpa": None,
+        "window-sdpa-compiled": None,
+        "window-flex": 2.19,
+        "window-flex-compiled": 2.59,
+    },
+    "metrics": {
+        "off": None,
+        "naive": -10,
+        "explicit-weight": None,
+        "no-nan-check": 0,
+        "step-time-on-cpu": 0,
+        "step-time-on-device-float": 1,
+        "step-time-on-device-tensor": 0,
+    },
+    "cpu-training": {
+        "baseline": 9.12,
+        "batch-64": None,
+        "batch-32": None,
+        "batch-16": None,
+        "batch-8": None,
+        "workers-1": None,
+        "workers-2": None,
+        "workers-4": None,
+        "bf16": 24.34,
+        "fp16": None,
+        "channels-last": 37.93,
+        "compile": 27,
+        "compile-channels-last": None,
+        "run-cpu": 39.05,
+        "compile-ipex": 27,
+        "ipex": 40.73,
+        "ddp-numa": None,
+        "xla": 7,
+        "gpu": 340,
+    },
+}
+HARDWARE = {"attention": "H100", "metrics": "A40", "cpu-training": "c7i.2xlarge"}
+
+
+def test_every_header_can_be_read() -> None:
+    assert [str(problem) for problem in SCANNED.problems] == []
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_ladder_has_the_published_variants_and_figures(name: str) -> None:
+    ladder = LADDERS[name]
+    figures = {
+        variant.name: next((figure.value for figure in variant.published if figure.value is not None), None)
+        for variant in ladder.variants
+    }
+    assert figures == PUBLISHED[name]
+    assert HARDWARE[name] in ladder.source
+    assert all(figure.unit for variant in ladder.variants for figure in variant.published if figure.value)
+
+
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_ladder_tells_its_story(ladder: Ladder) -> None:
+    assert {"paper", "smoke"} <= set(ladder.presets)
+    assert all(ladder.presets.values()), "a preset without a note"
+    assert len(ladder.story) > 200
+    for variant in ladder.variants:
+        assert len(variant.note) > 10, variant
+        assert all(figure.text for figure in variant.published), variant
+        if variant.name != variant.baseline and not variant.builds_on:
+            assert ladder.name == "attention", f"{variant} does not say what it changes one thing of"
+
+
+def test_scripts_and_tuiprof_give_the_same_reasons() -> None:
+    """What a variant lacks here is worked out twice, by the script and by tuiprof from outside."""
+    ask = (
+        "import json, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from common import needs, scenario\n"
+        "answer = {}\n"
+        "for script in sys.argv[2:]:\n"
+        "    ladder = scenario.header(script)\n"
+        "    for variant in ladder['variants']:\n"
+        "        wanted = {**ladder['needs'], **variant.get('needs', {})}\n"
+        "        answer[ladder['name'] + ':' + variant['name']] = needs.missing(wanted)\n"
+        "print(json.dumps(answer))\n"
+    )
+    scripts = [str(ladder.script) for ladder in LADDERS.values()]
+    command = [sys.executable, "-c", ask, str(shipped("scenarios")), *scripts]
+    inside = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+    facts = interpreter.facts(sys.executable)
+    outside = {}
+    for ladder in LADDERS.values():
+        for variant in ladder.variants:
+            answer = availability(variant, facts)
+            reasons = answer.reasons if isinstance(answer, Missing) else ()
+            outside[str(variant)] = [list(reason) for reason in reasons]
+    assert inside == outside
+    assert any(inside.values()), "everything can run here, so nothing was compared"

@@ -1,0 +1,123 @@
+"""The shipped ladders run, their checks catch wrong numbers, and what cannot run here says exactly why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuiprof.resources import shipped
+from tuiprof.session import interpreter
+from tuiprof.session.scenarios import Available, Missing, Variant, availability, command, find, ladders
+
+VARIANTS = {str(variant): variant for ladder in ladders() for variant in ladder.variants}
+SCENARIOS = shipped("scenarios")
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def run(variant: str | Variant, *flags: str, script: Path | None = None) -> subprocess.CompletedProcess[str]:
+    found = find(variant) if isinstance(variant, str) else variant
+    shipped_script, *arguments = command(found, preset="smoke", flags=flags)
+    argv = [sys.executable, str(script or shipped_script), *arguments]
+    # One thread: two would wait for each other by spinning wherever something else needs the cores too.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+
+
+def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["tuiprof_result"]
+    return found
+
+
+def test_metrics_run_prints_metrics_and_ends_with_the_result() -> None:
+    done = run("metrics:naive", "--steps", "12", "--price", "3.6", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "step 10: loss " in done.stdout
+    assert "accuracy" in done.stdout
+    summary = result(done)
+    assert summary["check"]["ok"]
+    assert (summary["variant"], summary["preset"], summary["device"]) == ("naive", "smoke", "cpu")
+    assert summary["steps"] + summary["warmup"] == 12
+    assert summary["step_ms"] > 0
+    assert summary["samples_per_usd"] == pytest.approx(summary["samples_per_s"] * 1000, rel=1e-3)
+    assert summary["peak_memory_bytes"] > 50e6
+
+
+def test_attention_variant_computes_what_its_baseline_does() -> None:
+    done = run("attention:sdpa-math", "--check", "--steps", "0")
+    assert done.returncode == 0, done.stderr
+    compared = {line["what"]: line["relative_error"] for line in result(done)["check"]["compared"]}
+    assert compared.keys() == {"output", "gradient of q", "gradient of k", "gradient of v", "losses"}
+    assert 0 < max(compared.values()) < 1e-3  # not the same kernel, but the same function
+
+
+@pytest.mark.parametrize(
+    ("variant", "file", "right", "wrong"),
+    [
+        ("attention:sdpa-math", "common/attentions.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
+        ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
+    ],
+    ids=["wrong scale", "no optimizer step"],
+)
+def test_wrong_numbers_are_caught(tmp_path: Path, variant: str, file: str, right: str, wrong: str) -> None:
+    copy = tmp_path / "scenarios"
+    shutil.copytree(SCENARIOS, copy)
+    text = (copy / file).read_text(encoding="utf-8")
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong, 1), encoding="utf-8")
+    done = run(variant, "--check", "--steps", "0", script=copy / find(variant).script.name)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert not result(done)["check"]["ok"]
+    assert "does not compute what" in done.stderr
+
+
+def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
+    facts = interpreter.facts(sys.executable)
+    variant = find("cpu-training:ipex")
+    answer = availability(variant, facts)
+    assert isinstance(answer, Missing)
+    done = run(variant)
+    assert done.returncode == 77
+    for reason, remedy in answer.reasons:
+        assert reason in done.stderr
+        assert remedy in done.stderr
+    assert [one["reason"] for one in result(done)["unavailable"]] == [reason for reason, _ in answer.reasons]
+
+
+def test_help_tells_the_story_without_torch() -> None:
+    script = SCENARIOS / "metrics.py"
+    blocked = f"import runpy, sys; sys.modules['torch'] = None; sys.path.insert(0, {str(SCENARIOS)!r}); "
+    blocked += f"sys.argv = ['metrics.py', '--help']; runpy.run_path({str(script)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "MeanMetric looks for NaN" in done.stdout
+    assert "8 extra sync events" in done.stdout
+    assert "not ours" in done.stdout
+
+
+def test_wrong_usage_is_refused() -> None:
+    done = run("metrics:off", "--steps", "5", "--warmup", "5")
+    assert done.returncode == 1
+    assert "--warmup 5 leaves none of 5 steps to measure" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_that_can_run_here_does(name: str) -> None:
+    variant = VARIANTS[name]
+    answer = availability(variant, interpreter.facts(sys.executable))
+    if not isinstance(answer, Available):
+        pytest.skip(answer.reason)
+    done = run(variant, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = result(done)
+    assert summary["check"]["ok"]
+    assert summary["samples_per_s"] > 0
