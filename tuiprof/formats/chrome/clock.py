@@ -7,7 +7,7 @@ The reference is decimal arithmetic: microseconds times 1000, rounded half to ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -157,5 +157,5 @@ def _decimal(text: bytes) -> int:
         if not exact.is_finite() or abs(exact) >= _LIMIT_US:
             return MISSING
         return int((exact * 1000).to_integral_value(ROUND_HALF_EVEN))
-    except (InvalidOperation, UnicodeDecodeError, ValueError):
+    except (ArithmeticError, ValueError):
         return MISSING

@@ -71,8 +71,7 @@ def find_events(data: bytes, complete: bool) -> Head:
         if key[1] == "traceEvents":
             if key.end() < len(text) and text[key.end()] == "[":
                 before = data[skipped : key.start()].rstrip(b", \t\r\n") + b"}"
-                # The positions were found in Latin-1; the values are UTF-8.
-                return Head(key.end() + 1, _DECODER.decode(before.decode("utf-8", "replace").strip()))
+                return Head(key.end() + 1, _properties(before))
             if key.end() >= len(text) and not complete:
                 raise MoreNeeded
         try:
@@ -86,6 +85,14 @@ def find_events(data: bytes, complete: bool) -> Head:
             raise MoreNeeded
         properties[key[1]] = value
         at = _past_space(text, at)
+
+
+def _properties(text: bytes) -> dict[str, Any]:
+    """Decode the properties before the events; their places were found in Latin-1, but they are UTF-8."""
+    try:
+        return dict(_DECODER.decode(text.decode("utf-8", "replace").strip()))
+    except (ValueError, RecursionError):
+        return {}  # a key that is no text: the events are what matters
 
 
 def _past_space(text: str, at: int) -> int:
