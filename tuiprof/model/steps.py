@@ -70,9 +70,11 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     ends = markers["end"].cast(pl.Int64).to_numpy()
     step_of = np.full(len(trace), -1, dtype=np.int64)
     if len(numbers) and len(trace):
-        index = np.searchsorted(starts, trace.starts, side="right") - 1
-        inside = (index >= 0) & (trace.starts < ends[np.maximum(index, 0)])
-        step_of[inside] = index[inside]
+        # Events are sorted by start, so those that start within a step are a slice.
+        first = np.searchsorted(trace.starts, starts, side="left")
+        after = np.searchsorted(trace.starts, np.minimum(ends, np.append(starts[1:], ends[-1])), side="left")
+        for index, (low, high) in enumerate(zip(first.tolist(), after.tolist(), strict=True)):
+            step_of[low:high] = index
         on_device = trace.ints("device") >= 0
         launch = trace.links.launch_of
         step_of[on_device] = np.where(launch[on_device] >= 0, step_of[np.maximum(launch[on_device], 0)], -1)
