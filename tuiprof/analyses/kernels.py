@@ -107,8 +107,8 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
     word = device_word(trace)
     sentence = (
         f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
-        f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, {format_ns(first['median_ns'])} "
-        "in the median)"
+        f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, "
+        f"{format_ns(first['median_ns'])} in the median)"
     )
     stepped = bool(scope.step_count)
     facts = (

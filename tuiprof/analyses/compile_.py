@@ -1,0 +1,170 @@
+"""What compilation costs inside the window: time, recompiles, compiled regions."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses._codes import distinct
+from tuiprof.analyses._scope import Scope, plural
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, total, union
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "compile", "Compile"
+
+_REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<version>\d+)")
+_COMPILED = r"^(Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction|CompiledFunctionBackward$)"
+_RULES = (
+    Rule(
+        "compile time",
+        "Union of the compiler's own ranges (Dynamo, AOTAutograd, Inductor, Triton, XLA) on the host; else 0.",
+    ),
+    Rule(
+        "recompile",
+        "A compiled region runs as version 1 or later (`Torch-Compiled Region: frame/version`): the guards of an "
+        "earlier version failed.",
+    ),
+    Rule(
+        "regions a step",
+        "Different compiled frames run in a step; more than one in one forward means graph breaks.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Find compilation and compiled code.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    inside = trace.in_window(window) & (trace.ints("device") < 0)
+    compiling = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & inside).astype(
+        np.int64
+    )
+    compiled = np.flatnonzero(trace.named(_COMPILED) & inside & ~trace.is_category("python_function")).astype(
+        np.int64
+    )
+    if not len(compiling) and not len(compiled):
+        return Unavailable(NAME, "nothing here was compiled: no compiler ranges and no compiled regions", "")
+    time = total(*union(trace.starts[compiling], trace.ends[compiling]))
+    regions = _regions(trace, scope, compiled)
+    recompiled = regions.filter(pl.col("version") > 0)
+    per_step = None
+    if scope.step_count:
+        per_step = float(_by_step.host_time(scope, trace.starts[compiling], trace.ends[compiling]).mean())
+    facts = (
+        Fact("compile_ns", "compiling", time, "ns"),
+        Fact("compile_ns_per_step", "a step", per_step, "ns"),
+        Fact("compile_share", "of the window", time / max(scope.high - scope.low, 1), "share"),
+        Fact("regions", "compiled frames", regions["frame"].n_unique() if len(regions) else None, "count"),
+        Fact(
+            "recompiled",
+            "recompiled frames",
+            recompiled["frame"].n_unique() if len(regions) else None,
+            "count",
+        ),
+    )
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(scope, time, regions, recompiled),
+        facts,
+        (_region_table(regions), _time_table(trace, compiling)),
+        _RULES,
+        window=window,
+    )
+
+
+def _verdict(scope: Scope, time: int, regions: pl.DataFrame, recompiled: pl.DataFrame) -> Verdict:
+    frames = plural(recompiled["frame"].n_unique(), "frame") if len(recompiled) else ""
+    if time:
+        share = format_share(time / max(scope.high - scope.low, 1))
+        said = f"compiling takes {format_ns(time)} ({share}) of {scope.over}: these figures are not of a steady state"
+        return Verdict(said + (f"; {frames} recompiled" if frames else ""), "bad")
+    if frames:
+        return Verdict(f"nothing compiles in {scope.over}, but {frames} had been recompiled before", "warn")
+    many = regions["frame"].n_unique() if len(regions) else 0
+    said = f"nothing compiles in {scope.over}"
+    return Verdict(said + (f"; compiled frames in use: {many}" if many else ""), "good")
+
+
+def _regions(trace: Trace, scope: Scope, rows: Ints) -> pl.DataFrame:
+    found = []
+    for code in distinct(trace.name_codes[rows]).tolist():
+        match = _REGION.match(trace.names[code])
+        if match is None:
+            continue
+        mine = rows[trace.name_codes[rows] == code]
+        found.append(
+            {
+                "region": trace.names[code],
+                "frame": int(match["frame"]),
+                "version": int(match["version"]),
+                "count": len(mine),
+                "per_step": scope.per_step(np.ones(len(mine)), mine),
+                "total_ns": int((trace.ends[mine] - trace.starts[mine]).sum()),
+                "event": int(mine[0]),
+            }
+        )
+    schema = {
+        "region": pl.String,
+        "frame": pl.Int64,
+        "version": pl.Int64,
+        "count": pl.Int64,
+        "per_step": pl.Float64,
+        "total_ns": pl.Int64,
+        "event": pl.Int64,
+    }
+    return pl.DataFrame(found, schema=schema).sort("total_ns", descending=True)
+
+
+def _region_table(regions: pl.DataFrame) -> Table:
+    return Table(
+        "regions",
+        "Compiled regions",
+        (
+            Column("region", "region", "text"),
+            Column("version", "version", "count", "0 = as first compiled."),
+            Column("count", "n", "count"),
+            Column("per_step", "n/step", "count"),
+            Column("total_ns", "host time", "ns"),
+            Column("event", "event", "count", hidden=True),
+        ),
+        regions,
+        empty="the trace does not number its compiled regions",
+    )
+
+
+def _time_table(trace: Trace, rows: Ints) -> Table:
+    outer = _by_step.outermost(trace, rows)
+    frame = (
+        pl.DataFrame(
+            {
+                "event": outer,
+                "what": pl.Series([trace.name(int(row)) for row in outer], dtype=pl.String),
+                "start_ns": trace.starts[outer],
+                "ns": trace.ends[outer] - trace.starts[outer],
+            }
+        )
+    ).sort("ns", descending=True)
+    return Table(
+        "compiling",
+        "Compilations",
+        (
+            Column("what", "what", "text"),
+            Column("start_ns", "at", "ns"),
+            Column("ns", "time", "ns"),
+            Column("event", "event", "count", hidden=True),
+        ),
+        frame,
+        empty="nothing compiles here",
+    )
+
+
+ANALYSIS = Analysis(NAME, TITLE, "Does anything compile in the window, or did it recompile?", run, order=80)

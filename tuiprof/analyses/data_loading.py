@@ -1,0 +1,214 @@
+"""How long a step waits for its batch, and how the batch gets to the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints, total, union
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "data_loading", "Data"
+
+BAD_SHARE, WARN_SHARE = 0.10, 0.03
+#: Ranges that people name themselves.
+_OWN_RANGE = r"(?i)^\W*(data.?load\w*|load_?(batch|data)|(get|next|fetch)_?batch|fetch_?data|load|data)\W*$"
+_RULES = (
+    Rule(
+        "waiting for a batch",
+        "Time of the host inside the DataLoader's `__next__` (its own range), in other loaders' ranges, and in ranges "
+        "named like load, data, load_batch, get_batch; ranges inside each other counted once.",
+    ),
+    Rule(
+        "verdict",
+        f"bad from {format_share(BAD_SHARE)} of the step on, a warning from {format_share(WARN_SHARE)}.",
+    ),
+    Rule(
+        "pageable",
+        "Copies from pageable memory: each goes through a staging buffer and holds the host meanwhile.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Measure the wait for batches.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    scope = Scope.of(trace, window)
+    rows = fetches(trace)
+    rows = rows[trace.in_window(window)[rows]]
+    if not len(rows):
+        return Unavailable(
+            NAME,
+            "no data loading in this part of the trace: no DataLoader ranges, and none named like it",
+            "loop over a torch DataLoader, or wrap loading in torch.profiler.record_function('load')",
+        )
+    lengths = trace.ends[rows] - trace.starts[rows]
+    if scope.step_count:
+        each = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+        share = float(each.sum() / scope.step_time_ns) if scope.step_time_ns else 0.0
+        per_step: float | None = float(each.mean())
+    else:
+        share = total(*union(trace.starts[rows], trace.ends[rows])) / max(scope.high - scope.low, 1)
+        per_step = None
+    idle = None
+    if trace.device_indices:
+        gaps = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
+        idle = sum(int(item.of("data loading").sum()) for item in gaps) / (scope.step_count or 1)
+    names = {trace.name(int(row)) for row in rows}
+    single = any("_SingleProcess" in name for name in names)
+    copies = _copies(trace, scope)
+    facts = (
+        Fact(
+            "data_wait_share", "waiting for a batch", share, "share", "Of the steps' time, or of the window."
+        ),
+        Fact("data_wait_ns_per_step", "a step", per_step, "ns"),
+        Fact("data_wait_ns", "in all", int(lengths.sum()), "ns"),
+        Fact(
+            "device_idle_ns_per_step",
+            "device idle meanwhile, a step",
+            idle if scope.step_count else None,
+            "ns",
+        ),
+        Fact("fetches", "batches", len(rows), "count"),
+        Fact("fetch_median_ns", "median", float(np.median(lengths)), "ns"),
+        Fact("fetch_longest_ns", "longest", int(lengths.max()), "ns"),
+        Fact(
+            "worker_processes",
+            "loader",
+            "in this process (num_workers=0)" if single else "worker processes",
+            "text",
+        ),
+    )
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(trace, scope, share, per_step, idle, single, int(lengths.sum())),
+        facts,
+        (_fetch_table(trace, scope, rows), copies),
+        _RULES,
+        window=window,
+    )
+
+
+def fetches(trace: Trace) -> Ints:
+    """Return the rows of the outermost loading ranges on the host, in order of start.
+
+    Args:
+        trace: The trace.
+    """
+    host = trace.ints("device") < 0
+    mask = trace.named(_idle.DATA_LOADING) | (trace.named(_OWN_RANGE) & trace.is_category("annotation"))
+    rows = np.flatnonzero((mask & host) | trace.is_category("dataloader")).astype(np.int64)
+    return _by_step.outermost(trace, rows)
+
+
+def _verdict(
+    trace: Trace,
+    scope: Scope,
+    share: float,
+    per_step: float | None,
+    idle: float | None,
+    single: bool,
+    summed: int,
+) -> Verdict:
+    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
+    amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(summed)
+    said = f"the host waits {amount} ({format_share(share)}) for a batch"
+    if single:
+        said += ", loaded in the training process itself (num_workers=0)"
+    if idle is not None:
+        a_step = " a step" if scope.step_count else ""
+        said += f"; the {device_word(trace)} idles {format_ns(idle)}{a_step} for it"
+    return Verdict(said, level)
+
+
+def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
+    frame = (
+        pl.DataFrame(
+            {
+                "event": rows,
+                "range": [trace.name(int(row)) for row in rows],
+                "ns": trace.ends[rows] - trace.starts[rows],
+                "in_step": scope.in_steps(rows),
+            }
+        )
+        .group_by("range", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("ns").sum().alias("total_ns"),
+            (pl.col("ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            pl.col("ns").median().alias("median_ns"),
+            pl.col("ns").max().alias("longest_ns"),
+            pl.col("event").get(pl.col("ns").arg_max()),
+        )
+        .sort("total_ns", descending=True)
+    )
+    stepped = bool(scope.step_count)
+    return Table(
+        "fetches",
+        "Where batches come from",
+        (
+            Column("range", "range", "text"),
+            Column("per_step_ns", "a step", "ns", hidden=not stepped),
+            Column("total_ns", "total", "ns", hidden=stepped),
+            Column("count", "n", "count"),
+            Column("median_ns", "median", "ns"),
+            Column("longest_ns", "longest", "ns"),
+            Column("event", "event", "count", hidden=True),
+        ),
+        frame,
+    )
+
+
+def _copies(trace: Trace, scope: Scope) -> Table:
+    """Return copies from the host to the device by kind of memory."""
+    to_device = trace.is_category("memcpy") & trace.named(r"HtoD|HostToDevice|Host -> Device")
+    rows = np.flatnonzero(to_device & trace.in_window(scope.window)).astype(np.int64)
+    frame = (
+        pl.DataFrame(
+            {
+                "event": rows,
+                "kind": pl.Series([trace.name(int(row)) for row in rows], dtype=pl.String),
+                "ns": trace.ends[rows] - trace.starts[rows],
+                "bytes": trace.events["bytes"].gather(rows),
+                "in_step": scope.in_steps(rows),
+            }
+        )
+        .group_by("kind", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("ns").sum().alias("total_ns"),
+            (pl.col("ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            pl.col("bytes").sum(),
+            (pl.col("bytes").sum() / pl.col("ns").sum()).alias("gb_per_s"),
+            pl.col("event").get(pl.col("ns").arg_max()),
+        )
+        .sort("total_ns", descending=True)
+    )
+    stepped = bool(scope.step_count)
+    return Table(
+        "copies",
+        f"Copies to the device ({plural(len(rows), 'copy').replace('copys', 'copies')})",
+        (
+            Column("kind", "kind", "text"),
+            Column("per_step_ns", "a step", "ns", hidden=not stepped),
+            Column("total_ns", "total", "ns", hidden=stepped),
+            Column("count", "n", "count"),
+            Column("bytes", "bytes", "bytes"),
+            Column("gb_per_s", "GB/s", "number", "Bytes over time on the device."),
+            Column("event", "event", "count", hidden=True),
+        ),
+        frame,
+        empty="no copies from the host to a device",
+    )
+
+
+ANALYSIS = Analysis(NAME, TITLE, "Does the step wait for its batch?", run, order=60)
