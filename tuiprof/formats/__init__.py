@@ -55,6 +55,8 @@ class Format:
         sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
         open: Reads a file.
         order: Who is asked first; lower comes first.
+        directory: Tells whether a directory is of this format, for one that writes several files; it is then
+            opened with the directory as the path of its source. None = never.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Format:
     sniff: Callable[[bytes, Path], bool]
     open: Callable[[Source, Options], Trace]
     order: int = field(default=100)
+    directory: Callable[[Path], bool] | None = None
 
 
 @cache
@@ -85,9 +88,7 @@ def sniff(path: str | os.PathLike[str]) -> str:
     Raises:
         TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
     """
-    from tuiprof.formats.source import open_source
-
-    return _recognise(open_source(Path(path))).name
+    return _look(Path(path), None)[1].name
 
 
 def open_trace(
@@ -116,10 +117,20 @@ def open_trace(
         TraceError: The file is not a trace, or not one that is read here.
         Cancelled: ``cancelled`` answered True.
     """
-    from tuiprof.formats.source import open_source
+    source, found = _look(Path(path), limit)
+    return found.open(source, Options(progress, cancelled, partial, workers, limit))
 
-    source = open_source(Path(path), limit)
-    return _recognise(source).open(source, Options(progress, cancelled, partial, workers, limit))
+
+def _look(path: Path, limit: int | None) -> tuple[Source, Format]:
+    """Return where the bytes come from and the format they are in."""
+    from tuiprof.formats.source import Source, open_source
+
+    if path.is_dir():
+        for candidate in available().values():
+            if candidate.directory is not None and candidate.directory(path):
+                return Source(path, 0, "plain"), candidate
+    source = open_source(path, limit)
+    return source, _recognise(source)
 
 
 def _recognise(source: Source) -> Format:

@@ -1,0 +1,213 @@
+"""Profiles of AWS Neuron: Explorer's Parquet directories, the older JSON exports, neuron-monitor recordings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import Format, Options
+from tuiprof.formats.source import Damaged, Source
+
+if TYPE_CHECKING:
+    from tuiprof.formats.neuron.tables import Tables
+    from tuiprof.model import Remark, Trace
+
+_FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:')
+_SUMMARY_KEY = re.compile(rb"^[ns]_[0-9a-zA-Z]{6,}$")
+_MONITOR = re.compile(rb'"(?:neuron_runtime_data|neuron_hardware_info)"\s*:')
+#: Schema versions whose columns are known, by their major number.
+_KNOWN_SCHEMAS = ("7", "12")
+
+
+def _sniff(head: bytes, path: Path) -> bool:
+    from tuiprof.formats.neuron.captures import is_capture
+
+    return is_capture(head, path) or bool(_kind(head, path))
+
+
+def _kind(head: bytes, path: Path) -> str:
+    """Tell what a file is by its first bytes: ``parquet``, ``json``, ``summary``, ``monitor`` or nothing of ours."""
+    from tuiprof.formats.neuron.tables import JSON_KEYS
+
+    if head.startswith(b"PAR1"):
+        return "parquet" if _is_profile(path.parent) else ""
+    match = _FIRST_KEY.match(head)
+    if match is None or b'"traceEvents"' in head[:4096]:
+        return ""
+    if _SUMMARY_KEY.match(match[1]):
+        return "summary"
+    if match[1].decode("utf-8", "replace") in JSON_KEYS:
+        return "json"
+    return "monitor" if _MONITOR.search(head) else ""
+
+
+def _is_profile(path: Path) -> bool:
+    from tuiprof.formats.neuron.tables import TELLING, ParquetTables
+
+    return bool(TELLING & ParquetTables(path).files.keys())
+
+
+def _profiles(path: Path) -> list[Path]:
+    """Return the profiles below a directory, where Explorer puts them."""
+    below = ("*@latest", "global/*@latest", "profiles/global/*@latest")
+    return sorted(found for pattern in below for found in path.glob(pattern) if _is_profile(found))
+
+
+def _directory(path: Path) -> bool:
+    from tuiprof.formats.neuron.captures import is_capture_directory
+
+    return _is_profile(path) or bool(_profiles(path)) or is_capture_directory(path)
+
+
+def _open(source: Source, options: Options) -> Trace:
+    from tuiprof.formats import first_bytes
+    from tuiprof.formats.neuron import captures, monitor
+    from tuiprof.formats.neuron.tables import JsonTables, ParquetTables
+    from tuiprof.telemetry.neuron import find_tool
+
+    path = source.path
+    if path.is_dir():
+        if not _is_profile(path):
+            path = _choose(path)
+        trace = _read(ParquetTables(path), path, None)
+    else:
+        head = first_bytes(source)
+        if captures.is_capture(head, path):
+            raise captures.refuse(path, find_tool("neuron-explorer"))
+        kind = _kind(head, path)
+        if kind == "parquet":
+            trace = _read(ParquetTables(path.parent), path.parent, None)
+        elif kind == "monitor":
+            trace = monitor.read(path)
+        else:
+            document = _json(source)
+            trace = _read(JsonTables({} if kind == "summary" else document), path, document)
+    if options.progress is not None:
+        options.progress(source.size, source.size)
+    return trace
+
+
+def _choose(path: Path) -> Path:
+    from tuiprof.formats.neuron.captures import refuse
+    from tuiprof.telemetry.neuron import find_tool
+
+    found = _profiles(path)
+    if not found:
+        raise refuse(path, find_tool("neuron-explorer"))
+    if len(found) > 1:
+        names = ", ".join(str(each.relative_to(path)) for each in found[:5])
+        raise TraceError(f"{path} holds {len(found)} Neuron profiles", f"open one of {names}")
+    return found[0]
+
+
+def _json(source: Source) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        with source.stream() as stream:
+            data = stream.read(source.size if source.wrapping == "plain" else source.limit)
+        document = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, Damaged) as error:
+        raise TraceError(f"{source.path} is damaged: {error}", "export or copy it again") from error
+    if not isinstance(document, dict):
+        raise TraceError(f"{source.path} is no Neuron profile: its JSON is no object")
+    return document
+
+
+def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
+    from tuiprof.formats.neuron import assemble, device, system
+    from tuiprof.formats.neuron.tables import RawRows
+    from tuiprof.model import DeviceInfo, ReadStats, Trace, TraceInfo
+
+    of_system, origin = system.read(tables)
+    of_device = [] if of_system else device.read(tables)
+    events, names, places, backwards = assemble.join([*of_system, *of_device])
+    properties = _properties(tables, document)
+    metadata = properties.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    remarks = _remarks(tables, properties, events.is_empty())
+    read = ReadStats(
+        events=sum(count for _, _, count in places),
+        phases={table: count for table, _, count in places},
+        malformed=backwards,
+        remarks=remarks,
+    )
+    if of_system:
+        tracks = system.describe_tracks(names)
+        counters, instants = system.counters(tables, tracks, origin or 0), None
+    else:
+        tracks = device.describe_tracks(names)
+        counters, instants = device.counters(tables, tracks), device.instants(tables, tracks)
+    cores = sorted({track.device for track in tracks if track.device is not None})
+    kind = str(metadata.get("instance_type") or _nested(properties, "summary", "instance_type") or "")
+    info = TraceInfo(
+        path,
+        "neuron",
+        origin,
+        tuple(DeviceInfo(core, f"NeuronCore {core}" + (f" ({kind})" if kind else "")) for core in cores),
+        framework="AWS Neuron",
+        properties=properties,
+    )
+    return Trace(
+        events, tracks, info, read, instants=instants, counters=counters, raw=RawRows(tables, places)
+    )
+
+
+def _properties(tables: Tables, document: dict[str, Any] | None) -> dict[str, object]:
+    properties: dict[str, object] = {}
+    for table, key in (
+        ("Metadata", "metadata"),
+        ("Summary", "summary"),
+        ("NeffHeader", "neff_header"),
+        ("ProfileInfo", "profile_info"),
+        ("SystemProfileMetadata", "system_metadata"),
+    ):
+        if tables.has(table):
+            properties[key] = dict(tables.row(table, 0))
+    if document is not None and not properties:
+        properties["summary"] = document  # a summary export: one object a program
+    return properties
+
+
+def _nested(properties: dict[str, object], key: str, inner: str) -> object:
+    value = properties.get(key)
+    return value.get(inner) if isinstance(value, dict) else None
+
+
+def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> list[Remark]:
+    from tuiprof.model import Remark
+
+    remarks = []
+    version = str(_nested(properties, "metadata", "profile_schema_version") or "")
+    if version and version.partition(".")[0] not in _KNOWN_SCHEMAS:
+        remarks.append(
+            Remark(
+                "schema", f"profile schema {version}: read by the column names of 7.4 and 12", level="warn"
+            )
+        )
+    if _nested(properties, "metadata", "is_simulation"):
+        remarks.append(Remark("simulation", "a simulation by the compiler, not a measurement", level="bad"))
+    for table, column in (("Warning", "message"), ("Error", "description")):
+        if tables.has(table):
+            texts = tables.columns(table, (column,))
+            said = texts.get_column(column).unique(maintain_order=True).to_list()[:20] if texts.width else []
+            remarks += [
+                Remark(f"neuron-{table.lower()}", f"Neuron says: {text}", level="warn") for text in said
+            ]
+    if no_events:
+        remarks.append(
+            Remark(
+                "summary-only",
+                "a summary without events",
+                "export the profile as Parquet: neuron-explorer view … --output-format parquet",
+                "bad",
+            )
+        )
+    return remarks
+
+
+FORMAT = Format(
+    "neuron", "AWS Neuron profile (Parquet directory, JSON)", _sniff, _open, order=30, directory=_directory
+)

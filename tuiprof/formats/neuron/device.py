@@ -1,0 +1,192 @@
+"""Device profiles of one NeuronCore: instructions by engine, transfers by queue, collectives, semaphores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
+from tuiprof.formats.neuron.tables import Tables, numbers, words
+from tuiprof.model import Track
+
+#: Instructions that wait or signal and compute nothing.
+_SYNC: Final = ("EVENT_SEMAPHORE", "EVENT_SEMAPHORE_RANGE_CLEAR", "DRAIN", "NOTIFY")
+#: Instructions that only set up others; Neuron leaves both kinds out of the execution time of a profile.
+_SETUP: Final = ("NOP", "SET_ORDERING_MODE", "COMPARE_BRANCH", "WRITE", "TENSOR_LOAD", "MODIFY_POOL_CONFIG")
+#: Names of the engines as they are; older files say PE, ACT, DVE, POOL and SP.
+_ENGINES: Final = {
+    "pe": "Tensor",
+    "act": "Scalar",
+    "activation": "Scalar",
+    "dve": "Vector",
+    "pool": "GpSimd",
+    "sp": "Sync",
+    "tensor": "Tensor",
+    "scalar": "Scalar",
+    "vector": "Vector",
+    "gpsimd": "GpSimd",
+    "sync": "Sync",
+}
+_KERNEL, _MEMCPY = "kernel", "memcpy"
+
+#: Table → columns that are a value over time; ``timestamp`` is common.
+_COUNTERS: Final = {
+    "PendingDma": ("value",),
+    "DmaUsage": ("current_throughput",),
+    "HbmUsage": ("current_throughput",),
+    "SbufUsage": ("avg_util_percent",),
+    "PsumUsage": ("avg_util_percent",),
+}
+
+
+def read(tables: Tables) -> list[Stretch]:
+    """Read the events of a device profile.
+
+    Args:
+        tables: Its tables.
+    """
+    stretches = []
+    if tables.has("Instruction"):
+        stretches.append(_instructions(tables))
+    # Aggregated transfers and the packets they consist of are the same bytes: one of the two.
+    transfers = "DmaPacketAggregated" if tables.has("DmaPacketAggregated") else "DmaPacket"
+    if tables.has(transfers):
+        stretches.append(_transfers(tables, transfers))
+    if tables.has("CcOp"):
+        stretches.append(_collectives(tables))
+    return stretches
+
+
+def _instructions(tables: Tables) -> Stretch:
+    frame = tables.columns(
+        "Instruction",
+        ("start_ts", "end_ts", "duration_ns", "engine", "timeline_track", "pcore_idx", "opcode", "hlo_name"),
+    )
+    start, dur = _times(frame)
+    opcode = words(frame, "opcode")
+    engine = words(frame, "engine")
+    engine = pl.select(
+        pl.when(engine == "").then(words(frame, "timeline_track")).otherwise(engine)
+    ).to_series()
+    engine = engine.str.to_lowercase().replace_strict(_ENGINES, default=engine)
+    core = words(frame, "pcore_idx")
+    track = pl.select(
+        pl.when(core == "").then(engine).otherwise(pl.concat_str([engine, pl.lit(" "), core]))
+    ).to_series()
+    category = pl.select(
+        pl.when(opcode.is_in(_SYNC))
+        .then(pl.lit("sync"))
+        .when(opcode.is_in(_SETUP))
+        .then(pl.lit("other"))
+        .otherwise(pl.lit(_KERNEL))
+    ).to_series()
+    none = np.full(len(frame), -1, dtype=np.int64)
+    return Stretch("Instruction", start, dur, opcode, category, track, np.zeros_like(none), none, none)
+
+
+def _transfers(tables: Tables, table: str) -> Stretch:
+    frame = tables.columns(
+        table,
+        ("start_ts", "end_ts", "duration_ns", "queue_name", "queue_type", "queue_idx", "timeline_track", "engine_idx",
+         "transfer_bytes", "op", "variable"),
+    )  # fmt: skip
+    start, dur = _times(frame)
+    queue = words(frame, "queue_name")
+    queue = pl.select(pl.when(queue == "").then(words(frame, "timeline_track")).otherwise(queue)).to_series()
+    kind = words(frame, "queue_type")
+    name = pl.select(
+        pl.concat_str([pl.lit("DMA "), pl.when(kind == "").then(pl.lit("transfer")).otherwise(kind)])
+    ).to_series()
+    size = numbers(frame, "transfer_bytes").to_numpy()
+    none = np.full(len(frame), -1, dtype=np.int64)
+    category = pl.Series([_MEMCPY]).new_from_index(0, len(frame))
+    track = pl.select(pl.concat_str([pl.lit("DMA "), queue])).to_series()
+    return Stretch(table, start, dur, name, category, track, np.zeros_like(none), none, size)
+
+
+def _collectives(tables: Tables) -> Stretch:
+    frame = tables.columns(
+        "CcOp", ("start_ts", "end_ts", "duration_ns", "operation", "stream_id", "input_size")
+    )
+    start, dur = _times(frame)
+    none = np.full(len(frame), -1, dtype=np.int64)
+    category = pl.Series(["collective"]).new_from_index(0, len(frame))
+    track = pl.select(pl.concat_str([pl.lit("collectives "), words(frame, "stream_id")])).to_series()
+    size = numbers(frame, "input_size").to_numpy()
+    return Stretch(
+        "CcOp", start, dur, words(frame, "operation"), category, track, np.zeros_like(none), none, size
+    )
+
+
+def _times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
+    start = numbers(frame, "start_ts", 0)
+    length = (
+        numbers(frame, "duration_ns", 0)
+        if "duration_ns" in frame.columns
+        else numbers(frame, "end_ts", 0) - start
+    )
+    return start.to_numpy(), length.to_numpy()
+
+
+def describe_tracks(names: list[str]) -> tuple[Track, ...]:
+    """Return the tracks of a device profile.
+
+    Args:
+        names: Engine or queue of each, in order of the index.
+    """
+    return tuple(Track(index, "stream", "NeuronCore", index, name, 0) for index, name in enumerate(names))
+
+
+def instants(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
+    """Return semaphore updates, errors and throttling as instants.
+
+    Args:
+        tables: The tables.
+        tracks: Tracks of the profile.
+    """
+    frames = []
+    if tables.has("SemaphoreUpdate"):
+        frame = tables.columns("SemaphoreUpdate", ("timestamp", "id", "value", "update_source"))
+        label = pl.concat_str([pl.lit("S["), words(frame, "id"), pl.lit("] = "), words(frame, "value")])
+        frames.append(_instant(frame, pl.select(label).to_series(), "semaphore"))
+    for table, text in (("Error", "description"), ("Throttle", "type")):
+        if tables.has(table):
+            frame = tables.columns(table, ("timestamp", text))
+            frames.append(_instant(frame, words(frame, text), table.lower()))
+    if not frames:
+        return None
+    joined = pl.concat(frames).sort("ts")
+    return joined.with_columns(
+        pl.lit(track_index(tracks, "NeuronCore"), dtype=pl.UInt32).alias("track"),
+        pl.lit(0, dtype=pl.UInt32).alias("ordinal"),
+    )
+
+
+def _instant(frame: pl.DataFrame, name: pl.Series, kind: str) -> pl.DataFrame:
+    at = numbers(frame, "timestamp", 0)
+    return pl.DataFrame({"ts": at, "name": name}).with_columns(pl.lit(kind).alias("category_text"))
+
+
+def counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
+    """Return values over time: pending transfers, throughput, use of the on-chip memories.
+
+    Args:
+        tables: The tables.
+        tracks: Tracks of the profile.
+    """
+    frames = []
+    for table, series in _COUNTERS.items():
+        if not tables.has(table):
+            continue
+        frame = tables.columns(table, ("timestamp", *series))
+        for column in series:
+            if column in frame.columns:
+                values = frame[column].cast(pl.Float64, strict=False)
+                made = pl.DataFrame({"ts": numbers(frame, "timestamp", 0), "value": values})
+                frames.append(made.with_columns(pl.lit(table).alias("name"), pl.lit(column).alias("series")))
+    if not frames:
+        return None
+    track = pl.lit(track_index(tracks, "NeuronCore"), dtype=pl.UInt32).alias("track")
+    return pl.concat(frames).with_columns(track).select("ts", "name", "series", "value", "track").sort("ts")

@@ -1,0 +1,197 @@
+"""System profiles: what the Neuron runtime did on the host and its programs on the cores, in Unix time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
+from tuiprof.formats.neuron.tables import Tables, numbers, words
+from tuiprof.model import Track
+
+_TABLE: Final = "SystemProfileEvents"
+
+#: Event name → category. The set of names is open: what is not here is told by where it ran.
+_CATEGORIES: Final = {
+    "nc_exec_running": "kernel",
+    "device_exec": "kernel",
+    "cc_running": "collective",
+    "cc_exec_barrier": "sync",
+    "nc_model_switch": "other",
+    "nrt_model_switch": "other",
+    "timestamp_sync_point": "other",
+    "hw_notify": "other",
+    "numerical_err": "other",
+    "nrt_load": "compile",  # the first use of a program: after a recompilation it is seen in the middle of a run
+    "nrt_load_collectives": "compile",
+    "model_load": "compile",
+    "nrt_profile_add_node_info": "overhead",
+    "notification_consume_errors": "overhead",
+    "exec_consume_gpsimd_stdio": "overhead",
+    "exec_consume_cc_core_notifications": "overhead",
+}
+#: Host calls that hand a program over: what device rows of the same flow or execution are linked with.
+_LAUNCHES: Final = ("nrt_execute", "nrta_execute_schedule", "runtime_execute")
+#: Transfers that move the bytes; the calls around them name the same bytes once more.
+_COPIES: Final = ("dmem_buf_copyin", "dmem_buf_copyout")
+
+
+def read(tables: Tables) -> tuple[list[Stretch], int | None]:
+    """Read the events of a system profile.
+
+    Args:
+        tables: Its tables.
+
+    Returns:
+        The events, and the Unix time in ns they count from (None without events).
+    """
+    if not tables.has(_TABLE):
+        return [], None
+    frame = tables.columns(
+        _TABLE,
+        ("name", "start_ts", "end_ts", "duration_ns", "trace_event_source", "instance_id", "process_id", "thread_id",
+         "nc_idx", "pcore_idx", "flow_id", "framework_stream_id", "extra_attributes_json", "group", "exec_id", "size"),
+    )  # fmt: skip
+    start = numbers(frame, "start_ts", 0).to_numpy()
+    dur = (
+        numbers(frame, "duration_ns", 0)
+        if "duration_ns" in frame.columns
+        else numbers(frame, "end_ts", 0) - start
+    ).to_numpy()
+    origin = int(start.min())
+    name, extra = words(frame, "name"), words(frame, "extra_attributes_json")
+    source = _source(frame, name)
+    hardware = (source == "neuron_hw").to_numpy()
+    device = np.where(hardware, np.maximum(numbers(frame, "nc_idx").to_numpy(), 0), -1)
+    category = name.replace_strict(_CATEGORIES, default=None, return_dtype=pl.String)
+    fallback = (
+        pl.when(source == "framework")
+        .then(pl.when(name.str.contains(r"\.py\(\d+\): ")).then(pl.lit("python_function"))
+              .when(name.str.contains(r"^ProfilerStep#\d+$")).then(pl.lit("annotation")).otherwise(pl.lit("cpu_op")))
+        .when(source == "neuron_hw").then(pl.lit("other")).otherwise(pl.lit("runtime"))
+    )  # fmt: skip
+    category = pl.select(pl.coalesce([category, fallback])).to_series()
+    track = pl.select(
+        pl.when(source == "neuron_hw")
+        .then(
+            pl.concat_str(
+                [pl.lit("NeuronCore "), words(frame, "nc_idx"), pl.lit(" core "), words(frame, "pcore_idx")]
+            )
+        )
+        .otherwise(
+            pl.concat_str(
+                [
+                    words(frame, "instance_id"),
+                    pl.lit("/"),
+                    words(frame, "process_id"),
+                    pl.lit("/"),
+                    words(frame, "thread_id"),
+                ]
+            )
+        )
+    ).to_series()
+    linked = hardware | name.is_in(_LAUNCHES).to_numpy()
+    correlation = np.where(linked, _correlation(frame, extra), -1)
+    size = (
+        numbers(frame, "size")
+        if "size" in frame.columns
+        else extra.str.extract(r'"size"\s*:\s*"?(\d+)').cast(pl.Int64)
+    )
+    moved = name.is_in(_COPIES).to_numpy()
+    bytes_moved = np.where(moved, size.fill_null(-1).to_numpy(), -1)
+    return [
+        Stretch(_TABLE, start - origin, dur, name, category, track, device, correlation, bytes_moved)
+    ], origin
+
+
+def _source(frame: pl.DataFrame, name: pl.Series) -> pl.Series:
+    """Return where each event was seen; the older JSON tells by the group, and by the name."""
+    if "trace_event_source" in frame.columns:
+        return words(frame, "trace_event_source")
+    group = words(frame, "group")
+    hardware = name.is_in(
+        [key for key, value in _CATEGORIES.items() if value in ("kernel", "collective", "sync")]
+    )
+    return pl.select(
+        pl.when(group.str.starts_with("framework")).then(pl.lit("framework"))
+        .when(hardware).then(pl.lit("neuron_hw")).otherwise(pl.lit("neuron_rt"))
+    ).to_series()  # fmt: skip
+
+
+def _correlation(frame: pl.DataFrame, extra: pl.Series) -> Ints:
+    """Number flows from 1 on: the first flow of an event, else its execution on its core."""
+    flow = pl.Series([None], dtype=pl.String).new_from_index(0, len(frame))
+    if "flow_id" in frame.columns:
+        column = frame["flow_id"]
+        flow = column.list.first().cast(pl.String) if column.dtype == pl.List else column.cast(pl.String)
+    execution = (
+        words(frame, "exec_id")
+        if "exec_id" in frame.columns
+        else extra.str.extract(r'"exec_id"\s*:\s*"?(\d+)')
+    )
+    fallback = pl.select(
+        pl.when(execution.is_not_null() & (execution != "")).then(
+            pl.concat_str([pl.lit("exec "), execution, pl.lit(" on "), words(frame, "nc_idx")])
+        )
+    ).to_series()
+    key = pl.select(pl.coalesce([flow, fallback])).to_series()
+    rank = key.rank("dense").cast(pl.Int64)
+    numbered: Ints = rank.fill_null(-1).to_numpy()
+    return numbered
+
+
+def describe_tracks(names: list[str]) -> tuple[Track, ...]:
+    """Return the tracks of a system profile.
+
+    Args:
+        names: As :func:`read` made them, in order of the index.
+    """
+    tracks = []
+    for index, name in enumerate(names):
+        if name.startswith("NeuronCore "):
+            core, _, physical = name.removeprefix("NeuronCore ").partition(" core ")
+            device = int(core) if core.isdigit() else 0
+            label = f"NeuronCore {core or 0}" + (f" physical {physical}" if physical else "")
+            tracks.append(Track(index, "stream", "Neuron", index, label, device))
+        else:
+            instance, process, thread = (*name.split("/"), "", "")[:3]
+            tracks.append(Track(index, "thread", f"{instance} {process}".strip(), thread, f"thread {thread}"))
+    return tuple(tracks)
+
+
+#: Table → value, what tells series apart.
+_COUNTERS: Final = {
+    "CpuUsage": ("util_percent", "cpu_id"),
+    "HostMemUsage": ("used_bytes", "instance_id"),
+    "SystemProfileHbmUsage": ("total_bytes", "hbm_idx"),
+}
+
+
+def counters(tables: Tables, tracks: tuple[Track, ...], origin_unix_ns: int) -> pl.DataFrame | None:
+    """Return processor and memory use over time.
+
+    Args:
+        tables: The tables.
+        tracks: Tracks of the profile.
+        origin_unix_ns: Unix time that times count from, ns.
+    """
+    frames = []
+    for table, (value, series) in _COUNTERS.items():
+        if tables.has(table):
+            frame = tables.columns(table, ("timestamp", value, series))
+            if value in frame.columns:
+                frames.append(
+                    pl.DataFrame(
+                        {
+                            "ts": numbers(frame, "timestamp", origin_unix_ns) - origin_unix_ns,
+                            "series": words(frame, series),
+                            "value": frame[value].cast(pl.Float64, strict=False),
+                        }
+                    ).with_columns(pl.lit(table).alias("name"))
+                )
+    if not frames:
+        return None
+    track = pl.lit(track_index(tracks, ""), dtype=pl.UInt32).alias("track")
+    return pl.concat(frames).with_columns(track).select("ts", "name", "series", "value", "track").sort("ts")
