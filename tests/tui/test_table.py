@@ -91,6 +91,22 @@ def test_sorting_integers_is_stable_whatever_their_range() -> None:
         assert order(rows) == [3, 0, 2, 4, 1]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).normal(size=5000),
+        np.array([0.1, -0.0, 0.0, -1e300, 1e-300, 0.1 + 1e-16, np.inf, -np.inf]),
+        np.random.default_rng(1).integers(-(1 << 63), (1 << 63) - 1, 5000),
+        np.array([1 << 63, 3, (1 << 64) - 1], dtype=np.uint64),
+        np.array([True, False, True]),
+    ],
+)
+def test_sorting_agrees_with_a_stable_sort(values: np.ndarray) -> None:
+    rows = FrameRows(pl.DataFrame({"v": values}), [Column("v", "v", "number")])
+    rows.sort(0)
+    assert values[order(rows)].tolist() == values[np.argsort(values, kind="stable")].tolist()
+
+
 def test_filter_and_order_go_together() -> None:
     rows = FrameRows(frame(), COLUMNS)
     rows.sort(1)
