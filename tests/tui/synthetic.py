@@ -52,7 +52,7 @@ class Synthetic:
     ranks: int = 1
     cores: int = 16
     phases: dict[str, float] = field(default_factory=lambda: dict(PHASES))
-    scenario: Scenario | None = Scenario("metrics", "naive", "paper")
+    scenario: Scenario | None = field(default_factory=lambda: Scenario("metrics", "naive", "paper"))
     slow: tuple[int, ...] = (171, 402)
     argv: tuple[str, ...] = ("python", "train.py")
     name: str = "metrics-naive"

@@ -102,6 +102,7 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View) -> ChartData:
             now_s=view.now_ns / 1e9,
             window_s=view.span_s,
             median_ms=_known(stats.median_ns / 1e6),
+            limit_ms=stats.outlier_above_ns / 1e6,
             marks=_longest(steps),
             live=view.live,
         )
@@ -129,6 +130,7 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View) -> ChartData:
         now_s=view.now_ns / 1e9,
         window_s=view.span_s,
         median_ms=_known(stats.median_ns / 1e6),
+        limit_ms=stats.outlier_above_ns / 1e6,
         marks=marks,
         captured_s=spans,
         live=view.live,

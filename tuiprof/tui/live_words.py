@@ -5,6 +5,7 @@ from __future__ import annotations
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.fold import CaptureState
+from tuiprof.session.replay import Replay
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
@@ -48,7 +49,7 @@ def name_row(session: Session) -> Row:
     return row
 
 
-def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, detail: str) -> Row:
+def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, frozen: bool) -> Row:
     """Return how it stands: ``● running 00:01:12 · step 214 · rank 0/1``.
 
     Args:
@@ -56,12 +57,32 @@ def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int,
         now_ns: Session time shown.
         rank: The rank shown.
         ranks: How many there are.
-        detail: Said as well, for example that the view is paused; may be empty.
+        frozen: The view is paused.
     """
     glyph, role = _STATES[status.state]
     row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
-    if detail:
-        row.append((f"{glyphs.DOT}{detail}", "accent"))
+    if frozen:
+        row.append((f"{glyphs.DOT}{glyphs.PAUSED} view paused", "accent"))
+    return [*row, *_place(rank, ranks)]
+
+
+def replay_row(replay: Replay, rank: WriterState | None, ranks: int) -> Row:
+    """Return where a replay stands: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``.
+
+    Args:
+        replay: It.
+        rank: The rank shown.
+        ranks: How many there are.
+    """
+    glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
+    where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
+    row: Row = [(f"{glyph} ", "accent"), (f"replay {replay.speed:g}× ", "accent"), (where, "text")]
+    return [*row, *_place(rank, ranks)]
+
+
+def _place(rank: WriterState | None, ranks: int) -> Row:
+    """Return the step and, where there are several, the rank."""
+    row: Row = []
     if rank is not None and rank.steps.last_n is not None:
         row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
     if rank is not None and rank.rank is not None and ranks > 1:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.validation import Integer
-from textual.widgets import Checkbox, Input, Label
+from textual.widgets import Checkbox, Input
 
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.painted import Painted
+
+#: More steps than this make a trace that nobody can read.
+_MOST_STEPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +44,18 @@ class CaptureForm(ModalScreen[CaptureWish | None], inherit_bindings=False):
         steps: Number of steps proposed.
     """
 
+    CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "submit", "capture", "Ask the script for it", id="capture.submit", group="Capture"),
         key(
-            "escape",
-            "cancel",
-            "cancel",
-            "Ask for nothing",
-            id="capture.cancel",
+            "enter",
+            "submit",
+            "capture",
+            "Ask the script for it",
+            id="capture.submit",
             group="Capture",
-            display="esc",
+            priority=True,
         ),
+        key("escape", "cancel", "cancel", "Ask for nothing", id="capture.cancel", group="Capture"),
         key("tab", "app.focus_next", "next field", "To the next field", id="capture.next", group="Capture"),
         key(
             "shift+tab",
@@ -70,28 +74,35 @@ class CaptureForm(ModalScreen[CaptureWish | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the fields."""
-        with Vertical(classes="dialog") as box:
+        with Vertical(classes="dialog form") as box:
             box.border_title = "capture"
-            yield Label("steps")
-            yield Input(str(self._steps), id="steps", validators=[Integer(1, 1000)], compact=True)
-            yield Checkbox(
-                "Python stacks: names the source line of each sync; slows the steps captured",
-                id="stack",
-                compact=True,
-            )
+            yield Painted(id="steps-label")
+            yield Input(str(self._steps), id="steps", compact=True)
+            yield Checkbox("Python stacks: name source lines; slow the steps", id="stack", compact=True)
             yield Checkbox("operator input shapes", id="shapes", compact=True)
             yield Checkbox("allocations", id="memory", compact=True)
+            yield Painted(id="problem")
             yield KeyBar()
 
-    @on(Input.Submitted)
+    def on_mount(self) -> None:
+        """Fill in the label."""
+        self.query_one("#steps-label", Painted).paint(lambda _width, _height: [[("steps", "dim")]])
+
+    @on(Input.Changed)
+    def _changed(self) -> None:
+        self._tell("")
+
+    def _tell(self, text: str) -> None:
+        self.query_one("#problem", Painted).paint(lambda _width, _height: [[(text, "warn")]] if text else [])
+
     def action_submit(self) -> None:
         """Answer, when the number of steps is one."""
-        field = self.query_one("#steps", Input)
-        if not field.is_valid:
-            self.notify("steps must be a whole number from 1 to 1000", severity="warning", markup=False)
+        text = self.query_one("#steps", Input).value.strip()
+        if not (text.isdecimal() and 1 <= int(text) <= _MOST_STEPS):
+            self._tell(f"steps must be a whole number from 1 to {_MOST_STEPS}")
             return
         marked = {name: self.query_one(f"#{name}", Checkbox).value for name in ("stack", "shapes", "memory")}
-        self.dismiss(CaptureWish(int(field.value), **marked))
+        self.dismiss(CaptureWish(int(text), **marked))
 
     def action_cancel(self) -> None:
         """Answer nothing."""

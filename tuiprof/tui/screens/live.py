@@ -208,17 +208,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self._rebind()
 
     def _draw_head(self, now_ns: int, rank: WriterState | None) -> None:
-        detail = ""
+        ranks = len(self.feed.fold.ranks)
         if self.replay is not None:
-            how = glyphs.PAUSED if self.replay.paused else f"{self.replay.speed:g}×"
-            detail = f"replay {how} of {live_words.clock(self.replay.duration_ns / 1e9)}"
-        elif self._frozen_ns is not None:
-            detail = f"{glyphs.PAUSED} view paused"
-        parts = (
-            live_words.name_row(self.session),
-            live_words.state_row(self.status, now_ns, rank, len(self.feed.fold.ranks), detail),
-            live_words.machine_row(self.session, rank),
-        )
+            state = live_words.replay_row(self.replay, rank, ranks)
+        else:
+            state = live_words.state_row(self.status, now_ns, rank, ranks, self._frozen_ns is not None)
+        name, machine = live_words.name_row(self.session), live_words.machine_row(self.session, rank)
+        parts = (name, state, machine)
         self.query_one("#head", Painted).paint(
             lambda width, _: [live_words.head_row("tuiprof", parts, width)]
         )

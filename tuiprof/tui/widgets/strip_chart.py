@@ -57,6 +57,7 @@ class ChartData:
         now_s: Right edge of the axis, on the same clock (see :meth:`StripChart.edge`).
         window_s: Width of the axis.
         median_ms: Drawn as a dotted line; None = not yet known.
+        limit_ms: Steps above this are outliers, which the y axis does not follow.
         marks: Outliers, the most telling first.
         captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
         live: The right edge is the present (it is then called "now").
@@ -69,6 +70,7 @@ class ChartData:
     now_s: float = 0.0
     window_s: float = 60.0
     median_ms: float | None = None
+    limit_ms: float = math.inf
     marks: tuple[Mark, ...] = ()
     captured_s: tuple[tuple[float, float], ...] = ()
     live: bool = True
@@ -78,8 +80,8 @@ class StripChart(Lines):
     """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
 
     The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
-    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile) and changes only
-    when they leave it, so that it stands still; what lies beyond is drawn at the edge.
+    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile, outliers left out)
+    and changes only when they leave it, so that it stands still; what lies beyond is drawn at the edge.
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
@@ -149,7 +151,7 @@ class StripChart(Lines):
             data.high_ms,
             np.linspace(left, right, 2 * plot_width + 1),
         )
-        low, high = self._axis(least, greatest, data.median_ms)
+        low, high = self._axis(left, right)
         dots = 4 * plot_height
         line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
         tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
@@ -165,14 +167,17 @@ class StripChart(Lines):
         out.append([(" " * (margin + 1), "dim"), *self._time_axis(left, right, plot_width)])
         return out
 
-    def _axis(self, least: Floats, greatest: Floats, median: float | None) -> tuple[float, float]:
+    def _axis(self, left: float, right: float) -> tuple[float, float]:
         """Return the range of the y axis; it stays as it was while the bulk of the steps fits it well."""
-        shown = ~np.isnan(least)
-        if not shown.any():
-            return self._range or (0.0, 1.0)
-        values = np.concatenate((least[shown], greatest[shown]))
-        bulk_low, bulk_high = np.percentile(values, (2, 98))
-        middle = median if median is not None else float(np.median(values))
+        data = self._data
+        lows, highs = (
+            values[(data.ends_s > left) & (data.starts_s < right) & (data.high_ms <= data.limit_ms)]
+            for values in (data.low_ms, data.high_ms)
+        )
+        if not len(highs):
+            lows, highs = data.low_ms[-1:], data.high_ms[-1:]
+        bulk_low, bulk_high = float(np.nanpercentile(lows, 2)), float(np.nanpercentile(highs, 98))
+        middle = data.median_ms if data.median_ms is not None else (bulk_low + bulk_high) / 2
         # A steady run must look steady: the axis never spans less than 12 % of the median.
         bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
         if self._range is not None:
@@ -247,7 +252,7 @@ class StripChart(Lines):
         last = "now" if self._data.live else _clock(right)
         places = [(0, left), (width // 2, (left + right) / 2)]
         for column, at in places:
-            text = f"−{_span(right - at)}" if self._data.live else _clock(at)
+            text = f"−{_span(right - at)}" if self._data.live else _clock(at) if at >= 0 else ""
             cells[column : column + len(text)] = list(text)
         cells[width - len(last) :] = list(last)
         row: Row = [("".join(cells), "dim")]

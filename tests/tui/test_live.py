@@ -1,0 +1,350 @@
+"""The live screen on real session directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from on_screen import live, screen_text, until, until_shown
+from synthetic import Synthetic
+
+from tuiprof.session import control
+from tuiprof.session.launch import LaunchSpec, start, wait
+from tuiprof.session.meta import Scenario
+from tuiprof.session.store import write_meta
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.live_view import View, chart_data, finding, stats_in_view
+from tuiprof.tui.screens.confirm import ConfirmScreen
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.output_pane import OutputPane
+from tuiprof.tui.widgets.strip_chart import StripChart
+
+
+def recorded(root: Path, seconds: float = 30.0, **options: object) -> Synthetic:
+    """Return a session that runs, with some seconds already recorded."""
+    made = Synthetic(root, **options)  # type: ignore[arg-type]
+    made.mono_ns -= int(seconds * 1e9)
+    made.session.meta.mono_ns = made.mono_ns
+    write_meta(made.session.path, made.session.meta)
+    made.start()
+    made.run_until(seconds)
+    return made
+
+
+async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
+    made = recorded(tmp_path)
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 48)) as pilot:
+        text = await until_shown(pilot, "27.0 ms median", "GPU 0", "backward")
+        for said in (
+            "metrics ▸ naive · paper",
+            "● running 00:00:3",
+            "H200 · torch 2.11.0 · overhead",
+            "p95 27.",
+            "jitter",
+            "steps/s",
+            "where a step goes",
+            "8.90 GiB of 141 GiB",
+            "Step 1000: loss",
+            "p capture 5 steps",
+            "Q stop",
+            "? help",
+        ):
+            assert said in text, said
+        before = made.steps
+        made.run_until(31.5)
+        await until_shown(pilot, f"step {made.steps - 1:,}".replace(",", " "))
+        assert made.steps > before
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (120, 36), (200, 50), (40, 10)])
+async def test_the_verdict_and_the_way_out_are_seen_at_any_size(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    made = recorded(tmp_path, 20)
+    app = live(made.session.path)
+    async with app.run_test(size=size) as pilot:
+        text = await until_shown(pilot, "27.0 ms")
+        assert "●" in text.splitlines()[0]
+        assert "q leave" in text
+        assert "? help" in text
+        assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+async def test_nothing_is_drawn_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recorded(tmp_path, 20)
+    made.end()
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until_shown(pilot, "finished")
+        await pilot.pause(0.6)
+        shown: list[object] = []
+        monkeypatch.setattr(app, "_display", lambda *args: shown.append(args))
+        await pilot.pause(1.2)
+        assert shown == []
+
+
+async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    opened: list[Path] = []
+    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path: opened.append(path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "p capture 5 steps")
+        assert "open trace" not in screen_text(app)
+        await pilot.press("p")
+        await until_shown(pilot, "capture asked for")
+        [request] = list(made.session.control.glob("capture-*.json"))
+        asked = msgspec.json.decode(request.read_bytes())
+        assert asked["steps"] == 5
+        made.capture("started", id=asked["id"])
+        await until_shown(pilot, "profiling steps")
+        trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+        trace.touch()
+        made.capture("written", id=asked["id"], path=f"traces/{trace.name}")
+        await until_shown(pilot, "trace ready — press enter", "o open trace")
+        await pilot.press("enter")
+        assert opened == [trace]
+        await until(pilot, lambda: "trace ready" not in screen_text(app))
+
+
+async def test_what_to_capture_can_be_chosen(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "p capture 5 steps")
+        await pilot.press("P")
+        await until_shown(pilot, "Python stacks")
+        await pilot.press("backspace", "x", "enter")
+        await until_shown(pilot, "whole number from 1 to 1000")
+        await pilot.press("backspace", "7", "tab", "space", "enter")
+        await until(pilot, lambda: bool(list(made.session.control.glob("capture-*.json"))))
+        [request] = list(made.session.control.glob("capture-*.json"))
+        asked = msgspec.json.decode(request.read_bytes())
+        assert (asked["steps"], asked["stack"], asked["memory"]) == (7, True, False)
+
+
+async def test_a_failed_capture_says_why(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    made.capture("failed", why="the script has imported neither torch nor jax")
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "capture failed: the script has imported neither torch nor jax")
+
+
+async def test_a_failed_run_says_so_with_its_last_words(tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text("print('begun')\nraise ValueError('no such [red]thing[/red] \\x1b[31m')\n")
+    session = start(
+        LaunchSpec(("python", str(script)), root=tmp_path / "s", python=sys.executable, capture=None)
+    )
+    assert wait(session, 20).code == 1
+    app = live(session.path)
+    async with app.run_test(size=(120, 30)) as pilot:
+        text = await until_shown(pilot, "failed (exit 1)", "no step was marked")
+        assert "ValueError: no such [red]thing[/red]" in text
+        assert "\x1b" not in text
+        assert "begun" in text
+        # Keys that could do nothing are not shown.
+        assert "capture 5" not in text
+        assert "Q stop" not in text
+
+
+async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path, gpus=0)
+    made.start()
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "no step yet", "tuiprof.step()", "waiting for the first reading")
+
+
+async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10, gpus=0, cores=4)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        text = await until_shown(pilot, "cores", "no NVIDIA driver")
+        for said in ("of 4 busy", "RSS (run)", "of 512 GiB", "disk read", "net in", "12, 9 idle"):
+            assert said in text, said
+
+
+async def test_leaving_says_how_to_come_back_and_the_run_goes_on(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "running")
+        await pilot.press("q")
+    assert f"tuiprof attach {made.session.id}" in app.farewell
+    assert control.read_stop(made.session) is None
+    assert app.return_value == 0
+
+
+async def test_stopping_asks_first(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "Q stop")
+        await pilot.press("Q")
+        await until_shown(pilot, "Stop metrics:naive?", "y stop it", "n let it run")
+        await pilot.press("n")
+        assert control.read_stop(made.session) is None
+        await pilot.press("Q")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: control.read_stop(made.session) is not None)
+
+
+async def test_a_launched_run_gives_its_exit_status(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    made.end(3)
+    app = TuiprofApp(Start.live(made.session.path, launched=True))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "failed (exit 3)")
+        await pilot.press("q")
+    assert app.return_value == 3
+
+
+async def test_a_paused_view_stands_still(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        await pilot.press("space")
+        before = await until_shown(pilot, "view paused")
+        made.run_until(11)
+        await pilot.pause(0.8)
+        assert screen_text(app) == before
+        await pilot.press("space")
+        await until_shown(pilot, f"step {made.steps - 1}")
+        assert "view paused" not in screen_text(app)
+
+
+async def test_ranks_are_chosen_with_keys(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10, ranks=2)
+    app = live(made.session.path)
+    async with app.run_test(size=(140, 36)) as pilot:
+        await until_shown(pilot, "rank 0/2", "] rank +")
+        await pilot.press("right_square_bracket")
+        await until_shown(pilot, "rank 1/2")
+        await pilot.press("right_square_bracket")
+        await until_shown(pilot, "rank 0/2")
+
+
+async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 40)
+    made.end()
+    app = TuiprofApp(Start.replay(made.session.path, speed=4.0))
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until_shown(pilot, "▶ replay 4× 00:00:", "of 00:00:40", "> faster")
+        await until_shown(pilot, "27.0 ms median")
+        await pilot.press("space")
+        await until_shown(pilot, "‖ replay 4×")
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        assert screen.replay is not None
+        await pilot.press("right", "right")
+        assert screen.replay.position_ns > 10e9
+        position = screen.replay.position_ns
+        await pilot.press("left")
+        assert screen.replay.position_ns == pytest.approx(position - 5e9)
+        await pilot.press("greater_than_sign")
+        assert screen.replay.speed == 8.0
+
+
+async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 1)
+    lines = [f"line {number}\n" for number in range(300)]
+    with open(made.session.stdout, "w") as file:
+        file.writelines(
+            [*lines, "\x1b[31mred\x1b[0m \x1b]0;title\x07[b]bold[/b] \x07bell\n", "10 %\r20 %\r30 %"]
+        )
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "red [b]bold[/b]", "30 %")
+        assert "20 %" not in screen_text(app)
+        await pilot.press("l")
+        await until_shown(pilot, "line 280")
+        await pilot.press("home")
+        text = await until_shown(pilot, "line 0\n")
+        assert "line 299" not in text
+        await pilot.press("end")
+        await until_shown(pilot, "30 %")
+        assert app.screen.query_one(OutputPane).following
+        await pilot.press("q")
+        await until_shown(pilot, "step time")
+
+
+async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 100)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "last 60 s", "−60 s")
+        await pilot.press("z")
+        await until_shown(pilot, "last 5 min")
+        await pilot.press("z", "z")
+        await until_shown(pilot, "whole run")
+
+
+async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
+    base = recorded(tmp_path, 10, step_ms=25.8, scenario=Scenario("metrics", "off", "paper"), slow=())
+    base.end()
+    made = recorded(tmp_path, 10, slow=())
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until_shown(pilot, "vs off: 4.", "% slower")
+
+
+def test_findings_name_what_stands_out(tmp_path: Path) -> None:
+    from tuiprof.session.replay import load
+    from tuiprof.tui.live_view import device_views, phases
+
+    def said(made: Synthetic) -> str:
+        fold = load(made.session)
+        view = View(fold.now_ns, 60.0, True)
+        rank = fold.lead
+        assert rank is not None
+        stats = stats_in_view(rank.steps, view)
+        devices = device_views(fold, made.session.meta, rank)
+        return "".join(text for text, _ in finding(fold, stats, phases(rank.steps, view), devices))
+
+    calm = recorded(tmp_path / "a", 30)
+    assert said(calm) == ""
+    starved = recorded(tmp_path / "b", 30, phases={"data": 0.4, "forward": 0.5})
+    assert "40.0 % of a step waits for data" in said(starved)
+    noted = recorded(tmp_path / "c", 30)
+    noted.note("warn", "loss is NaN since step 12")
+    assert "loss is NaN since step 12" in said(noted)
+
+
+def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tuiprof.session.replay import load
+    from tuiprof.tui import live_view
+
+    made = recorded(tmp_path, 60)
+    fold = load(made.session)
+    rank = fold.lead
+    assert rank is not None
+    view = View(fold.now_ns, None, False)
+    stats = stats_in_view(rank.steps, view)
+    whole = chart_data(rank.steps, stats, view)
+    monkeypatch.setattr(live_view, "_MOST_STEPS", 100)
+    short = chart_data(rank.steps, stats, view)
+    assert len(whole.ends_s) == len(rank.steps)
+    assert float(short.high_ms.max()) == pytest.approx(float(whole.high_ms.max()))
+    assert float(short.starts_s[-1]) <= float(short.ends_s[-1]) == pytest.approx(float(whole.ends_s[-1]))
+    assert dataclasses.asdict(whole)["live"] is False
+
+
+async def test_the_axis_moves_by_whole_cells(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        chart = app.screen.query_one(StripChart)
+        edges = {chart.edge(now / 100, 60.0, True) for now in range(1000, 1300)}
+        assert 4 <= len(edges) <= 6  # three seconds in moves of about half a second
+        assert all(edge <= 13.0 for edge in edges)
+        assert chart.edge(12.34, 60.0, False) == 12.34
