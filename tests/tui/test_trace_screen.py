@@ -508,3 +508,18 @@ def test_the_screen_itself_imports_nothing_heavy() -> None:
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"
     )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+def test_picture(size: tuple[int, int], snap_compare: Any) -> None:
+    """What the screen looks like with a finding open; `pytest --snapshot-update` after a wanted change."""
+
+    async def open_finding(pilot: Pilot[int]) -> None:
+        await settle(pilot)
+        await pilot.press("2", "n", "w")
+        await settle(pilot)
+        if size[0] > 100:
+            await pilot.press("enter")
+        await settle(pilot)
+
+    assert snap_compare(app_of(), terminal_size=size, run_before=open_finding)

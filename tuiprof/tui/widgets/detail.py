@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import chop_cells
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -213,7 +214,7 @@ def _event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
     if not event.raw:
         rows.append([("this format keeps no raw text", "dim")])
     for raw in event.raw.splitlines():
-        rows += [[(line, "dim")] for line in wrap(sanitize(raw.expandtabs(4)), width)]
+        rows += [[(line, "dim")] for line in chop_cells(sanitize(raw.expandtabs(4)), max(width, 8))]
     if event.raw_cut:
         rows.append([(f"… {format_count(event.raw_cut)} more characters", "warn")])
     return rows
