@@ -149,9 +149,9 @@ def tpu(tmp_path: Path, shift_ps: int = 0) -> Trace:
     for run in (1, 2):
         t = run * 10 * MS
         main.event("train", t, 9 * MS, _r=1, step_num=run)
-        main.event("forward", t + 1, 5 * MS)
-        main.event("TpuLoadedExecutable::ExecuteLaunch", t + 2, 2 * MS)
-        main.event("inner thing", t + 3, 1)
+        main.event("forward", t + 1000, 5 * MS)
+        main.event("TpuLoadedExecutable::ExecuteLaunch", t + 2000, 2 * MS)
+        main.event("inner thing", t + 3000, 1000)
         main.event("DoEnqueueProgram", t + MS, MS // 2, run_id=run, device_ordinal=0)
         start = t + 2 * MS - shift_ps
         modules.event("jit_step(77)", start, 4 * MS + 500, run_id=run)
@@ -186,9 +186,8 @@ def test_tpu_program(tmp_path: Path) -> None:
     waits = trace.events.filter(
         pl.col("name").cast(pl.String).str.ends_with("Await") & (pl.col("category") == "runtime")
     )
-    assert (
-        waits["dur"].to_list() == [5 * MS // 1000] * 2
-    )  # from the first mark's start to the second one's end
+    # From the first mark's start to the second one's end.
+    assert waits["dur"].to_list() == [5 * MS // 1000] * 2
     assert trace.events.filter(pl.col("name") == "forward")["category"].unique().to_list() == ["annotation"]
     assert trace.events.filter(pl.col("name") == "inner thing")["category"].unique().to_list() == ["other"]
     assert trace.counters is not None

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from tuiprof.formats.source import Source
-
-_XPLANE = re.compile(rb"/(?:host|device):[A-Z]|Task Environment")
 
 
 def explain(head: bytes, source: Source) -> tuple[str, str]:
@@ -33,20 +29,8 @@ def explain(head: bytes, source: Source) -> tuple[str, str]:
             f"{path} is a Parquet table, not a trace that tuiprof reads",
             "Neuron Explorer writes a directory of such tables: give that directory",
         )
-    if name.endswith(".xplane.pb") or _XPLANE.search(head):
-        return (
-            f"{path} is an XSpace protobuf (xplane.pb), which this version does not read",
-            "give the trace.json.gz that lies beside it",
-        )
-    if name.endswith(".ntff") or b"ntff" in head[:64].lower():
-        return f"{path} is a raw Neuron capture (NTFF)", _neuron(name)
-    if name.endswith(".neff") or head[:4] == b"NEFF":
-        return f"{path} is a compiled Neuron program (NEFF), not a trace", _neuron(name)
-    if name in ("ntrace.pb", "trace_info.pb"):
-        return (
-            f"{path} is a raw Neuron system trace",
-            "run `neuron-profile view -d <its folder> --output-format perfetto` and open what it writes",
-        )
+    if name.endswith(".xplane.pb"):
+        return f"{path} does not begin like an XSpace protobuf (xplane.pb)", "copy or record the file again"
     if head.startswith(b"SQLite format 3"):
         return (
             f"{path} is a SQLite database, perhaps of Nsight Systems",
@@ -59,11 +43,6 @@ def explain(head: bytes, source: Source) -> tuple[str, str]:
     if _is_text(head):
         return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
     return f"{path} is a binary file of an unknown kind", "give the .json or .json.gz that the profiler wrote"
-
-
-def _neuron(name: str) -> str:
-    stem = name.rsplit(".", 1)[0]
-    return f"run `neuron-profile view -n {stem}.neff -s {stem}.ntff --output-format json`"
 
 
 def _is_text(head: bytes) -> bool:

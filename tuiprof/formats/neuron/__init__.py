@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tuiprof.formats.neuron.tables import Tables
     from tuiprof.model import Remark, Trace
 
-_FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:')
+_FIRST_KEY = re.compile(rb'\s*\{\s*"([^"\\]{1,80})"\s*:\s*(.)')
 _SUMMARY_KEY = re.compile(rb"^[ns]_[0-9a-zA-Z]{6,}$")
 _MONITOR = re.compile(rb'"(?:neuron_runtime_data|neuron_hardware_info)"\s*:')
 #: Schema versions whose columns are known, by their major number.
@@ -34,11 +34,11 @@ def _kind(head: bytes, path: Path) -> str:
     if head.startswith(b"PAR1"):
         return "parquet" if _is_profile(path.parent) else ""
     match = _FIRST_KEY.match(head)
-    if match is None or b'"traceEvents"' in head[:4096]:
+    if match is None or b'"traceEvents"' in head:
         return ""
     if _SUMMARY_KEY.match(match[1]):
         return "summary"
-    if match[1].decode("utf-8", "replace") in JSON_KEYS:
+    if match[2] == b"[" and match[1].decode("utf-8", "replace") in JSON_KEYS:
         return "json"
     return "monitor" if _MONITOR.search(head) else ""
 

@@ -119,7 +119,18 @@ class ParquetTables:
         Raises:
             TraceError: A file of the table is damaged.
         """
-        return self._read(table, lambda scan, there: scan.select([name for name in wanted if name in there]))
+        wanted, frames = list(wanted), []
+        for path in self.files.get(table, []):
+            try:
+                scan = pl.scan_parquet(path)
+                there = scan.collect_schema().names()
+                frames.append(scan.select([name for name in wanted if name in there]).collect())
+            except (pl.exceptions.PolarsError, OSError) as error:
+                reason = str(error).splitlines()[0][:200]
+                raise TraceError(
+                    f"{path} is a damaged Parquet file: {reason}", "write or copy it again"
+                ) from error
+        return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
         """Return one row, untouched.
@@ -128,21 +139,13 @@ class ParquetTables:
             table: Its name.
             index: Row over all of its files.
         """
-        frame = self._read(table, lambda scan, _: scan.slice(index, 1))
-        return frame.row(0, named=True) if len(frame) else {}
-
-    def _read(self, table: str, select: Any) -> pl.DataFrame:
-        frames = []
         for path in self.files.get(table, []):
-            try:
-                scan = pl.scan_parquet(path)
-                frames.append(select(scan, scan.collect_schema().names()).collect())
-            except (pl.exceptions.PolarsError, OSError) as error:
-                reason = str(error).splitlines()[0][:200]
-                raise TraceError(
-                    f"{path} is a damaged Parquet file: {reason}", "write or copy it again"
-                ) from error
-        return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+            scan = pl.scan_parquet(path)
+            count = int(scan.select(pl.len()).collect().item())
+            if index < count:
+                return scan.slice(index, 1).collect().row(0, named=True)
+            index -= count
+        return {}
 
 
 class JsonTables:

@@ -1,0 +1,291 @@
+"""Neuron profiles: real JSON exports against reference figures, and Parquet directories as Explorer lays them out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import open_trace, sniff
+from tuiprof.model.intervals import total, union
+
+REAL = ("neuron-profile-fused-fp32-s512.json.gz", "neuron-profile-baseline-bf16-s512.json.gz")
+ORIGIN = 1_790_000_000_000_000_000
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_older_json_agrees_with_the_reference(shared: Path, name: str) -> None:
+    path = shared / "traces" / name
+    figures = json.loads((shared / "traces/reference_counts.json").read_text())["files"][name]["figures"]
+    assert sniff(path) == "neuron"
+    trace = open_trace(path)
+    tracks = np.array([track.name for track in trace.tracks])[trace.ints("track")]
+    names = np.array(trace.names)[trace.name_codes]
+    dur = trace.ints("dur")
+    instruction = ~np.char.startswith(names.astype(str), "DMA ") | (names == "DMA_DIRECT2D")
+    want = figures["instructions"]
+    assert (int(instruction.sum()), int(dur[instruction].sum())) == (want["count"], want["total_duration_ns"])
+    assert int(trace.starts[instruction].min()) == want["first_ns"]
+    assert int(trace.ends[instruction].max()) == want["last_ns"]
+    for engine, expected in want["by_engine"].items():
+        mine = instruction & np.char.startswith(tracks.astype(str), engine)
+        assert (int(mine.sum()), int(dur[mine].sum())) == (expected["count"], expected["total_ns"]), engine
+        assert total(*union(trace.starts[mine], trace.ends[mine])) == expected["union_ns"]
+    for opcode, expected in want["opcodes"].items():
+        mine = instruction & (names == opcode)
+        assert (int(mine.sum()), int(dur[mine].sum())) == (expected["count"], expected["total_ns"]), opcode
+    for queue, expected in figures["dma"]["by_queue_type"].items():
+        mine = names == f"DMA {queue}"
+        assert (int(mine.sum()), int(dur[mine].sum())) == (expected["count"], expected["total_ns"]), queue
+        assert int(trace.ints("bytes")[mine].sum()) == expected["bytes"]
+        assert total(*union(trace.starts[mine], trace.ends[mine])) == expected["union_ns"]
+    assert trace.instants is not None
+    assert (
+        trace.instants.filter(pl.col("category_text") == "semaphore").height == figures["semaphore_updates"]
+    )
+    assert trace.info.properties["summary"] == figures["summary"]
+    assert trace.info.properties["metadata"] == figures["metadata"]
+    said = [remark.text for remark in trace.trust.remarks if remark.code == "neuron-warning"]
+    assert said == [f"Neuron says: {text}" for text in figures["warnings"]]
+    assert trace.is_category("memcpy").sum() == figures["dma"]["count"]
+
+
+def test_raw_rows_are_untouched(shared: Path) -> None:
+    trace = open_trace(shared / "traces" / REAL[0])
+    for row in (0, len(trace) // 2, len(trace) - 1):
+        raw = json.loads(trace.raw_event(row))
+        assert raw["timestamp"] == int(trace.starts[row])
+        assert raw["duration"] == int(trace.events["dur"][row])
+
+
+def test_monitor_recording(shared: Path) -> None:
+    trace = open_trace(shared / "traces/neuron-monitor-wandb-3docs.ndjson")
+    assert len(trace) == 0
+    assert trace.counters is not None
+    used = trace.counters.filter((pl.col("name") == "neuron") & (pl.col("series") == "mem_used_bytes"))
+    assert used["value"].max() == 102298328
+    assert len(trace.info.devices) == 2
+    assert "telemetry-only" in {remark.code for remark in trace.trust.remarks}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("neuron-fused-fp32-s512.ntff", ["view -n", "fused-fp32-s512.neff -s", "--output-format parquet"]),
+        ("neuron-fused-fp32-s512.neff", ["not a trace", "view -n"]),
+        ("neuron-inspect-ntrace.pb", ["view -d", "--output-format parquet"]),
+        ("neuron-inspect-trace_info.pb", ["view -d"]),
+        ("odd/odd-nsys-nvtx-not-neuron.parquet", ["Parquet table, not a trace"]),
+    ],
+)
+def test_captures_say_what_to_run(shared: Path, name: str, words: list[str]) -> None:
+    with pytest.raises(TraceError) as caught:
+        open_trace(shared / "traces" / name)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+# -- Parquet directories ------------------------------------------------------------------------------------
+
+
+def write(folder: Path, table: str, rows: list[dict[str, Any]], parts: int = 1) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    size = -(-len(frame) // parts)
+    for part in range(parts):
+        name = table if parts == 1 else f"{table}_{part}"
+        frame[part * size : (part + 1) * size].write_parquet(folder / f"{name}.parquet")
+
+
+def device_profile(folder: Path, version: str = "7.4.0", cores: int = 2) -> Path:
+    rows = []
+    for k in range(30):
+        for core in range(cores):
+            for engine, opcode in (("Tensor", "MATMUL"), ("sync", "EVENT_SEMAPHORE"), ("Pool", "IOTA")):
+                start = k * 1500
+                times = {"start_ts": start, "end_ts": start + 900, "duration_ns": 900}
+                rows.append(times | {"engine": engine, "opcode": opcode, "pcore_idx": core, "id": len(rows)})
+    write(folder, "Instruction", rows, parts=2)
+    transfers = [{"start_ts": k * 3000, "end_ts": k * 3000 + 700, "duration_ns": 700, "queue_name": "qSyncIO0",
+                  "queue_type": "input", "transfer_bytes": 4096} for k in range(10)]  # fmt: skip
+    write(folder, "DmaPacketAggregated", transfers)
+    write(folder, "DmaPacket", transfers * 4)  # the same bytes once more, packet by packet
+    write(folder, "PendingDma", [{"timestamp": k * 1000, "value": k % 4, "pcore_idx": 0} for k in range(20)])
+    collective = {"operation": "AllReduce", "stream_id": 1, "input_size": 1 << 20}
+    write(folder, "CcOp", [{"start_ts": 100, "end_ts": 400, "duration_ns": 300} | collective])
+    write(
+        folder,
+        "Metadata",
+        [{"profile_schema_version": version, "is_simulation": False, "instance_type": "trn2.48xlarge"}],
+    )
+    return folder
+
+
+def test_device_profile(tmp_path: Path) -> None:
+    folder = device_profile(tmp_path / "dev_nc0@latest")
+    for path in (folder, tmp_path, folder / "Instruction_1.parquet"):
+        trace = open_trace(path)
+        assert len(trace) == 30 * 2 * 3 + 10 + 1
+    counts = dict(trace.events["category"].cast(pl.String).value_counts().rows())
+    assert counts == {"kernel": 120, "sync": 60, "memcpy": 10, "collective": 1}
+    assert {track.name for track in trace.tracks} >= {
+        "Tensor 0",
+        "Tensor 1",
+        "Sync 0",
+        "GpSimd 1",
+        "DMA qSyncIO0",
+    }
+    assert trace.events.filter(pl.col("category") == "memcpy")["bytes"].sum() == 40960
+    assert trace.counters is not None
+    assert trace.counters["value"].to_list() == [float(k % 4) for k in range(20)]
+    assert "trn2.48xlarge" in trace.info.devices[0].name
+    assert "schema" not in {remark.code for remark in trace.trust.remarks}
+    raw = json.loads(trace.raw_event(len(trace) - 1))
+    assert raw["start_ts"] == int(trace.starts[-1])
+
+
+def test_another_schema_is_read_by_its_names_and_said(tmp_path: Path) -> None:
+    folder = device_profile(tmp_path / "p@latest", "13.0.0")
+    frame = pl.concat(pl.read_parquet(folder / f"Instruction_{part}.parquet") for part in range(2))
+    for part in range(2):
+        (folder / f"Instruction_{part}.parquet").unlink()
+    # A column is gone, one has become text, one has become 32 bits wide.
+    frame.drop("duration_ns").with_columns(
+        pl.col("start_ts").cast(pl.String), pl.col("end_ts").cast(pl.Int32)
+    ).write_parquet(folder / "Instruction.parquet")
+    trace = open_trace(folder)
+    assert trace.events.filter(pl.col("name") == "MATMUL")["dur"].unique().to_list() == [900]
+    (remark,) = (remark for remark in trace.trust.remarks if remark.code == "schema")
+    assert "13.0.0" in remark.text
+
+
+def test_damaged_and_missing_tables(tmp_path: Path) -> None:
+    folder = device_profile(tmp_path / "p@latest")
+    (folder / "CcOp.parquet").unlink()
+    assert not open_trace(folder).is_category("collective").any()
+    path = folder / "Instruction_1.parquet"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(TraceError, match="is a damaged Parquet"):
+        open_trace(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TraceError, match="directory"):
+        open_trace(tmp_path / "empty")
+
+
+def system_profile(folder: Path) -> Path:
+    rows: list[dict[str, Any]] = []
+
+    def event(name: str, start: int, end: int, source: str = "neuron_rt", **more: Any) -> None:
+        row = {"id": 2**53 + len(rows), "name": name, "start_ts": ORIGIN + start, "end_ts": ORIGIN + end,
+               "duration_ns": end - start, "trace_event_source": source, "instance_id": "i-0", "process_id": 41,
+               "thread_id": 41, "nc_idx": None,
+               "pcore_idx": None, "flow_id": None, "extra_attributes_json": None}  # fmt: skip
+        rows.append(row | more)
+
+    for step in range(4):
+        t, flow = step * 10_000_000, [str(1000 + step)]
+        event(f"ProfilerStep#{step}", t, t + 9_900_000, "framework", flow_id=flow)
+        event("train.py(41): step", t, t + 9_600_000, "framework", flow_id=flow)
+        event("nrt_tensor_write", t + 50_000, t + 420_000, extra_attributes_json='{"size": 4194304}')
+        event("dmem_buf_copyin", t + 90_000, t + 400_000, extra_attributes_json='{"size": "4194304"}')
+        launch = "nrta_execute_schedule" if step == 3 else "nrt_execute"
+        event(launch, t + 500_000, t + 8_500_000, flow_id=flow)
+        event("kbl_exec_wait", t + 615_000, t + 8_400_000)
+        for core in (0, 1):
+            event(
+                "nc_exec_running",
+                t + 620_000 + core * 900,
+                t + 8_300_000,
+                "neuron_hw",
+                nc_idx=0,
+                pcore_idx=core,
+                flow_id=flow,
+            )
+        event("cc_running", t + 3_000_000, t + 3_400_000, "neuron_hw", nc_idx=0, pcore_idx=0)
+    event("nrt_load", 40_000_000, 90_000_000)
+    event("something_new", 90_000_000, 90_000_100)
+    write(folder, "SystemProfileEvents", rows)
+    write(
+        folder,
+        "CpuUsage",
+        [{"timestamp": ORIGIN + 5, "util_percent": 20.0, "cpu_id": "average", "instance_id": "i-0"}],
+    )
+    return folder
+
+
+def test_system_profile(tmp_path: Path) -> None:
+    trace = open_trace(system_profile(tmp_path / "profiles/global/sys@latest"))
+    assert trace.info.origin_unix_ns == ORIGIN
+    assert trace.steps.numbers.tolist() == [0, 1, 2, 3]
+    kernels = np.flatnonzero(trace.is_category("kernel"))
+    assert len(kernels) == 8
+    launches = trace.events[trace.links.launch_of[kernels]]["name"].cast(pl.String).to_list()
+    assert launches == ["nrt_execute"] * 6 + ["nrta_execute_schedule"] * 2
+    assert trace.steps.step_of[kernels].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    # Two physical cores work at the same time: the union, not the sum.
+    starts, ends = trace.busy(0)
+    assert total(starts, ends) == 4 * (8_300_000 - 620_000)
+    assert trace.ints("bytes")[trace.ints("bytes") > 0].tolist() == [4194304] * 4  # named twice, moved once
+    category = dict(
+        zip(trace.events["name"].cast(pl.String), trace.events["category"].cast(pl.String), strict=True)
+    )
+    assert category["kbl_exec_wait"] == "runtime"
+    assert category["nrt_load"] == "compile"
+    assert category["train.py(41): step"] == "python_function"
+    assert category["something_new"] == "runtime"
+    assert trace.counters is not None
+    assert trace.counters.select("ts", "value").row(0) == (5, 20.0)
+
+
+def test_several_profiles_are_named(tmp_path: Path) -> None:
+    system_profile(tmp_path / "profiles/global/sys@latest")
+    device_profile(tmp_path / "profiles/global/dev_nc0@latest")
+    with pytest.raises(TraceError, match="2 Neuron profiles") as caught:
+        open_trace(tmp_path)
+    assert "profiles/global/dev_nc0@latest" in caught.value.remedy
+
+
+def test_older_system_json(tmp_path: Path) -> None:
+    event = {
+        "name": "nrt_execute",
+        "timestamp": ORIGIN,
+        "duration": 500,
+        "group": "nrt-nc-000",
+        "process_id": "41",
+        "thread_id": 7,
+    }
+    running = event | {"name": "nc_exec_running", "timestamp": ORIGIN + 100, "exec_id": "3", "nc_idx": 0}
+    for key in ("trace_event", "trace_events"):
+        path = tmp_path / f"{key}.json"
+        path.write_text(json.dumps({key: [event | {"exec_id": "3", "nc_idx": 0}, running], "mem_usage": []}))
+        trace = open_trace(path)
+        assert trace.events["category"].cast(pl.String).to_list() == ["runtime", "kernel"]
+        assert trace.links.launch_of.tolist() == [-1, 0]
+
+
+def test_summary_json(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(
+        json.dumps({"n_427efdc00a1c": {"total_time": 5.4e-05, "mfu_estimated_percent": 0.1, "nc_idx": 4}})
+    )
+    trace = open_trace(path)
+    assert len(trace) == 0
+    assert trace.info.properties["summary"]["n_427efdc00a1c"]["nc_idx"] == 4  # type: ignore[index]
+    assert "summary-only" in {remark.code for remark in trace.trust.remarks}
+
+
+def test_damaged_json(shared: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    path.write_text('{"instruction": [{"timestamp": 1, "dur')
+    with pytest.raises(TraceError, match="damaged"):
+        open_trace(path)
+
+
+def test_kineto_files_are_not_taken_for_neuron(shared: Path) -> None:
+    for path in (shared / "traces").glob("*.json*"):
+        if not path.name.startswith(("neuron", "reference")):
+            assert sniff(path) == "kineto", path
