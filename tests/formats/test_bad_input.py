@@ -221,11 +221,11 @@ def test_one_string_of_fifty_megabytes(read: Callable[..., Trace]) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "worker0.pt.trace.json").write_bytes(listed(*GOOD))
-    with pytest.raises(TraceError, match="did you mean .*worker0.pt.trace.json"):
+    with pytest.raises(TraceError, match=r"did you mean .*worker0\.pt\.trace\.json"):
         open_trace(tmp_path / "worker0.trace.json")
     with pytest.raises(TraceError, match="there is no folder"):
         open_trace(tmp_path / "nowhere" / "x.json")
-    with pytest.raises(TraceError, match="is a directory.*1 traces"):
+    with pytest.raises(TraceError, match=r"is a directory.*1 traces"):
         open_trace(tmp_path)
     for i in range(1000):
         (tmp_path / f"rank{i}.json").touch()
@@ -253,12 +253,12 @@ def test_progress_and_cancel(tmp_path: Path) -> None:
         open_trace(path, cancelled=lambda: True, workers=1)
 
 
-ODD_FILES = sorted(ODD.glob("odd/*")) + sorted(ODD.glob("neuron*"))
+ODD_FILES = sorted(ODD.glob("odd/*"))
 
 
 @pytest.mark.parametrize("path", ODD_FILES, ids=[p.name for p in ODD_FILES])
 def test_odd_files_give_a_stated_result(path: Path) -> None:
-    if path.suffix in (".json", ".gz", ".ndjson"):
+    if path.suffix in (".json", ".gz"):
         assert open_trace(path).trust.line.startswith("trust:")
     else:
         with pytest.raises(TraceError) as caught:

@@ -11,7 +11,7 @@ import polars as pl
 
 from tuiprof.formats.chrome import pairs, words
 from tuiprof.formats.chrome.columns import NUMBERS, Columns
-from tuiprof.formats.chrome.events import MISSING
+from tuiprof.formats.chrome.events import MISSING, NONE
 from tuiprof.formats.chrome.gather import Gathered, time_order
 from tuiprof.formats.chrome.lanes import Labels, Lane, describe
 from tuiprof.model import Trace, TraceInfo, Track
@@ -94,8 +94,8 @@ def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadSt
         if old is not None or new is not None:
             numbers[key] = np.concatenate(
                 [
-                    np.full(len(spans), MISSING, dtype=np.int64) if old is None else old,
-                    np.full(len(rows), MISSING, dtype=np.int64) if new is None else new[rows],
+                    np.full(len(spans), NONE, dtype=np.int64) if old is None else old,
+                    np.full(len(rows), NONE, dtype=np.int64) if new is None else new[rows],
                 ]
             )
     return Columns(
@@ -227,7 +227,7 @@ def _table(
         if column is None:
             columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
         else:
-            columns.append(_nullable(key, column[order], MISSING))
+            columns.append(_nullable(key, column[order], NONE))
     columns.append(pl.Series("ordinal", spans.ordinal[order]))
     return pl.DataFrame(columns)
 

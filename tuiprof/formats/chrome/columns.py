@@ -13,6 +13,7 @@ from tuiprof.formats.chrome.arrays import Codes, Ints, codes, integers
 from tuiprof.formats.chrome.events import (
     MISSING,
     NO_ARGS,
+    NONE,
     NO_MEMORY_ARGS,
     AnyEvent,
     ExactEvent,
@@ -52,7 +53,8 @@ class Columns(msgspec.Struct):
         name: Codes into the chunk's names.
         cat: Codes into the chunk's category words.
         lane: Codes into the chunk's lanes.
-        numbers: :data:`NUMBERS` (or :data:`MEMORY_NUMBERS` for instants); absent = missing throughout.
+        numbers: :data:`NUMBERS`, NONE = not said (or :data:`MEMORY_NUMBERS` for instants, MISSING = not said);
+            absent = not said throughout.
         phase: Phase of each event as ASCII, where they differ.
     """
 
@@ -168,12 +170,12 @@ def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
     """
     arguments = [event.args or NO_MEMORY_ARGS for event in instants]
     columns = {
-        "bytes": _numbers([a.bytes for a in arguments]),
-        "address": _numbers([a.address for a in arguments]),
-        "total_allocated": _numbers([a.total_allocated for a in arguments]),
-        "total_reserved": _numbers([a.total_reserved for a in arguments]),
-        "device_type": _numbers([a.device_type for a in arguments]),
-        "device": _numbers([a.device for a in arguments]),
+        "bytes": _numbers([a.bytes for a in arguments], MISSING),
+        "address": _numbers([a.address for a in arguments], MISSING),
+        "total_allocated": _numbers([a.total_allocated for a in arguments], MISSING),
+        "total_reserved": _numbers([a.total_reserved for a in arguments], MISSING),
+        "device_type": _numbers([a.device_type for a in arguments], MISSING),
+        "device": _numbers([a.device for a in arguments], MISSING),
     }
     return {key: column for key, column in columns.items() if column is not None}
 
@@ -188,35 +190,37 @@ def _times(values: list[Loose | msgspec.Raw], events: Sequence[AnyEvent]) -> Int
 
 
 def _codes(values: Sequence[object], book: Codebook) -> Codes:
-    return codes(map(book.__getitem__, values))
+    return codes([book[value] for value in values])
 
 
-def _numbers(values: list[Loose]) -> Ints | None:
+def _numbers(values: list[Loose], missing: int = NONE) -> Ints | None:
     """Return integers; None when all are missing."""
+    if values.count(missing) == len(values):
+        return None
     column = integers(values)
     if column is None:
-        column = np.array([_integer(value) for value in values], dtype=np.int64)
-    return column if (column != MISSING).any() else None
+        column = np.array([_integer(value, missing) for value in values], dtype=np.int64)
+    return column
 
 
-def _integer(value: Loose) -> int:
-    """Return a number however it is written; MISSING when it is none, or wider than 64 bits."""
+def _integer(value: Loose, missing: int) -> int:
+    """Return a number however it is written; the stand-in when it is none, or wider than 64 bits."""
     if isinstance(value, str):
         try:
             value = int(value, 0)
         except ValueError:
-            return MISSING
+            return missing
     if isinstance(value, float):
         value = int(value) if value.is_integer() else None
     if not isinstance(value, int) or not -(1 << 63) < value < 1 << 63:
-        return MISSING
+        return missing
     return value
 
 
 def _first(preferred: Ints | None, other: Ints | None) -> Ints | None:
     if preferred is None or other is None:
         return other if preferred is None else preferred
-    return np.where(preferred == MISSING, other, preferred)
+    return np.where(preferred == NONE, other, preferred)
 
 
 def identity(value: object) -> int | str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -29,9 +28,16 @@ _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
 #: Where the end of the list is looked for first, bytes from the end of the last chunk.
 _LONG_TAIL = 1 << 16
 _X = ord("X")
-_INSTANTS = np.frombuffer(b"iIRnP", dtype=np.uint8)
-_PAIRS = np.frombuffer(b"BE", dtype=np.uint8)
-_RARE = np.frombuffer(b"MCbe", dtype=np.uint8)
+
+
+def _among(letters: bytes) -> npt.NDArray[np.bool_]:
+    """Return which of all phases are among these, by ASCII."""
+    table = np.zeros(256, dtype=bool)
+    table[list(letters)] = True
+    return table
+
+
+_INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
 class Rare(msgspec.Struct):
@@ -195,23 +201,23 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
 
     is_span = phases == _X
     spans = build(events, every, books) if is_span.all() else build(*some(is_span), books)
-    is_pair, is_instant = np.isin(phases, _PAIRS), np.isin(phases, _INSTANTS)
+    counted = np.bincount(phases, minlength=256)
+    is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
     pairs = build(*some(is_pair), books, with_dur=False)
     pairs.phase = phases[is_pair]
     marks, mark_ordinals = some(is_instant)
     instants = build(marks, mark_ordinals, books, with_dur=False)
     instants.phase = phases[is_instant]
-    rare_at = every[np.isin(phases, _RARE)].tolist()
+    rare_at = every[_RARE[phases]].tolist()
     texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
     instants.numbers = memory_numbers([decode_instant(texts[i]) for i in mark_ordinals.tolist()])
     rare = [_rare(i, events[i], decode_loosely(texts[i])) for i in rare_at]
     spans, no_time, repaired = _sound(spans)
     pairs, pairs_no_time, _ = _sound(pairs)
     instants, instants_no_time, _ = _sound(instants)
-    counted = Counter(phases.tolist())
     return Chunk(
         events=len(events),
-        phases={chr(code) if code else "?": count for code, count in counted.items()},
+        phases={chr(code) if code else "?": int(counted[code]) for code in np.flatnonzero(counted).tolist()},
         names=books.names.words(),
         cats=books.cats.words(),
         lanes=books.lane_list(),

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
-#: Stands for "not in the event" in every integer column until the table is built.
+#: Stands for a time, or a number of the memory allocator, that is not in the event, until the table is built.
 MISSING = -(1 << 63)
+#: The same for ids and sizes, which are never negative: a small number is quicker to convert and to count.
+NONE = -1
 
 #: What a number may look like. Tools write ids as text, and text that holds no number is MISSING.
 Loose = int | float | str | None
@@ -20,15 +22,15 @@ Loose = int | float | str | None
 class Args(msgspec.Struct, gc=False, frozen=True):
     """The arguments that become columns."""
 
-    correlation: Loose = MISSING
-    external_id: Loose = msgspec.field(default=MISSING, name="External id")
+    correlation: Loose = NONE
+    external_id: Loose = msgspec.field(default=NONE, name="External id")
     # PyTorch 1.8 to 1.10 wrote it in lower case on runtime calls and device work.
-    external_id_lower: Loose = msgspec.field(default=MISSING, name="external id")
+    external_id_lower: Loose = msgspec.field(default=NONE, name="external id")
     # Ascend's msprof: joins a CANN call with the task it launched.
-    connection_id: Loose = MISSING
-    stream: Loose = MISSING
-    device: Loose = MISSING
-    bytes: Loose = MISSING
+    connection_id: Loose = NONE
+    stream: Loose = NONE
+    device: Loose = NONE
+    bytes: Loose = NONE
 
 
 class MemoryArgs(msgspec.Struct, gc=False, frozen=True):

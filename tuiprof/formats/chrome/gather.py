@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tuiprof.formats.chrome.arrays import Codes, Ints
 from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
 from tuiprof.formats.chrome.decode import Chunk, Rare
-from tuiprof.formats.chrome.events import MISSING
+from tuiprof.formats.chrome.events import MISSING, NONE
 from tuiprof.formats.chrome.lanes import Identity
 from tuiprof.model.trust import ReadStats
 
@@ -46,10 +46,12 @@ class Rows:
 
     Args:
         numbers: Names of the integer columns.
+        missing: What stands in them for a number that is not said.
     """
 
-    def __init__(self, numbers: Sequence[str]) -> None:
+    def __init__(self, numbers: Sequence[str], missing: int) -> None:
         self.length = 0
+        self._missing = missing
         self._number_names = numbers
         self._numbers: dict[str, Column] = {}
         self._ts, self._dur = Column(np.int64), Column(np.int64)
@@ -82,11 +84,11 @@ class Rows:
             column = columns.numbers.get(key)
             if column is None:
                 if key in self._numbers:
-                    self._numbers[key].append(np.full(count, MISSING, dtype=np.int64))
+                    self._numbers[key].append(np.full(count, self._missing, dtype=np.int64))
                 continue
             if key not in self._numbers:
                 self._numbers[key] = Column(np.int64)
-                self._numbers[key].append(np.full(self.length, MISSING, dtype=np.int64))
+                self._numbers[key].append(np.full(self.length, self._missing, dtype=np.int64))
             self._numbers[key].append(column)
         self.length += count
 
@@ -117,7 +119,8 @@ class Gathered:
     """
 
     def __init__(self) -> None:
-        self.spans, self.pairs, self.instants = Rows(NUMBERS), Rows(NUMBERS), Rows(MEMORY_NUMBERS)
+        self.spans, self.pairs = Rows(NUMBERS, NONE), Rows(NUMBERS, NONE)
+        self.instants = Rows(MEMORY_NUMBERS, MISSING)
         self.rare: list[Rare] = []
         self.events = self.malformed = self.repaired = 0
         self._phases: Counter[str] = Counter()
