@@ -28,8 +28,8 @@ _RULES = (
     ),
     Rule(
         "sure",
-        f"The medians differ by {SURE_ERRORS:g} standard errors or more (from the median absolute deviation of the step "
-        f"times of both), with at least {LEAST_STEPS} steps on each side.",
+        f"The medians differ by {SURE_ERRORS:g} standard errors or more (from the median absolute deviation of the "
+        f"step times of both), with at least {LEAST_STEPS} steps on each side.",
     ),
     Rule("same", f"Below {format_share(SAME_SHARE)} of the step time."),
 )

@@ -165,6 +165,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     return (
         Fact("launch_bound_share", "idle for want of launches", figures.bound_share, "share", _RULES[3].text),
         Fact("launch_bound_ns_per_step", "that is a step", bound_per_step, "ns"),
+        Fact("launch_bound_ns", "that is in all", None if scope.step_count else figures.bound_ns, "ns"),
         Fact("launches_per_step", "launches a step", scope.per_step(ones, rows), "count"),
         Fact(
             "work_per_step",

@@ -31,7 +31,7 @@ _RULES = (
     ),
 )
 _WORST_SHARE = 0.2
-_ALLOCATES = r"^aten::(empty|empty_like|empty_strided|new_empty|new_empty_strided|resize_|_to_copy|to|clone|contiguous)$"
+_ALLOCATES = r"^aten::((new_)?empty(_strided)?|empty_like|resize_|_to_copy|to|clone|contiguous)$"
 #: What is held cannot exceed the peak by more than rounding; if it does, frees are missing from the trace.
 _TOLERANCE = 1.02
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
+from tuiprof.report.chart import chart
 from tuiprof.report.sanitize import clip, sanitize, width
 
 _SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
@@ -17,6 +18,8 @@ _LEAST = 8
 #: Nor below this many while another one can still give way.
 _COMFORT = 20
 _GAP = 2
+#: Texts that would like this many times the width are printed row by row instead of as a table.
+_TOO_WIDE = 1.5
 
 
 def _paint(text: str, code: str, style: Style) -> str:
@@ -84,6 +87,11 @@ def _table(table: Table, style: Style) -> list[str]:
     ]
     heads = [sanitize(column.label) for column in columns]
     widths = [max(width(head), *(width(row[i]) for row in cells)) for i, head in enumerate(heads)]
+    if style.width is not None and _texts(columns, widths) > _TOO_WIDE * style.width:
+        lines += _records(columns, heads, cells, style)
+        if len(rows) < len(table.rows):
+            lines.append(f"  … {len(table.rows) - len(rows)} more; all of them with --format csv or json")
+        return lines + (_wrap(table.note, style, "  ") if table.note else [])
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
     lines.append(_paint("  " + _line(heads, columns, widths), "2", style))
@@ -94,6 +102,26 @@ def _table(table: Table, style: Style) -> list[str]:
         lines += _wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
     if table.note:
         lines += _wrap(table.note, style, "  ")
+    return lines
+
+
+def _texts(columns: Sequence[Column], widths: Sequence[int]) -> int:
+    """Return how many cells the text columns would like to have."""
+    return sum(cells for column, cells in zip(columns, widths, strict=True) if column.kind == "text")
+
+
+def _records(
+    columns: Sequence[Column], heads: Sequence[str], cells: Sequence[Sequence[str]], style: Style
+) -> list[str]:
+    """Print rows of long texts one below the other: figures and first text, then the other texts by name."""
+    lines: list[str] = []
+    for row in cells:
+        figures = [text for text, column in zip(row, columns, strict=True) if column.kind != "text"]
+        texts = [(h, t) for h, t, c in zip(heads, row, columns, strict=True) if c.kind == "text" and t]
+        first = texts[0][1] if texts else ""
+        lines += _wrap(" · ".join([*figures, first]), style, "  ", "    ")
+        for head, text in texts[1:]:
+            lines += _wrap(f"{head}: {text}", style, "    ", "      ")
     return lines
 
 
@@ -146,7 +174,8 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
         lines += _wrap(note, style, "  note: ", "        ")
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
     for table in shown if style.details else shown[:2]:
-        lines += ["", *_table(table, style)]
+        picture = chart(table, style.width)
+        lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
     if not style.details and len(shown) > 2:
         more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
         lines += ["", *_wrap(f"also in --format csv, json and md: {more}", style, "  ")]

@@ -1,0 +1,150 @@
+"""Findings: the right rule fires, with its place and its cost, and none fires without its cause."""
+
+from __future__ import annotations
+
+import pytest
+from analyses.made import Made, site
+
+from tuiprof.advice import NEEDS, advise, available
+from tuiprof.analyses import run
+from tuiprof.model import Report, Trace
+from tuiprof.session.scenarios import ladders
+
+
+def advice(trace: Trace) -> Report:
+    return advise(trace, {name: run(name, trace) for name in NEEDS})
+
+
+def rules(trace: Trace) -> set[str]:
+    return set(advice(trace).table("findings").rows["rule"].to_list())
+
+
+def steps_of(*, operator: str, copy: str, size: int, calls: tuple[str, str]) -> Made:
+    """Four steps, each a kernel, then a wait of 60 µs and 30 µs until the next kernel."""
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 200, number * 10 + 1
+        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+        made.op(operator, at + 20, at + 98).call(calls[0], at + 30, at + 92, correlation=correlation + 1)
+        if copy:
+            made.kernel(copy, at + 90, at + 91, correlation + 1, category="memcpy", bytes=size)
+        if calls[1]:
+            made.call(calls[1], at + 93, at + 96, correlation=correlation + 2)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 3)
+    return made
+
+
+ITEM = {
+    "operator": "aten::_local_scalar_dense",
+    "copy": "Memcpy DtoH (Device -> Pageable)",
+    "size": 4,
+    "calls": ("cudaMemcpyAsync", "cudaStreamSynchronize"),
+}
+
+
+def test_item_in_every_step_names_the_line_the_cost_and_how_sure() -> None:
+    made = steps_of(**ITEM)
+    trace = made.trace([site(number * 200 + 99, "train.py:57 step") for number in range(4)])
+    row = advice(trace).table("findings").rows.row(0, named=True)
+    assert (row["rule"], row["where"], row["sure"]) == ("item-each-step", "train.py:57 step", "high")
+    assert (
+        row["cost_ns"] == 41_000
+    )  # idle from 91 to 122 and from 190 to 200 (+10 to the next gemm) bounds the 65 waited
+    assert "every N steps" in row["instead"]
+
+
+def test_the_nan_check_of_a_metric_is_told_from_other_reads() -> None:
+    made = steps_of(**ITEM)
+    for number in range(4):
+        made.add(
+            "python_function",
+            "torchmetrics/aggregation.py(85): _cast_and_nan_check_input",
+            number * 200 + 15,
+            number * 200 + 99,
+        )
+    findings = advice(made.trace()).table("findings").rows
+    assert findings["rule"].to_list()[0] == "nan-check"
+    assert "item-each-step" not in findings["rule"].to_list()
+    assert findings["proof"][0] == "metrics:naive,no-nan-check"
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"operator": "aten::nonzero"}, "size-from-device"),
+        ({"operator": "aten::copy_", "copy": "Memcpy HtoD (Pageable -> Device)", "size": 4}, "small-copy"),
+        (
+            {"operator": "aten::copy_", "copy": "Memcpy HtoD (Pageable -> Device)", "size": 1 << 20},
+            "pageable-memory",
+        ),
+        ({"operator": "aten::empty", "copy": "", "calls": ("cudaMalloc", "")}, "allocator-in-steps"),
+    ],
+)
+def test_rules_of_syncs(change: dict[str, object], rule: str) -> None:
+    assert rule in rules(steps_of(**{**ITEM, **change}).trace())
+
+
+def test_a_loader_without_workers() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 100
+        made.step(number, at, at + 100)
+        made.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 40)
+        made.launch("gemm", (at + 45, at + 50), (at + 52, at + 99), number + 1)
+    row = advice(made.trace()).table("findings").rows.row(0, named=True)
+    assert (row["rule"], row["cost_ns"]) == ("loader-workers", 40_000)
+
+
+def test_an_optimizer_without_multi_tensor_kernels() -> None:
+    made, correlation = Made(), 0
+    for number in range(2):
+        at = number * 1000
+        made.step(number, at, at + 1000).add("annotation", "Optimizer.step#SGD.step", at + 100, at + 900)
+        for i in range(60):
+            correlation += 1
+            begin = at + 100 + i * 12
+            made.launch("add", (begin, begin + 5), (begin + 6, begin + 10), correlation)
+    assert {"single-tensor-optimizer", "launch-bound"} <= rules(made.trace())
+
+
+def test_exposed_communication_is_what_nothing_hides() -> None:
+    made = Made().step(1, 0, 100).launch("ncclDevKernel_AllReduce", (0, 2), (5, 65), 1)
+    made.launch("gemm", (1, 3), (5, 35), 2, track=3, stream=8)
+    row = advice(made.trace()).table("findings").rows.row(0, named=True)
+    assert (row["rule"], row["cost_ns"]) == ("exposed-collectives", 30_000)
+
+
+def test_launch_blocking_comes_first_because_it_spoils_every_figure() -> None:
+    made = Made()
+    for i in range(30):
+        made.launch("k", (i * 50, i * 50 + 30), (i * 50 + 5, i * 50 + 25), i + 1)
+    assert advice(made.trace()).table("findings").rows["rule"][0] == "launch-blocking"
+
+
+def test_nothing_to_say_about_a_busy_device() -> None:
+    made = Made().step(1, 0, 1000)
+    for i in range(10):
+        made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 98, 108 + i * 98), i + 1)
+    found = advice(made.trace())
+    assert found.fact("findings") == 0
+    assert found.verdict.level == "good"
+
+
+def test_a_cpu_trace_gets_advice_without_a_device() -> None:
+    made = Made().step(1, 0, 100).op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
+    assert rules(made.trace()) == {"loader-workers"}
+
+
+def test_every_proof_names_a_scenario_that_is_there() -> None:
+    import re
+    from pathlib import Path
+
+    import tuiprof.advice
+
+    known = {ladder.name: {variant.name for variant in ladder.variants} for ladder in ladders([])}
+    sources = "".join(path.read_text() for path in Path(tuiprof.advice.__file__).parent.glob("*.py"))
+    proofs = set(re.findall(r'"([a-z-]+):([a-z0-9,-]+)"', sources))
+    assert len(proofs) >= 5
+    for ladder, variants in proofs:
+        assert set(variants.split(",")) <= known[ladder], (ladder, variants)
+    assert len(available()) >= 15

@@ -1,0 +1,30 @@
+"""The same few short kernels are launched again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for loops of short kernels."""
+    for row in evidence.rows("kernel_launches", "sequences").iter_rows(named=True):
+        if row["shape"] != "loop" or row["times"] < 10 or row["length"] == 1:
+            continue
+        times = row["times_per_step"] or row["times"]
+        yield Finding(
+            f"a loop of {row['length']} short kernels runs {times:.0f} times: {row['kernels']}",
+            "",
+            "do it for all items at once (batch or pad, then mask), with foreach or fused optimizers, or compile it; "
+            "a loop that must stay can be captured in a CUDA graph",
+            evidence.cost(row, "host_ns"),
+            "medium",
+            "kernels below 10 µs follow each other in the same order",
+            "",
+            row["event"],
+        )
+
+
+RULE = AdviceRule("kernel-loop", find)

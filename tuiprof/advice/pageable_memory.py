@@ -1,0 +1,42 @@
+"""Batches are copied from memory that is not pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.model.units import format_bytes
+
+SMALL_BYTES = 64
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for blocking copies of more than a few bytes between device and pageable memory."""
+    for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
+        if (
+            row["kind"] not in ("copy to device", "copy to host")
+            or not evidence.often(row)
+            or not row["count"]
+        ):
+            continue
+        size = (row["bytes"] or 0) / row["count"]
+        if size <= SMALL_BYTES:
+            continue
+        to_device = row["kind"] == "copy to device"
+        yield Finding(
+            f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
+            f"{'from' if to_device else 'into'} pageable memory",
+            row["where"],
+            "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
+            if to_device
+            else "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
+            evidence.cost(row, "waited_ns"),
+            "high",
+            "the profiler names the memory pageable, and the call held the host",
+            "",
+            row["event"],
+        )
+
+
+RULE = AdviceRule("pageable-memory", find)

@@ -1,0 +1,28 @@
+"""Compiled code is compiled again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for recompiled frames and for compiling inside the window."""
+    report = evidence.report("compile")
+    if report is None or report.verdict.level == "good":
+        return
+    compiling = evidence.figure("compile", "compile_ns_per_step") or evidence.figure("compile", "compile_ns")
+    yield Finding(
+        report.verdict.sentence,
+        "",
+        "mark_dynamic() what changes its size, keep Python numbers out of the graph, warm up before measuring; "
+        "TORCH_LOGS=recompiles names the guard that failed",
+        compiling or None,
+        "high",
+        "the compiler's own ranges, or the version in the region's name",
+    )
+
+
+RULE = AdviceRule("recompiles", find)
