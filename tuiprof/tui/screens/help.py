@@ -77,16 +77,17 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
 
     def _groups(self) -> dict[str, list[tuple[str, str, str, str]]]:
         """Return the bindings by group: keys, label, tooltip, id; several keys of one binding together."""
-        merged: dict[str, tuple[Binding, str, list[str]]] = {}
-        for node, binding, _enabled, _tooltip in self._active.values():
-            group = binding.group.description if binding.group else type(node).__name__
-            name = binding.id or f"{group}.{binding.action}"
-            shown = self.app.get_key_display(binding) if not binding.key_display else binding.key_display
-            merged.setdefault(name, (binding, group, []))[2].append(shown)
+        merged: dict[str, tuple[Binding, list[str]]] = {}
+        for _node, binding, _enabled, _tooltip in self._active.values():
+            keys = merged.setdefault(binding.id or binding.action, (binding, []))[1]
+            keys.append(self.app.get_key_display(binding))
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
-        for name, (binding, group, keys) in merged.items():
+        for binding, keys in merged.values():
+            group = binding.group.description if binding.group else "Everywhere"
             unique = " ".join(dict.fromkeys(keys))
-            groups.setdefault(group, []).append((unique, binding.description, binding.tooltip, name))
+            groups.setdefault(group, []).append(
+                (unique, binding.description, binding.tooltip, binding.id or "")
+            )
         # What the screen itself does comes first, what every screen does last.
         order = {"Output": 1, "List": 1, "Everywhere": 2}
         return dict(sorted(groups.items(), key=lambda item: order.get(item[0], 0)))
@@ -125,4 +126,4 @@ def all_bindings() -> Iterator[Binding]:
     for module in modules:
         for item in vars(module).values():
             if isinstance(item, type) and issubclass(item, DOMNode) and item.__module__ == module.__name__:
-                yield from (binding for _key, binding in item._merged_bindings or ())
+                yield from Binding.make_bindings(vars(item).get("BINDINGS", ()))

@@ -1,0 +1,87 @@
+"""Bindings: each has an id, a tooltip and a group, is in the help, and can be remapped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from on_screen import live, until_shown
+from synthetic import Synthetic
+
+from tuiprof.tui.keys import load_settings
+from tuiprof.tui.screens.help import HelpScreen, all_bindings
+from tuiprof.tui.screens.live_keys import live_keys
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("TUIPROF_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    made = Synthetic(tmp_path / "s", ranks=2)
+    made.start()
+    made.run_until(3)
+    return made.session.path
+
+
+def test_every_binding_has_an_id_a_tooltip_and_a_group() -> None:
+    bindings = list(all_bindings())
+    assert len({binding.id for binding in bindings}) > 40
+    for binding in bindings:
+        assert binding.id, binding
+        assert "." in binding.id, binding
+        assert binding.tooltip, binding
+        assert binding.group is not None, binding
+        assert binding.description, binding
+
+
+async def test_help_lists_every_key_that_works(session: Path, config: Path) -> None:
+    app = live(session)
+    async with app.run_test(size=(140, 60)) as pilot:
+        await until_shown(pilot, "step time", "rank +")
+        working = {active.binding.id for active in app.screen.active_bindings.values()}
+        await pilot.press("question_mark")
+        text = await until_shown(pilot, "esc closes", str(config))
+        assert isinstance(app.screen, HelpScreen)
+        for binding in live_keys(5):
+            assert not isinstance(binding, tuple)
+            # Long ids may be cut by the width of the page, never left out.
+            assert (str(binding.id) in text) == (binding.id in working), binding.id
+        assert "app.palette" in text
+        assert "output.end" in text
+        assert "Jitter is the median absolute deviation" in text
+        await pilot.press("escape")
+        await until_shown(pilot, "step time")
+
+
+async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:
+    config.write_text('theme = "tuiprof-light"\n[keys]\n"live.window" = "w"\n')
+    app = live(session)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "w zoom", "last 60 s")
+        assert app.theme == "tuiprof-light"
+        await pilot.press("z")
+        await pilot.press("w")
+        await until_shown(pilot, "last 5 min")
+
+
+async def test_what_is_wrong_with_the_configuration_is_said(session: Path, config: Path) -> None:
+    config.write_text('theme = "none such"\ncolour = 1\n[keys]\n"live.nothing" = "w"\n"live.window" = 3\n')
+    app = live(session)
+    async with app.run_test(size=(160, 60), notifications=True) as pilot:
+        await until_shown(
+            pilot, "no theme 'none such'", "unknown setting 'colour'", "'live.nothing'", "'live.window'"
+        )
+
+
+def test_a_file_that_is_not_toml_is_told(config: Path) -> None:
+    config.write_text("[keys\n")
+    assert "is not TOML" in load_settings().problems[0]
+    config.write_bytes(b"\xff\xfe")
+    assert "is not TOML" in load_settings().problems[0]
+    config.unlink()
+    assert load_settings().problems == ()

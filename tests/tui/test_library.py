@@ -1,0 +1,280 @@
+"""The library on a folder of real sessions and real scenario headers."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from on_screen import screen_text, until, until_shown
+from synthetic import Synthetic
+
+from tuiprof.session.meta import Scenario
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.library_words import when
+from tuiprof.tui.screens.library import LibraryScreen
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.choices import Choices
+
+SCENARIO = """# /// script
+# requires-python = ">=3.9"
+# dependencies = []
+#
+# [tool.tuiprof]
+# name = "tiny"
+# title = "a loop"
+# story = "It sleeps [red]and[/red] steps."
+# baseline = "slow"
+#
+# [tool.tuiprof.presets.smoke]
+# note = "small"
+#
+# [[tool.tuiprof.variants]]
+# name = "slow"
+# note = "Sleeps long."
+# published = [{ text = "20 ms" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "fast"
+# note = "Sleeps less."
+#
+# [[tool.tuiprof.variants]]
+# name = "impossible"
+# note = "Cannot run."
+# needs = { packages = ["no-such-package-anywhere>=1.0"] }
+# ///
+import time
+import tuiprof
+for step in range(600):
+    time.sleep(0.02)
+    tuiprof.step()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    (folder / "tiny.py").write_text(SCENARIO)
+    return Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
+
+
+def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) -> Synthetic:
+    import platform
+
+    from tuiprof.session.store import write_meta
+
+    made = Synthetic(root, step_ms=step_ms, scenario=scenario, name="tiny", slow=())
+    made.session.meta.host = platform.node()
+    write_meta(made.session.path, made.session.meta)
+    made.start()
+    made.run_until(5)
+    made.end(code)
+    return made
+
+
+def sidebar(app: TuiprofApp) -> Choices:
+    return app.screen.query_one("#items", Choices)
+
+
+async def choose(app: TuiprofApp, key: str) -> None:
+    items = sidebar(app)
+    items.move_to(key)
+    items.focus()
+
+
+async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Ladders", "tiny", "2 of 3 can run", "attention", "Python 3.")
+        await choose(app, "ladder:tiny")
+        text = await until_shown(pilot, "tiny — a loop", "It sleeps [red]and[/red] steps.", "20 ms")
+        assert "Sleeps long." in text
+        await pilot.press("tab", "end")
+        await until_shown(pilot, "cannot run here: no-such-package-anywhere", "pip install")
+        await pilot.press("r")
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, LibraryScreen)  # no form for what cannot run
+
+
+async def test_variants_show_what_they_took_here_against_the_baseline(start: Start) -> None:
+    assert start.sessions is not None
+    ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
+    ended(start.sessions, Scenario("tiny", "fast", "fit"), 15)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        text = await until_shown(pilot, "vs slow")
+        fast = next(line for line in text.splitlines() if "fast " in line and "faster" in line)
+        assert "15." in fast
+        assert "25." in fast
+
+
+async def test_sessions_say_how_they_ended(start: Start) -> None:
+    assert start.sessions is not None
+    done = ended(start.sessions, None, 12)
+    failed = ended(start.sessions, None, 12, code=1)
+    failed.session.stderr.write_text("Traceback\nValueError: [b]broken[/b] \x1b[31m\n")
+    running = Synthetic(start.sessions, scenario=None, name="going")
+    running.start()
+    running.run_until(3)
+    cut = Synthetic(start.sessions, scenario=None, name="cut")
+    cut.session.meta.unix_ns -= 3600 * 10**9
+    from tuiprof.session.store import write_meta
+
+    write_meta(cut.session.path, cut.session.meta)
+    (start.sessions / "20200101T000000Z-newer").mkdir()
+    (start.sessions / "20200101T000000Z-newer" / "session.json").write_text('{"v": 99}')
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 44)) as pilot:
+        text = await until_shown(pilot, "Sessions", "running", "exit 1", "interrupted", "unreadable")
+        assert "✓" in text
+        await choose(app, f"session:{failed.session.path}")
+        text = await until_shown(pilot, "failed, exit 1", "ValueError: [b]broken[/b]")
+        assert "python train.py" in text
+        assert "\x1b" not in text
+        await choose(app, f"session:{done.session.path}")
+        await until_shown(pilot, "R replay", "median of the last steps", "12.")
+
+
+async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await until(pilot, lambda: bool(sidebar(app).current))
+        await choose(app, f"session:{made.session.path}")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await until_shown(pilot, "finished")
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await pilot.press("R")
+        await until_shown(pilot, "▶ replay 1×")
+
+
+async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
+    assert start.sessions is not None
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        await until_shown(pilot, "tiny — a loop")
+        await pilot.press("r")
+        await until_shown(pilot, "run tiny:slow", "preset", "capture")
+        await pilot.press("tab", "x", "enter")
+        await until_shown(pilot, "steps must be a whole number above 0")
+        await pilot.press("backspace", "9", "tab", "ctrl+u", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen), 30)
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        assert screen.session.meta.scenario == Scenario("tiny", "slow", "fit")
+        assert screen.session.meta.capture is None
+        assert screen.session.meta.argv[-2:] == ["--steps", "9"]
+        await until_shown(pilot, "running", "step ")
+        await pilot.press("Q")
+        await until_shown(pilot, "y stop it")
+        await pilot.press("y")
+        await until(pilot, lambda: screen.status.over, 30)
+        await until_shown(pilot, "■ stopped")
+
+
+async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await choose(app, f"session:{made.session.path}")
+        await pilot.press("delete")
+        await until_shown(pilot, "y delete it")
+        await pilot.press("y")
+        await until_shown(pilot, "none yet")
+    assert not made.session.path.exists()
+    assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
+
+
+async def test_filter_narrows_and_escape_widens(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "attention", "tiny")
+        await pilot.press("slash", "t", "i", "n", "y")
+        await until(pilot, lambda: "attention" not in screen_text(app))
+        assert "tiny — a loop" in screen_text(app)
+        await pilot.press("slash", "q", "q")
+        await until_shown(pilot, "nothing contains")
+        await pilot.press("escape")
+        await until_shown(pilot, "attention")
+
+
+async def test_a_broken_header_is_named_and_hides_no_other(start: Start) -> None:
+    (start.scenarios[0] / "broken.py").write_text("# /// script\n# [tool.tuiprof]\n# name = \n# ///\n")
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "tiny", "1 problem")
+        await choose(app, "problems:")
+        await until_shown(pilot, "broken.py:3")
+
+
+async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Path) -> None:
+    made = ended(tmp_path / "elsewhere", None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Ladders")
+        await pilot.press("o")
+        await until_shown(pilot, "open a trace or a session")
+        app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until_shown(pilot, "there is no /")
+        app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
+        await pilot.press("end", "2")
+        await pilot.pause(0.3)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]
+
+
+async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:
+    assert start.sessions is not None
+    ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await pilot.press("ctrl+p")
+        await until_shown(pilot, "open a file — Open a trace")
+        await pilot.press(*"tiny:fast")
+        await until_shown(pilot, "run tiny:fast")
+        await pilot.press("enter")
+        await until_shown(pilot, "run tiny:fast", "as the preset says")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50)])
+async def test_it_fits(start: Start, size: tuple[int, int]) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=size) as pilot:
+        text = await until_shown(pilot, "Ladders", "can run", "q quit", "? help")
+        assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+def test_times_are_said_as_people_do() -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).astimezone()
+    assert when(int(now.timestamp() * 1e9), now) == now.strftime("%H:%M")
+    assert when(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1e9), now) == "2 Mar"
+    assert when(int(datetime(2025, 3, 2, 12, tzinfo=UTC).timestamp() * 1e9), now) == "2025-03"
+    assert when(0, now) == "–"
+
+
+def test_first_paint_needs_no_heavy_library() -> None:
+    import subprocess
+
+    code = (
+        "import sys; from tuiprof.tui.app import TuiprofApp; from tuiprof.tui.start import Start;"
+        "import tuiprof.tui.screens.library;"
+        "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
