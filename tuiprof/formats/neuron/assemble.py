@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tuiprof.formats._arrange import in_words, optional, order_of
+from tuiprof.formats.neuron.tables import Coded
 from tuiprof.model import Track
 from tuiprof.model.schema import CATEGORY_TYPE
 
@@ -26,7 +28,7 @@ class Stretch:
         dur: Lengths, ns.
         name: Names.
         category: Categories.
-        track: What tells tracks apart, as text.
+        track: What tells tracks apart.
         device: Device; -1 = host.
         correlation: Correlation; -1 = none.
         bytes: Bytes moved; -1 = unknown.
@@ -35,9 +37,9 @@ class Stretch:
     table: str
     start: Ints
     dur: Ints
-    name: pl.Series
-    category: pl.Series
-    track: pl.Series
+    name: Coded
+    category: Coded
+    track: Coded
     device: Ints
     correlation: Ints
     bytes: Ints
@@ -59,43 +61,42 @@ def join(stretches: Sequence[Stretch]) -> tuple[pl.DataFrame, list[str], list[tu
         first += len(stretch.start)
     if not first:
         return empty(), [], places, 0
-    name = pl.concat([stretch.name.cast(pl.String) for stretch in stretches])
-    category = pl.concat([stretch.category.cast(pl.String) for stretch in stretches])
-    track = pl.concat([stretch.track.cast(pl.String) for stretch in stretches])
-    tracks = track.unique(maintain_order=True).to_list()
+    name = _chain([stretch.name for stretch in stretches])
+    category = _chain([stretch.category for stretch in stretches])
+    track = _chain([stretch.track for stretch in stretches])
+    start = np.concatenate([stretch.start for stretch in stretches])
+    dur = np.concatenate([stretch.dur for stretch in stretches])
+    kept = np.flatnonzero(dur >= 0)
+    order = kept[order_of(start[kept], dur[kept])]
+    device = np.concatenate([stretch.device for stretch in stretches])[order]
+    lane = track.codes[order]
+    number = {word: code for code, word in enumerate(CATEGORY_TYPE.categories.to_list())}
+    kinds = np.array([number[word] for word in category.words], dtype=np.uint32)
     frame = pl.DataFrame(
         {
-            "ts": np.concatenate([stretch.start for stretch in stretches]),
-            "dur": np.concatenate([stretch.dur for stretch in stretches]),
-            "name": name.cast(pl.Enum(name.unique(maintain_order=True))),
-            "category": category.cast(CATEGORY_TYPE),
-            "track": track.cast(pl.Enum(tracks)).to_physical().cast(pl.UInt32),
-            "device": _optional(np.concatenate([stretch.device for stretch in stretches])).cast(pl.Int16),
-            "correlation": _optional(np.concatenate([stretch.correlation for stretch in stretches])),
-            "bytes": _optional(np.concatenate([stretch.bytes for stretch in stretches])),
-            "ordinal": np.arange(first, dtype=np.uint32),
+            "ts": start[order],
+            "dur": dur[order],
+            "name": in_words(name.codes[order], pl.Enum(name.words)),
+            "category": in_words(kinds[category.codes[order]], CATEGORY_TYPE),
+            "track": lane.astype(np.uint32),
+            "device": optional(device, pl.Int16),
+            "stream": optional(np.where(device < 0, -1, lane)),
+            "correlation": optional(np.concatenate([stretch.correlation for stretch in stretches])[order]),
+            "external_id": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(order)),
+            "bytes": optional(np.concatenate([stretch.bytes for stretch in stretches])[order]),
+            "ordinal": order.astype(np.uint32),
         }
     )
-    backwards = int((frame["dur"] < 0).sum())
-    if backwards:
-        frame = frame.filter(pl.col("dur") >= 0)
-    stream = pl.when(pl.col("device").is_null()).then(None).otherwise(pl.col("track").cast(pl.Int64))
-    frame = frame.with_columns(stream.alias("stream"), pl.lit(None, dtype=pl.Int64).alias("external_id"))
-    order = [
-        "ts",
-        "dur",
-        "name",
-        "category",
-        "track",
-        "device",
-        "stream",
-        "correlation",
-        "external_id",
-        "bytes",
-        "ordinal",
-    ]
-    frame = frame.select(order).sort("ts", "dur", descending=[False, True], maintain_order=True)
-    return frame, tracks, places, backwards
+    return frame, track.words, places, first - len(kept)
+
+
+def _chain(columns: Sequence[Coded]) -> Coded:
+    if len(columns) == 1:
+        return columns[0]
+    texts = [word for column in columns for word in column.words]
+    base = np.cumsum([0, *(len(column.words) for column in columns[:-1])])
+    codes = np.concatenate([column.codes + at for column, at in zip(columns, base.tolist(), strict=True)])
+    return Coded.of(texts, codes)
 
 
 def empty() -> pl.DataFrame:
@@ -116,8 +117,3 @@ def track_index(tracks: tuple[Track, ...], pid: str) -> int:
         pid: The process as the tracks call it.
     """
     return next((track.index for track in tracks if track.pid == pid), 0)
-
-
-def _optional(values: Ints) -> pl.Series:
-    series = pl.Series(values)
-    return series.set(pl.Series(values < 0), None)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
-from tuiprof.formats.neuron.tables import Tables, numbers, words
+from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, words
 from tuiprof.model import Track
 
 #: Instructions that wait or signal and compute nothing.
@@ -29,7 +29,6 @@ _ENGINES: Final = {
     "gpsimd": "GpSimd",
     "sync": "Sync",
 }
-_KERNEL, _MEMCPY = "kernel", "memcpy"
 
 #: Table → columns that are a value over time; ``timestamp`` is common.
 _COUNTERS: Final = {
@@ -62,28 +61,24 @@ def read(tables: Tables) -> list[Stretch]:
 def _instructions(tables: Tables) -> Stretch:
     frame = tables.columns(
         "Instruction",
-        ("start_ts", "end_ts", "duration_ns", "engine", "timeline_track", "pcore_idx", "opcode", "hlo_name"),
+        ("start_ts", "end_ts", "duration_ns", "engine", "timeline_track", "pcore_idx", "opcode"),
     )
     start, dur = _times(frame)
-    opcode = words(frame, "opcode")
-    engine = words(frame, "engine")
-    engine = pl.select(
-        pl.when(engine == "").then(words(frame, "timeline_track")).otherwise(engine)
-    ).to_series()
-    engine = engine.str.to_lowercase().replace_strict(_ENGINES, default=engine)
-    core = words(frame, "pcore_idx")
-    track = pl.select(
-        pl.when(core == "").then(engine).otherwise(pl.concat_str([engine, pl.lit(" "), core]))
-    ).to_series()
-    category = pl.select(
-        pl.when(opcode.is_in(_SYNC))
-        .then(pl.lit("sync"))
-        .when(opcode.is_in(_SETUP))
-        .then(pl.lit("other"))
-        .otherwise(pl.lit(_KERNEL))
-    ).to_series()
+    opcode = coded(frame, "opcode")
+    engine = coded(frame, "engine").beside(coded(frame, "timeline_track"), _engine)
+    track = engine.beside(coded(frame, "pcore_idx"), lambda name, core: f"{name} {core}".strip())
     none = np.full(len(frame), -1, dtype=np.int64)
-    return Stretch("Instruction", start, dur, opcode, category, track, np.zeros_like(none), none, none)
+    return Stretch(
+        "Instruction", start, dur, opcode, opcode.map(_kind), track, np.zeros_like(none), none, none
+    )
+
+
+def _engine(engine: str, track: str) -> str:
+    return _ENGINES.get((engine or track).lower(), engine or track)
+
+
+def _kind(opcode: str) -> str:
+    return "sync" if opcode in _SYNC else "other" if opcode in _SETUP else "kernel"
 
 
 def _transfers(tables: Tables, table: str) -> Stretch:
@@ -93,17 +88,14 @@ def _transfers(tables: Tables, table: str) -> Stretch:
          "transfer_bytes", "op", "variable"),
     )  # fmt: skip
     start, dur = _times(frame)
-    queue = words(frame, "queue_name")
-    queue = pl.select(pl.when(queue == "").then(words(frame, "timeline_track")).otherwise(queue)).to_series()
-    kind = words(frame, "queue_type")
-    name = pl.select(
-        pl.concat_str([pl.lit("DMA "), pl.when(kind == "").then(pl.lit("transfer")).otherwise(kind)])
-    ).to_series()
+    queue = coded(frame, "queue_name").beside(
+        coded(frame, "timeline_track"), lambda name, lane: f"DMA {name or lane}"
+    )
+    name = coded(frame, "queue_type").map(lambda kind: f"DMA {kind or 'transfer'}")
     size = numbers(frame, "transfer_bytes").to_numpy()
     none = np.full(len(frame), -1, dtype=np.int64)
-    category = pl.Series([_MEMCPY]).new_from_index(0, len(frame))
-    track = pl.select(pl.concat_str([pl.lit("DMA "), queue])).to_series()
-    return Stretch(table, start, dur, name, category, track, np.zeros_like(none), none, size)
+    category = Coded.same("memcpy", len(frame))
+    return Stretch(table, start, dur, name, category, queue, np.zeros_like(none), none, size)
 
 
 def _collectives(tables: Tables) -> Stretch:
@@ -112,11 +104,11 @@ def _collectives(tables: Tables) -> Stretch:
     )
     start, dur = _times(frame)
     none = np.full(len(frame), -1, dtype=np.int64)
-    category = pl.Series(["collective"]).new_from_index(0, len(frame))
-    track = pl.select(pl.concat_str([pl.lit("collectives "), words(frame, "stream_id")])).to_series()
+    category = Coded.same("collective", len(frame))
+    track = coded(frame, "stream_id").map(lambda stream: f"collectives {stream}")
     size = numbers(frame, "input_size").to_numpy()
     return Stretch(
-        "CcOp", start, dur, words(frame, "operation"), category, track, np.zeros_like(none), none, size
+        "CcOp", start, dur, coded(frame, "operation"), category, track, np.zeros_like(none), none, size
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
-from tuiprof.formats.neuron.tables import Tables, numbers, words
+from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, words
 from tuiprof.model import Track
 
 _TABLE: Final = "SystemProfileEvents"
@@ -34,6 +36,7 @@ _CATEGORIES: Final = {
 }
 #: Host calls that hand a program over: what device rows of the same flow or execution are linked with.
 _LAUNCHES: Final = ("nrt_execute", "nrta_execute_schedule", "runtime_execute")
+_PYTHON: Final = re.compile(r"\.py\(\d+\): ")
 #: Transfers that move the bytes; the calls around them name the same bytes once more.
 _COPIES: Final = ("dmem_buf_copyin", "dmem_buf_copyout")
 
@@ -61,63 +64,60 @@ def read(tables: Tables) -> tuple[list[Stretch], int | None]:
         else numbers(frame, "end_ts", 0) - start
     ).to_numpy()
     origin = int(start.min())
-    name, extra = words(frame, "name"), words(frame, "extra_attributes_json")
+    name, extra = coded(frame, "name"), words(frame, "extra_attributes_json")
     source = _source(frame, name)
-    hardware = (source == "neuron_hw").to_numpy()
+    hardware = np.array([word == "neuron_hw" for word in source.words], dtype=bool)[source.codes]
     device = np.where(hardware, np.maximum(numbers(frame, "nc_idx").to_numpy(), 0), -1)
-    category = name.replace_strict(_CATEGORIES, default=None, return_dtype=pl.String)
-    fallback = (
-        pl.when(source == "framework")
-        .then(pl.when(name.str.contains(r"\.py\(\d+\): ")).then(pl.lit("python_function"))
-              .when(name.str.contains(r"^ProfilerStep#\d+$")).then(pl.lit("annotation")).otherwise(pl.lit("cpu_op")))
-        .when(source == "neuron_hw").then(pl.lit("other")).otherwise(pl.lit("runtime"))
-    )  # fmt: skip
-    category = pl.select(pl.coalesce([category, fallback])).to_series()
-    track = pl.select(
-        pl.when(source == "neuron_hw")
-        .then(
-            pl.concat_str(
-                [pl.lit("NeuronCore "), words(frame, "nc_idx"), pl.lit(" core "), words(frame, "pcore_idx")]
-            )
-        )
-        .otherwise(
-            pl.concat_str(
-                [
-                    words(frame, "instance_id"),
-                    pl.lit("/"),
-                    words(frame, "process_id"),
-                    pl.lit("/"),
-                    words(frame, "thread_id"),
-                ]
-            )
-        )
-    ).to_series()
-    linked = hardware | name.is_in(_LAUNCHES).to_numpy()
+    category = name.beside(source, _category)
+    thread = coded(frame, "process_id").beside(
+        coded(frame, "thread_id"), lambda process, tid: f"{process}/{tid}"
+    )
+    thread = coded(frame, "instance_id").beside(thread, lambda instance, rest: f"{instance}/{rest}")
+    core = coded(frame, "nc_idx").beside(
+        coded(frame, "pcore_idx"), lambda nc, core: f"NeuronCore {nc} core {core}"
+    )
+    lane = thread.beside(core, lambda host, device: f"{host}\n{device}")
+    track = source.beside(lane, lambda where, both: both.split("\n")[where == "neuron_hw"])
+    linked = hardware | _named(name, _LAUNCHES)
     correlation = np.where(linked, _correlation(frame, extra), -1)
     size = (
         numbers(frame, "size")
         if "size" in frame.columns
         else extra.str.extract(r'"size"\s*:\s*"?(\d+)').cast(pl.Int64)
     )
-    moved = name.is_in(_COPIES).to_numpy()
-    bytes_moved = np.where(moved, size.fill_null(-1).to_numpy(), -1)
+    bytes_moved = np.where(_named(name, _COPIES), size.fill_null(-1).to_numpy(), -1)
     return [
         Stretch(_TABLE, start - origin, dur, name, category, track, device, correlation, bytes_moved)
     ], origin
 
 
-def _source(frame: pl.DataFrame, name: pl.Series) -> pl.Series:
+def _category(name: str, source: str) -> str:
+    """Return the category of an event, by its name and by where it was seen."""
+    if name in _CATEGORIES:
+        return _CATEGORIES[name]
+    if source != "framework":
+        return "other" if source == "neuron_hw" else "runtime"
+    if _PYTHON.search(name):
+        return "python_function"
+    return "annotation" if name.startswith("ProfilerStep#") else "cpu_op"
+
+
+def _named(name: Coded, wanted: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = np.array([word in wanted for word in name.words], dtype=bool)[name.codes]
+    return mask
+
+
+def _source(frame: pl.DataFrame, name: Coded) -> Coded:
     """Return where each event was seen; the older JSON tells by the group, and by the name."""
     if "trace_event_source" in frame.columns:
-        return words(frame, "trace_event_source")
-    group = words(frame, "group")
-    hardware = name.is_in(
-        [key for key, value in _CATEGORIES.items() if value in ("kernel", "collective", "sync")]
-    )
-    return pl.select(
-        pl.when(group.str.starts_with("framework")).then(pl.lit("framework"))
-        .when(hardware).then(pl.lit("neuron_hw")).otherwise(pl.lit("neuron_rt"))
-    ).to_series()  # fmt: skip
+        return coded(frame, "trace_event_source")
+
+    def guess(group: str, event: str) -> str:
+        if group.startswith("framework"):
+            return "framework"
+        return "neuron_hw" if _CATEGORIES.get(event) in ("kernel", "collective", "sync") else "neuron_rt"
+
+    return coded(frame, "group").beside(name, guess)
 
 
 def _correlation(frame: pl.DataFrame, extra: pl.Series) -> Ints:

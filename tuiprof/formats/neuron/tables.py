@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
+
+Ints = npt.NDArray[np.int64]
 
 _PART: Final = re.compile(r"^([A-Z][A-Za-z]+?)(?:_(\d+))?\.parquet$")
 
@@ -230,6 +235,87 @@ def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
     if column not in frame.columns:
         return pl.Series(column, [missing], dtype=pl.Int64).new_from_index(0, len(frame))
     return frame[column].cast(pl.Int64, strict=False).fill_null(missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A column of text as numbers: few distinct texts stand for millions of rows.
+
+    Attributes:
+        codes: Index into ``words`` of each row.
+        words: The distinct texts.
+    """
+
+    codes: Ints
+    words: list[str]
+
+    def map(self, change: Callable[[str], str]) -> Coded:
+        """Return the column with every text changed.
+
+        Args:
+            change: From a text to the new one.
+        """
+        return Coded.of([change(word) for word in self.words], self.codes)
+
+    @staticmethod
+    def of(texts: list[str], codes: Ints) -> Coded:
+        """Make a column of texts that may repeat.
+
+        Args:
+            texts: Texts by code.
+            codes: Code of each row.
+        """
+        numbered: dict[str, int] = {}
+        places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.int64)
+        if len(numbered) < len(texts):  # else each text keeps its code
+            codes = places[codes]
+        return Coded(codes, list(numbered))
+
+    @staticmethod
+    def same(text: str, count: int) -> Coded:
+        """Make a column of one text.
+
+        Args:
+            text: The text.
+            count: Number of rows.
+        """
+        return Coded(np.zeros(count, dtype=np.int64), [text])
+
+    def beside(self, other: Coded, join: Callable[[str, str], str]) -> Coded:
+        """Put two columns together.
+
+        Args:
+            other: The other column.
+            join: From both texts of a row to one.
+        """
+        if len(other.words) == 1:
+            return self.map(lambda word: join(word, other.words[0]))
+        width = max(1, len(other.words))
+        pairs = self.codes * width + other.codes
+        seen = np.zeros(max(1, len(self.words)) * width, dtype=bool)
+        seen[pairs] = True
+        found = np.flatnonzero(seen)
+        place = np.cumsum(seen) - 1
+        texts = [join(self.words[pair // width], other.words[pair % width]) for pair in found.tolist()]
+        return Coded.of(texts, place[pairs])
+
+
+def coded(frame: pl.DataFrame, column: str) -> Coded:
+    """Return a column of text as numbers; what is missing is empty.
+
+    Args:
+        frame: The table.
+        column: Its name.
+    """
+    if column not in frame.columns:
+        return Coded.same("", len(frame))
+    category = frame[column].cast(pl.String, strict=False).fill_null("").cast(pl.Categorical)
+    distinct = category.unique()
+    # Categories number the words of the whole process; renumber the ones that are here.
+    numbers_here = distinct.to_physical().cast(pl.Int64).to_numpy()
+    place = np.zeros(int(numbers_here.max()) + 1 if len(numbers_here) else 1, dtype=np.int64)
+    place[numbers_here] = np.arange(len(numbers_here))
+    return Coded(place[category.to_physical().to_numpy()], distinct.cast(pl.String).to_list())
 
 
 def words(frame: pl.DataFrame, column: str) -> pl.Series:

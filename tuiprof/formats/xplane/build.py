@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tuiprof.formats._arrange import in_words, optional, order_of
 from tuiprof.formats.xplane import words
-from tuiprof.formats.xplane.columns import Lookup, Named, distinct, order_of, times
+from tuiprof.formats.xplane.columns import Lookup, Named, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
 from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
 from tuiprof.formats.xplane.space import Space
@@ -260,23 +261,19 @@ class Builder:
         said = self.stats.ints("size")
         size = np.where((size < 0) & self.host & (self.category == _CODE["runtime"]), said, size)
 
-        def optional(column: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
-            series = pl.Series(column[ordinal])
-            return series.set(series < 0, None).cast(kind) if (column < 0).any() else series.cast(kind)
-
         stream = streams[space.line] if len(streams) else streams
         return pl.DataFrame(
             {
                 "ts": ts[ordinal],
                 "dur": dur[ordinal],
-                "name": _coded(self.name[ordinal], pl.Enum(self.names)),
-                "category": _coded(self.category[ordinal], CATEGORY_TYPE),
+                "name": in_words(self.name[ordinal], pl.Enum(self.names)),
+                "category": in_words(self.category[ordinal], CATEGORY_TYPE),
                 "track": space.line[ordinal],
-                "device": optional(self.device, pl.Int16),
-                "stream": optional(np.where(self.device < 0, -1, stream)),
-                "correlation": optional(np.where(self.correlation > 0, self.correlation, -1)),
+                "device": optional(self.device[ordinal], pl.Int16),
+                "stream": optional(np.where(self.device < 0, -1, stream)[ordinal]),
+                "correlation": optional(np.where(self.correlation > 0, self.correlation, -1)[ordinal]),
                 "external_id": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(ordinal)),
-                "bytes": optional(size),
+                "bytes": optional(size[ordinal]),
                 "ordinal": ordinal.astype(np.uint32),
             }
         )
@@ -391,11 +388,3 @@ def _unique(key: Ints) -> tuple[Ints, Ints]:
     found = np.flatnonzero(seen).astype(np.int64)
     place = np.cumsum(seen) - 1
     return found, place[key]
-
-
-def _coded(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
-    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
-    series = pl.Series(codes.astype(np.uint32))
-    to = getattr(series.cat, "to", None)
-    words_of: pl.Series = series.cast(kind) if to is None else to(kind)
-    return words_of

@@ -207,25 +207,6 @@ def times(space: Space) -> tuple[Ints, Ints, int | None]:
     return begin, begin + space.duration_ps, origin
 
 
-def order_of(ts: Ints, dur: Ints) -> Ints:
-    """Return the order of the model's table: by start, of equal starts the longer first.
-
-    Args:
-        ts: Starts.
-        dur: Lengths.
-    """
-    order = np.argsort(ts, kind="stable")  # lines are sorted already: merging them is cheap
-    sorted_ts = ts[order]
-    same = np.zeros(len(ts), dtype=bool)
-    equal = sorted_ts[1:] == sorted_ts[:-1]
-    same[1:] |= equal
-    same[:-1] |= equal
-    tied = order[same]
-    # Positions of ties are contiguous in time, so putting them back in sorted order keeps each group in place.
-    order[same] = tied[np.lexsort((-dur[tied], ts[tied]))]
-    return order
-
-
 def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
     """Number distinct texts in order of appearance.
 

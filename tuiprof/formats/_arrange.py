@@ -1,0 +1,55 @@
+"""What several formats need to make the model's event table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Ints = npt.NDArray[np.int64]
+
+
+def order_of(ts: Ints, dur: Ints) -> Ints:
+    """Return the order of the model's table: by start, of equal starts the longer first.
+
+    Args:
+        ts: Starts.
+        dur: Lengths.
+    """
+    order = np.argsort(ts, kind="stable")  # what a format reads is mostly sorted: merging it is cheap
+    sorted_ts = ts[order]
+    same = np.zeros(len(ts), dtype=bool)
+    equal = sorted_ts[1:] == sorted_ts[:-1]
+    same[1:] |= equal
+    same[:-1] |= equal
+    tied = order[same]
+    # Positions of ties are contiguous in time, so putting them back in sorted order keeps each group in place.
+    order[same] = tied[np.lexsort((-dur[tied], ts[tied]))]
+    return order
+
+
+def in_words(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
+    """Turn codes into words without making text of them; Polars 2 renamed the way to do it.
+
+    Args:
+        codes: Index of each value in the categories of ``kind``.
+        kind: The words.
+    """
+    series = pl.Series(codes.astype(np.uint32))
+    to = getattr(series.cat, "to", None)
+    words: pl.Series = series.cast(kind) if to is None else to(kind)
+    return words
+
+
+def optional(values: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
+    """Return a column in which negative values are null.
+
+    Args:
+        values: The values.
+        kind: Type of the column.
+    """
+    series = pl.Series(values)
+    absent = values < 0
+    return (series.set(pl.Series(absent), None) if absent.any() else series).cast(kind)
