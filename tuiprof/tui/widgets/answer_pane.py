@@ -18,7 +18,8 @@ from tuiprof.tui.widgets.detail import Finding
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.table import TableState, VirtualTable
+from tuiprof.tui.widgets.rows import TableState
+from tuiprof.tui.widgets.table import VirtualTable
 from tuiprof.tui.widgets.verdict import Facts, VerdictLine
 from tuiprof.tui.widgets.wrap import wrap
 
@@ -202,7 +203,7 @@ class AnswerPane(Vertical):
         more = len(answer.rules) - 1
         if rule and more > 0:
             rule = f"{rule}  (+{more} more)"
-        note.paint(lambda width, _h: _note_rows(" · ".join(notes), rule, width))
+        note.paint(lambda width, height: _note_rows(" · ".join(notes), rule, width, height))
 
     # -- one row -------------------------------------------------------------------------------------------
 
@@ -286,11 +287,12 @@ def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     ]
 
 
-def _note_rows(notes: str, rule: str, width: int) -> list[Row]:
-    """One line of notes and one of the rule, the rest behind the key that shows all."""
+def _note_rows(notes: str, rule: str, width: int, height: int) -> list[Row]:
+    """One line of notes and one of the rule; where there is one line only, where the rest is."""
+    more: Row = [("  r", "key"), (" rules", "dim")] if height == 1 and notes and rule else []
     rows: list[Row] = []
-    if notes:
-        rows.append([(" " + wrap(notes, max(width - 2, 8), most=1)[0], "dim")])
-    if rule:
-        rows.append([(" " + wrap(rule, max(width - 2, 8), most=1)[0], "faint")])
+    for text, role in ((notes, "dim"), (rule, "faint")):
+        if text and not (more and rows):
+            cut = wrap(text, max(width - 2 - 9 * bool(more), 8), most=1)[0]
+            rows.append([(f" {cut}", role), *more])
     return rows

@@ -68,6 +68,18 @@ class Rows(Protocol):
         """Keep the rows in which any text contains this, ignoring case; empty = all."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as it was left: rows (with order and filter), cursor and sort mark."""
+
+    rows: Rows
+    empty: str
+    cursor: int
+    column: int
+    sorted_by: int | None
+    descending: bool
+
+
 SortKey = int | float | str | None
 
 

@@ -73,14 +73,11 @@ class TabBar(Lines):
         else:
             remark = remark if sum(widths[here : here + 1]) + row_width(remark) <= room else []
             room -= row_width(remark)
-        first, last = here, here + 1
-        while first > 0 or last < len(pieces):
-            if last < len(pieces) and sum(widths[first : last + 1]) <= room:
-                last += 1
-            elif first > 0 and sum(widths[first - 1 : last]) <= room:
-                first -= 1
-            else:
-                break
+        first, last = 0, here + 1
+        while first < here and sum(widths[first:last]) > room:
+            first += 1
+        while last < len(pieces) and sum(widths[first : last + 1]) <= room:
+            last += 1
         row: Row = [("‹ " if first else "──", "rule")]
         self._places = []
         at = 2

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.cache import LRUCache
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, column_widths, fit_text
+from tuiprof.tui.table_keys import KEYS
+from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, column_widths, fit_text
 
 _SAMPLE = 200
 _LEAD = 1
-
-
-def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
-    return key(
-        keys,
-        action,
-        label,
-        tooltip.capitalize(),
-        id=f"table.{label.replace(' ', '_')}",
-        group="Table",
-        show=show,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """A table as it was left: rows (with order and filter), cursor and sort mark."""
-
-    rows: Rows
-    empty: str
-    cursor: int
-    column: int
-    sorted_by: int | None
-    descending: bool
 
 
 class VirtualTable(ScrollView, can_focus=True):
@@ -53,19 +28,7 @@ class VirtualTable(ScrollView, can_focus=True):
     The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        _key("up,k", "move(-1)", "up", "one row up"),
-        _key("down,j", "move(1)", "down", "one row down"),
-        _key("pageup", "page(-1)", "page up", "one page up"),
-        _key("pagedown", "page(1)", "page down", "one page down"),
-        _key("home,g", "edge(False)", "first", "to the first row"),
-        _key("end,G", "edge(True)", "last", "to the last row"),
-        _key("left", "column(-1)", "column left", "one column left"),
-        _key("right", "column(1)", "column right", "one column right"),
-        _key("s", "sort", "sort", "sort by the column under the cursor", show=True),
-        _key("enter", "select", "open", "open the row under the cursor", show=True),
-        _key("y", "copy", "copy", "copy the row to the clipboard"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "table--header",
