@@ -69,7 +69,7 @@ SPANS = st.lists(
 @given(
     SPANS, st.lists(st.tuples(st.sampled_from(["cpu_op", "runtime"]), st.integers(0, 60), st.integers(1, 9)))
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_causes_add_up_to_the_gap(
     launches: list[tuple[int, int, int, int]], host: list[tuple[str, int, int]]
 ) -> None:

@@ -214,7 +214,7 @@ TIMES = st.integers(0, 60)
     ),
     st.lists(st.tuples(TIMES, st.integers(1, 20)), max_size=6),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_starved_time_is_idle_time_charged_once(
     launches: list[tuple[int, int, int, int]], waits: list[tuple[int, int]]
 ) -> None:
@@ -256,13 +256,14 @@ def test_calls_agree_with_the_reference_figures(shared: Path, name: str) -> None
     from tuiprof.formats import open_trace
 
     figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
-    found = report(open_trace(shared / "traces" / name))
+    trace = open_trace(shared / "traces" / name)
+    found = report(trace)
     calls = {
         row["call"]: (row["count"], row["total_ns"])
         for row in found.table("calls").rows.iter_rows(named=True)
     }
     expected = {call: (v["count"], v["total_ns"]) for call, v in figures["sync_calls"].items()}
     assert {call: calls.get(call) for call in expected} == expected
-    starved, idle = found.fact("device_starved_ns"), run("device_idle", open_trace(shared / "traces" / name))
+    starved, idle = found.fact("device_starved_ns"), run("device_idle", trace)
     assert isinstance(idle, Report)
     assert starved <= idle.fact("idle_ns")

@@ -1,0 +1,115 @@
+"""Data loading, memory, compile and the comparison of two traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analyses.made import Made
+
+from tuiprof.analyses import available, run
+from tuiprof.analyses.compare import compare
+from tuiprof.model import Report, Trace, Unavailable, Window
+
+
+def report(name: str, trace: Trace) -> Report:
+    found = run(name, trace)
+    assert isinstance(found, Report), found
+    return found
+
+
+def loading(wait: int, steps: int = 4) -> Trace:
+    made = Made()
+    for number in range(steps):
+        at = number * 100
+        made.step(number, at, at + 100)
+        made.op("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, at + wait)
+        made.add("python_function", "torch/utils/data/dataloader.py(700): __next__", at, at + wait + 1)
+        made.launch("gemm", (at + 45, at + 50), (at + 52, at + 99), number + 1)
+    return made.trace()
+
+
+def test_the_wait_for_a_batch_is_counted_once() -> None:
+    found = report("data_loading", loading(40))
+    assert found.fact("data_wait_ns_per_step") == 41_000
+    assert found.fact("data_wait_share") == pytest.approx(0.41)
+    assert found.fact("device_idle_ns_per_step") == 3 * 41_000 / 4  # in all steps but the first the device is dry then
+    assert found.verdict.level == "bad"
+
+
+def test_recompiles_and_compiling_in_the_window() -> None:
+    made = (
+        Made()
+        .step(1, 0, 100)
+        .op("Torch-Compiled Region: 0/0", 0, 10)
+        .op("Torch-Compiled Region: 1/2", 10, 20)
+    )
+    found = report("compile", made.trace())
+    assert (found.fact("regions"), found.fact("recompiled"), found.verdict.level) == (2, 1, "warn")
+    made.add("annotation", "compile_fx_inner (dynamo_timed)", 30, 90)
+    found = report("compile", made.trace())
+    assert (found.fact("compile_ns"), found.verdict.level) == (60_000, "bad")
+    assert isinstance(run("compile", loading(40)), Unavailable)
+
+
+def test_memory_peaks_where_the_allocator_says(shared: Path) -> None:
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(shared / "traces" / "particle-a100-memory-events.json.gz")
+    found = report("memory", trace)
+    assert trace.instants is not None
+    assert found.fact("peak_bytes") == trace.instants["total_allocated"].max()
+    held = found.table("held").rows
+    assert held["bytes"].sum() == found.fact("peak_bytes")
+    assert (held["share"] <= 1).all()
+
+
+def test_a_difference_is_sure_only_beyond_the_spread() -> None:
+    same = compare(loading(40), loading(40))
+    assert "takes the same" in same.verdict.sentence
+
+    def steps(*lengths: int) -> Trace:
+        made, at = Made(), 0
+        for number, length in enumerate(lengths):
+            made.step(number, at, at + length).launch(
+                "k", (at, at + 5), (at + 6, at + length - 1), number + 1
+            )
+            at += length
+        return made.trace()
+
+    faster = compare(steps(100, 101, 99, 100, 102), steps(80, 81, 79, 80, 80))
+    assert faster.verdict.sentence.startswith("a step is 20.0 % faster: 100 µs before, 80.0 µs after")
+    assert (faster.fact("sure"), faster.verdict.level) == ("yes", "good")
+    assert faster.table("kernels").rows["change_ns"][0] == pytest.approx((80 - 100.4) * 1000)
+    noisy = compare(steps(100, 140, 60, 100, 120), steps(90, 130, 50, 95, 115))
+    assert str(noisy.fact("sure")).startswith("no")
+    few = compare(steps(100, 100), steps(80, 80))
+    assert "cannot be told" in str(few.fact("sure"))
+
+
+@pytest.mark.parametrize("name", sorted(available()))
+@pytest.mark.parametrize(
+    "trace",
+    [
+        Made().op("aten::mm", 0, 1).trace(),
+        Made().call("cudaLaunchKernel", 0, 1).trace(),
+        Made().kernel("k", 0, 0).trace(),
+        Made().kernel("k", 0, 5, 3).trace(),
+        Made().launch("k", (5, 6), (0, 2), 1).trace(),
+        Made().step(1, 0, 0).trace(),
+        Made().call("cudaDeviceSynchronize", 0, 1).launch("k", (2, 3), (4, 5), 1).trace(),
+    ],
+    ids=["cpu", "lost", "zero", "orphan", "skewed", "empty-step", "bare-sync"],
+)
+@pytest.mark.parametrize(
+    "window", [Window(), Window(1_000, 2_000), Window(50_000, 60_000)], ids=["all", "part", "beyond"]
+)
+def test_odd_traces_and_windows_get_an_answer_or_a_reason(name: str, trace: Trace, window: Window) -> None:
+    found = run(name, trace, window)
+    if isinstance(found, Report):
+        assert found.verdict.sentence
+        for fact in found.facts:
+            if fact.kind == "share" and fact.value is not None:
+                assert 0 <= float(fact.value) <= 1, fact
+    else:
+        assert found.reason
