@@ -230,7 +230,7 @@ import tuiprof
 tuiprof.step(); tuiprof.step()
 import _tuiprof_probe.runtime as runtime
 def broken(*_): raise ZeroDivisionError("planted")
-runtime.RUNTIME.steps.end = broken
+runtime.Steps.end = broken
 for _ in range(3): tuiprof.step()
 """
     done = run(script)

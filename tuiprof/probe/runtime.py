@@ -15,7 +15,7 @@ from .lines import plain_numbers
 from .log import Log
 from .ranks import rank_and_world, versions
 from .requests import Requests
-from .steps import Phase, Steps
+from .steps import Phases, Steps
 
 
 class Hook:
@@ -42,7 +42,11 @@ class Hook:
 
 
 class Runtime:
-    """The probe of this process."""
+    """The probe of this process.
+
+    Attributes:
+        phase: Returns a context manager that times the part of a step with this name.
+    """
 
     def __init__(self) -> None:
         self.session = os.environ.get("TUIPROF_SESSION", "")
@@ -50,6 +54,8 @@ class Runtime:
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._poll)
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
+        self._phases = Phases(self.steps)
+        self.phase = self._phases.__getitem__
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
         self._paused = False
@@ -110,10 +116,6 @@ class Runtime:
             except Exception:
                 hook.failed()
 
-    def phase(self, name: str) -> Phase:
-        """Return a context manager that times a part of a step."""
-        return Phase(self.steps, name)
-
     # -- life -----------------------------------------------------------------------------------------------
 
     def _first_step(self) -> None:
@@ -157,6 +159,8 @@ class Runtime:
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
+        for phase in self._phases.values():
+            phase.forget()
         self.steps.device = device
         if device is not None:
             device.forget()

@@ -46,6 +46,7 @@ STEP, DEVICE, MEMORY, COST, CAPTURE, NOTE = "s", "d", "m", "c", "p", "n"
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64
 _STEPS_OF_OTHERS = 32
+_MOST_PHASES = 1000
 _FOUND = {"data", "forward", "backward", "optimizer"}
 _get_ident = threading.get_ident
 
@@ -84,7 +85,7 @@ class Steps:
         self._backward_end = 0
         self._batches = 0  # since the last step, or the last loader that ended without a backward pass
         self._between_loaders = False
-        self._named: set[str] = set()  # phases the script has timed itself
+        self.times_forward = False  # the script times its forward pass itself
         self._optimizer: Any = None  # weak reference to the one whose steps count
         self._in_optimizer = False
         self.own_annotation = False  # an annotation that ends now was made by the probe itself
@@ -105,27 +106,29 @@ class Steps:
         if source != self.source:
             if source < self.source:
                 return
-            first = self.source == NONE
+            first = not self.source
             if self._switch(source, t, metrics):
                 self.cost_ns += monotonic_ns() - t
                 return
+        n = self.n
         capture = self.capture
-        self.out.append(
-            (STEP, self.n, t, t - self._began, self._ph, metrics, capture is not None and capture.disturbing)
-        )
-        self._ph = {}
-        self._user_ns = 0
-        self._batches = 0
-        self.stepped = False
-        self.n += 1
-        if self.device is not None:
-            self.device.boundary(self.n - 1)
         if capture is not None:
             # Starting, stopping and writing a profile belongs to no step: the next one begins after it.
-            self.cost_ns += monotonic_ns() - t
-            capture.boundary(self.n)
+            self.out.append((STEP, n, t, t - self._began, self._ph, metrics, capture.disturbing))
+            self._ph = {}
+            self.n = n + 1
+            if self.device is not None:
+                self.device.boundary(n)
+            capture.boundary(n + 1)
+            self._user_ns = 0
             self._began = self._mark = monotonic_ns()
             return
+        self.out.append((STEP, n, t, t - self._began, self._ph, metrics, False))
+        self._ph = {}
+        self.n = n + 1
+        self._user_ns = 0
+        if self.device is not None:
+            self.device.boundary(n)
         if first:  # the log was opened, once: that is neither in the second step nor a cost of each step
             self._began = self._mark = monotonic_ns()
             return
@@ -241,7 +244,7 @@ class Steps:
         t = monotonic_ns()
         if not self._began:
             self._began = self._mark = t
-        if not self._open and "forward" not in self._named:
+        if not self._open and not self.times_forward:
             ph = self._ph
             ph["forward"] = ph.get("forward", 0) + t - self._mark - self._user_ns
         now = monotonic_ns()
@@ -308,39 +311,78 @@ class Steps:
 
 
 class Phase:
-    """A part of a step that the script times itself."""
+    """A part of a step that the script times itself; one object a name, used again and again.
 
-    __slots__ = ("_began", "_name", "_steps")
+    Args:
+        steps: The steps of this process.
+        name: The part's name.
+    """
+
+    __slots__ = ("_again", "_began", "_name", "_steps")
 
     def __init__(self, steps: Steps, name: str) -> None:
         self._steps = steps
         self._name = name
         self._began = 0
+        self._again = 0  # times it was entered inside itself; the outermost is timed
 
     def __enter__(self) -> None:
         """Start the clock."""
-        t = monotonic_ns()
         steps = self._steps
-        if _get_ident() == steps.thread or not steps.source:
-            if not steps._began:
-                steps._began = steps._mark = t
-            steps._open += 1
-            self._began = now = monotonic_ns()
-            steps.cost_ns += now - t
+        if not steps.source:  # before the first step any thread may be the one that steps
+            steps.touch(monotonic_ns())
+        elif _get_ident() != steps.thread:
+            return
+        if self._began:
+            self._again += 1
+            return
+        steps._open += 1
+        self._began = monotonic_ns()
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         """Stop it; an exception passes."""
+        t = monotonic_ns()
         began = self._began
-        if began:
-            t = monotonic_ns()
-            self._began = 0
-            steps = self._steps
-            if steps._open:  # 0 in a child process that was forked inside the phase
-                steps._open -= 1
-            ph = steps._ph
-            name = self._name
-            ph[name] = ph.get(name, 0) + t - began
-            steps._named.add(name)
-            if not steps._open:
-                steps._user_ns += t - began
-            steps.cost_ns += monotonic_ns() - t
+        steps = self._steps
+        if not began or (_get_ident() != steps.thread and steps.source):
+            return
+        if self._again:
+            self._again -= 1
+            return
+        self._began = 0
+        took = t - began
+        name = self._name
+        ph = steps._ph
+        ph[name] = ph[name] + took if name in ph else took
+        if steps._open > 1:
+            steps._open -= 1
+        else:
+            steps._open = 0
+            steps._user_ns += took
+        # Entering does less than leaving; to read the clock there once more would double its cost.
+        steps.cost_ns += 2 * (monotonic_ns() - t)
+
+    def forget(self) -> None:
+        """Be outside again (in a child process that was forked inside)."""
+        self._began = self._again = 0
+
+
+class Phases(dict[str, Phase]):
+    """The phases by name; asking for one makes it.
+
+    Args:
+        steps: The steps of this process.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def __missing__(self, name: str) -> Phase:
+        """Make a phase, and keep it unless the script seems to number its phases."""
+        phase = Phase(self._steps, str(name))
+        if name == "forward":
+            self._steps.times_forward = True
+        if len(self) < _MOST_PHASES:
+            self[name] = phase
+        return phase

@@ -36,6 +36,7 @@ def install(runtime: Runtime, module: Any) -> None:
                 t = monotonic_ns()
                 # Where an optimizer is used, a sync without its step in front ends a micro-batch only.
                 if steps.stepped or not steps.has_optimizer:
+                    steps.stepped = False
                     steps.end(SYNC, t)
             except Exception:
                 hook.failed()
