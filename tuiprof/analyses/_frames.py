@@ -18,8 +18,27 @@ FRAMEWORK = re.compile(
     r"|(^|/)tuiprof/probe/|^<"
 )
 
-#: Frames that only the profiler itself runs.
-PROFILER = re.compile(r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/")
+#: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` are not: inside them runs the
+#: synchronise that the script asked for.
+PROFILER = re.compile(
+    r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!syncs\.py)"
+)
+
+#: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.
+_LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
+
+
+def is_framework(path: str) -> bool:
+    """Return whether a source file belongs to the framework or to the interpreter.
+
+    Args:
+        path: As an import would name it (``torch/nn/…``), or absolute. An absolute path outside of any library
+            folder is the user's, whatever its folders are called, unless it is tuiprof's own probe.
+    """
+    inside = _LIBRARY.sub("", path)
+    if inside == path and path.startswith("/"):
+        return "/tuiprof/probe/" in path
+    return FRAMEWORK.search(inside) is not None
 
 
 def is_frame(name: str) -> bool:
@@ -37,7 +56,8 @@ def is_user(name: str) -> bool:
     Args:
         name: Name of a ``python_function`` event.
     """
-    return is_frame(name) and FRAMEWORK.search(name) is None
+    match = _KINETO.match(name)
+    return match is not None and not is_framework(match["file"])
 
 
 def is_profiler(name: str) -> bool:
@@ -75,7 +95,7 @@ def site_label(frames: Sequence[str]) -> str:
     """
     for frame in frames:
         match = _SITE.match(frame)
-        if match is not None and FRAMEWORK.search(match["file"]) is None:
+        if match is not None and not is_framework(match["file"]):
             return f"{shorten(match['file'])}:{match['line']} {match['function']}"
     return frames[0] if frames else ""
 
