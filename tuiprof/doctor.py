@@ -228,18 +228,34 @@ def _ladders(ladders: Iterable[Ladder], have: Facts | None, devices: list[Device
 
 
 def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[Table, int, int]:
-    """Return what each variant lacks, how many can run, and how many there are."""
-    rows, variants = [], 0
+    """Return what variants lack, how many can run, and how many there are."""
+    lacking: dict[tuple[str, str, str], list[str]] = {}
+    variants = 0
     for ladder in found.ladders:
         for variant in ladder.variants:
             variants += 1
             missing = _can_run(variant, have, devices)
             if missing is not None:
-                name = f"{ladder.name}:{variant.name}"
-                rows.append({"variant": name, "reason": missing[0], "remedy": missing[1]})
-    columns = (Column("variant", "variant"), Column("reason", "lacks"), Column("remedy", "what to do"))
+                lacking.setdefault((ladder.name, *missing), []).append(variant.name)
+    rows = [
+        {
+            "ladder": ladder,
+            "count": len(names),
+            "reason": reason,
+            "remedy": remedy,
+            "variants": ", ".join(names),
+        }
+        for (ladder, reason, remedy), names in lacking.items()
+    ]
+    columns = (
+        Column("ladder", "ladder"),
+        Column("count", "variants", "count"),
+        Column("reason", "lack"),
+        Column("remedy", "what to do"),
+        Column("variants", "which"),
+    )
     table = _table("lacking", "What scenarios lack", columns, rows, empty="every variant can run here")
-    return table, variants - len(rows), variants
+    return table, variants - sum(map(len, lacking.values())), variants
 
 
 def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[str, str] | None:
