@@ -186,6 +186,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from contextlib import nullcontext
@@ -222,7 +223,9 @@ def join_ranks() -> int:
     cpus = nodes[int(os.environ["LOCAL_RANK"]) % len(nodes)]
     os.sched_setaffinity(0, cpus)
     torch.set_num_threads(len(cpus))
-    torch.distributed.init_process_group("gloo")
+    if not torch.distributed.is_initialized():  # a check trains before the run does
+        torch.distributed.init_process_group("gloo")
+        atexit.register(torch.distributed.destroy_process_group)
     return torch.distributed.get_world_size()
 
 
@@ -288,8 +291,6 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
             losses.append(loss.detach().float().cpu())
         if (step + 1) % 5 == 0 or step + 1 == run.steps:
             print(f"step {step + 1}: loss {loss.item():.4f}")
-    if ranks > 1:
-        torch.distributed.destroy_process_group()
     return loop
 
 

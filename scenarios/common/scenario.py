@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from common.training import Loop
 
 WRONG_NUMBERS, CANNOT_RUN = 3, 77
+EXIT_STATUS = f"""\
+exit status: 0 done, 1 crashed, 2 wrong usage, {WRONG_NUMBERS} the numbers differ from the baseline's, {CANNOT_RUN} cannot run here.
+The last line of the output is JSON: {{"tuiprof_result": …}}."""
 RELAUNCHED = "SCENARIO_RELAUNCHED"  # set in the environment of a script that was started by its launcher
 
 
@@ -189,7 +192,8 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
     steps = size.steps if options.steps is None else options.steps
     warmup = min(size.warmup, steps // 2) if options.warmup is None else options.warmup
     if steps and warmup >= steps:
-        raise SystemExit(f"--warmup {warmup} leaves none of {steps} steps to measure")
+        print(f"--warmup {warmup} leaves none of {steps} steps to measure", file=sys.stderr)
+        raise SystemExit(2)
     changes = dict(variant.get("set", {}))
     for name in ("batch", "workers"):
         if getattr(options, name) is not None:
@@ -213,7 +217,7 @@ def _parser(script: str, ladder: dict[str, Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python {os.path.relpath(script)}",
         description=f"{ladder['title']}\n\n{ladder['story'].strip()}\n\n{_reference(ladder)}",
-        epilog="variants:\n" + "\n".join(map(_describe, ladder["variants"])),
+        epilog="variants:\n" + "\n".join(map(_describe, ladder["variants"])) + f"\n\n{EXIT_STATUS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [variant["name"] for variant in ladder["variants"]]

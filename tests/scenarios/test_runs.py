@@ -101,12 +101,38 @@ def test_help_tells_the_story_without_torch() -> None:
     assert "MeanMetric looks for NaN" in done.stdout
     assert "8 extra sync events" in done.stdout
     assert "not ours" in done.stdout
+    assert "77 cannot run here" in done.stdout
 
 
 def test_wrong_usage_is_refused() -> None:
     done = run("metrics:off", "--steps", "5", "--warmup", "5")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--warmup 5 leaves none of 5 steps to measure" in done.stderr
+
+
+@pytest.mark.slow
+def test_ddp_over_two_pretended_numa_nodes(tmp_path: Path) -> None:
+    """Two ranks give the gradients of one process that takes both batches; their launcher loses no exit status."""
+    cpus = sorted(os.sched_getaffinity(0))
+    for node in (0, 1):
+        (tmp_path / f"nodes/node{node}").mkdir(parents=True)
+        (tmp_path / f"nodes/node{node}/cpulist").write_text(f"{cpus[node % len(cpus)]}\n", encoding="utf-8")
+    copy = tmp_path / "scenarios"
+    shutil.copytree(SCENARIOS, copy)
+    text = (copy / "common/needs.py").read_text(encoding="utf-8")
+    assert "/sys/devices/system/node" in text
+    pretended = text.replace("/sys/devices/system/node", str(tmp_path / "nodes"))
+    (copy / "common/needs.py").write_text(pretended, encoding="utf-8")
+
+    done = run("cpu-training:ddp-numa", "--check", script=copy / "cpu_training.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert result(done)["check"]["ok"]
+    assert result(done)["batch"] == 32  # sixteen from each rank
+
+    script = copy / "cpu_training.py"
+    spoilt = script.read_text(encoding="utf-8").replace("            optimizer.step()", "            pass", 1)
+    script.write_text(spoilt, encoding="utf-8")
+    assert run("cpu-training:ddp-numa", "--check", "--steps", "0", script=script).returncode == 3
 
 
 @pytest.mark.slow
