@@ -80,7 +80,7 @@ def test_process_tree_and_loaders(tree: subprocess.Popen[str]) -> None:
     assert values["tree_processes"] == 4  # the script, two workers, and sleep
     assert values["loaders"] == 2
     assert values["loaders_idle"] == 1
-    assert 0.3 < values["tree_cpu"] < 1.5  # one worker spins on one core
+    assert 0.05 < values["tree_cpu"] < 1.5  # one worker spins, on what a busy machine leaves it of a core
     assert values["tree_rss_bytes"] > 5_000_000
 
 
