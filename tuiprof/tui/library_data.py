@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
-from tuiprof.session import scenarios
-from tuiprof.session.glance import Summary
-from tuiprof.session.meta import Scenario
-from tuiprof.session.store import Session, list_sessions, sessions_root
 
 if TYPE_CHECKING:
+    from tuiprof.session import scenarios
+    from tuiprof.session.glance import Summary
     from tuiprof.session.interpreter import Facts
+    from tuiprof.session.meta import Scenario
+    from tuiprof.session.store import Session
     from tuiprof.telemetry import Device
 
 _TRACE_SUFFIXES: Final = (".json", ".json.gz", ".xplane.pb", ".parquet")
@@ -129,6 +129,8 @@ class Shelf:
 class Library:
     """Finds what is listed. Its methods may take long and are called in threads; they share no widget.
 
+    What they need is imported in them, because the first picture comes before.
+
     Args:
         sessions: Folder of sessions; None = the default one.
         extra: More folders of scenarios.
@@ -138,13 +140,20 @@ class Library:
     def __init__(
         self, sessions: Path | None = None, extra: tuple[Path, ...] = (), python: Path | None = None
     ) -> None:
-        self.root = sessions_root(sessions)
+        self._sessions = sessions
         self._extra = extra
         self._python = python
         self._known: dict[str, Summary] = {}
         self._scenario_of: dict[str, Scenario | None] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """Folder of the sessions."""
+        from tuiprof.session.store import sessions_root
+
+        return sessions_root(self._sessions)
 
     @property
     def trash(self) -> Path:
@@ -157,6 +166,9 @@ class Library:
         Raises:
             SessionError: The folder of sessions cannot be read.
         """
+        from tuiprof.session import scenarios
+        from tuiprof.session.store import list_sessions
+
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
         self._known = {session.id: session for session in sessions}
         scan = scenarios.scan(self._extra)
@@ -206,7 +218,9 @@ class Library:
         Raises:
             TuiprofError: It cannot be started.
         """
+        from tuiprof.session import scenarios
         from tuiprof.session.launch import LaunchSpec, parse_capture, start
+        from tuiprof.session.meta import Scenario
 
         found = scenarios.find(f"{ladder}:{variant}", self._extra)
         return start(
@@ -233,6 +247,22 @@ class Library:
             shutil.move(path, self.trash / path.name)
         except OSError as error:
             raise SessionError(f"{path.name} cannot be moved to {self.trash}: {error.strerror}") from error
+
+    def last_errors(self, session: Summary, count: int = 8) -> list[str]:
+        """Return the last lines of a failed session's standard error, safe to show; else nothing.
+
+        Args:
+            session: It.
+            count: At most so many.
+        """
+        from tuiprof.session.output import OutputReader
+
+        if session.state != "failed":
+            return []
+        reader = OutputReader(Path(session.path) / "stderr.log", tail_bytes=8 << 10)
+        lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
+        reader.close()
+        return lines[-count:]
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
         runs = self._newest_runs(ladder.name, sessions)
@@ -282,6 +312,8 @@ class Library:
 
     def _scenario(self, summary: Summary) -> Scenario | None:
         """Return what scenario a session ran; read once, since that does not change."""
+        from tuiprof.session.store import Session
+
         if summary.id not in self._scenario_of:
             try:
                 self._scenario_of[summary.id] = Session(summary.path).meta.scenario
@@ -293,31 +325,16 @@ class Library:
         """Return whether a variant can run and why not; (None, "") until the interpreter has answered."""
         if self._facts is None:
             return None, ""
-        answer = scenarios.availability(variant, self._facts, self._devices)
-        if isinstance(answer, scenarios.Missing):
+        from tuiprof.session.availability import Missing, availability
+
+        answer = availability(variant, self._facts, self._devices)
+        if isinstance(answer, Missing):
             return False, f"{answer.reason} — {answer.remedy}" if answer.remedy else answer.reason
         return True, ""
 
     def _machine(self) -> str:
         """Return what scenarios would run on, in words."""
         return "" if self._facts is None else self._facts.sentence
-
-
-def last_errors(session: Summary, count: int = 8) -> list[str]:
-    """Return the last lines of a failed session's standard error, safe to show; else nothing.
-
-    Args:
-        session: It.
-        count: At most so many.
-    """
-    from tuiprof.session.output import OutputReader
-
-    if session.state != "failed":
-        return []
-    reader = OutputReader(Path(session.path) / "stderr.log", tail_bytes=8 << 10)
-    lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
-    reader.close()
-    return lines[-count:]
 
 
 def sample_traces() -> list[Path]:

@@ -7,14 +7,17 @@ import textwrap
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.glance import Summary
 from tuiprof.tui import glyphs
 from tuiprof.tui.library_data import LadderItem, Shelf, VariantItem
 from tuiprof.tui.widgets.choices import Choice
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+
+if TYPE_CHECKING:
+    from tuiprof.session.glance import Summary
 
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),

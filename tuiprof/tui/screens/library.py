@@ -11,20 +11,21 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.getters import app as getters_app
 from textual.screen import Screen
-from textual.widgets import Input
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError
 from tuiprof.tui import library_words as words
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
-from tuiprof.tui.library_data import Library, Shelf, last_errors
+from tuiprof.tui.library_data import Library, Shelf
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Heading, Painted
 
 if TYPE_CHECKING:
+    from textual.widgets import Input
+
     from tuiprof.tui.screens.launch_form import LaunchWish
 
 #: Seconds between two looks at the folder of sessions: runs come and go.
@@ -116,7 +117,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         yield Heading("")
         with Horizontal(id="body"):
             with Vertical(id="side"):
-                yield Input(placeholder="filter", id="filter", compact=True)
                 yield Choices(id="items", empty="looking …")
             with Vertical(id="detail"):
                 yield Painted(id="about")
@@ -197,7 +197,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             variants.show(words.variants(ladder))
             self._note_variant()
         elif kind == "session" and (session := shelf.session(name)) is not None:
-            errors = last_errors(session)
+            errors = self.library.last_errors(session)
             about.paint(lambda width, _: words.about_session(session, errors, width))
             note.paint(lambda _width, _height: [])
         elif kind == "trace":
@@ -329,26 +329,36 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
         self.app.push_screen(PathForm(), answered)
 
-    def action_filter(self) -> None:
+    async def action_filter(self) -> None:
         """Type what to look for."""
+        from textual.widgets import Input
+
+        if not self.query("#filter"):
+            field = Input(placeholder="filter", id="filter", compact=True)
+            await self.query_one("#side").mount(field, before=0)
         self.add_class("-filtering")
-        self.query_one("#filter", Input).focus()
+        self.query_one("#filter").focus()
 
     def action_clear(self) -> None:
         """Show everything again."""
         self.remove_class("-filtering")
-        self.query_one("#filter", Input).value = ""
+        self._filter_by("")
+        for field in self.query("#filter"):
+            field.remove()
         self.query_one("#items", Choices).focus()
 
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self._filter = event.value.strip()
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show what contains the text typed so far."""
+        self._filter_by(event.value.strip())
+
+    def on_input_submitted(self) -> None:
+        """Go to what was found."""
+        self.query_one("#items", Choices).focus()
+
+    def _filter_by(self, text: str) -> None:
+        self._filter = text
         self._list()
         self._show_detail()
-
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
-        self.query_one("#items", Choices).focus()
 
     def action_delete(self) -> None:
         """Move the session under the cursor to the trash folder, once confirmed."""

@@ -1,17 +1,19 @@
 """The base of what changes often: a widget drawn as lines of styled text that repaints only what differs.
 
-A subclass says what each line holds, as spans of ``(text, role)``; a role is a component class whose colours
-come from the theme (``app.tcss``). After new data it calls :meth:`Lines.redraw`: lines are compared with what
+A subclass says what each line holds, as spans of ``(text, role)``; a role says which colour of the
+theme it takes. After new data it calls :meth:`Lines.redraw`: lines are compared with what
 is on the screen, and only the cells that changed are sent. A view in which nothing changes costs no bytes.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
@@ -19,34 +21,48 @@ from textual.widget import Widget
 Span = tuple[str, str]
 Row = list[Span]
 
-#: What text can be; each is styled once, in ``app.tcss``.
-ROLES: Final = (
-    "text",
-    "dim",
-    "faint",
-    "strong",
-    "title",
-    "accent",
-    "good",
-    "info",
-    "warn",
-    "bad",
-    "rule",
-    "line",
-    "spread",
-    "history",
-    "median",
-    "mark",
-    "capture",
-    "key",
-    "cursor",
-    "phase1",
-    "phase2",
-    "phase3",
-    "phase4",
-    "phase5",
-    "phase6",
-)
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a role is painted.
+
+    Attributes:
+        variable: Theme variable that gives the colour.
+        strength: 1 = the colour itself, less = mixed with the background.
+        bold: Whether it is bold.
+        background: Theme variable that gives the background; empty = the widget's.
+    """
+
+    variable: str
+    strength: float = 1.0
+    bold: bool = False
+    background: str = ""
+
+
+#: What text can be. Component classes of a style sheet would say the same, but are worked out anew for every
+#: widget, which took longer than all else before the first picture.
+ROLES: Final[dict[str, Look]] = {
+    "text": Look("foreground"),
+    "dim": Look("foreground", 0.64),
+    "faint": Look("foreground", 0.4),
+    "strong": Look("foreground", bold=True),
+    "title": Look("foreground", bold=True),
+    "accent": Look("primary", bold=True),
+    "key": Look("primary", bold=True),
+    "good": Look("success"),
+    "info": Look("primary"),
+    "warn": Look("warning"),
+    "bad": Look("error", bold=True),
+    "rule": Look("border"),
+    "line": Look("primary"),
+    "spread": Look("primary", 0.42),
+    "history": Look("primary", 0.6),
+    "median": Look("secondary", 0.6),
+    "mark": Look("error", bold=True),
+    "capture": Look("accent"),
+    "cursor": Look("block-cursor-foreground", bold=True, background="block-cursor-background"),
+    **{f"phase{number}": Look(f"phase-{number}") for number in range(1, 7)},
+}
 
 
 def row_width(row: Row) -> int:
@@ -113,7 +129,6 @@ def join(parts: list[Row], separator: Span) -> Row:
 class Lines(Widget):
     """A widget drawn line by line; see the module."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"lines--{role}" for role in ROLES}
     ALLOW_SELECT = False
 
     def __init__(
@@ -159,11 +174,21 @@ class Lines(Widget):
         style = self._role_styles.get(role)
         if style is None:
             first, _, second = role.partition("+")
-            style = self.get_component_rich_style(f"lines--{first}")
-            if second:
-                style += self.get_component_rich_style(f"lines--{second}", partial=True)
+            look = ROLES[second or first]
+            behind = self.background_colors[1]
+            if look.background:
+                behind = behind + self._variable(look.background)
+            colour = self._variable(look.variable)
+            if colour.ansi is None:
+                colour = behind.blend(colour, look.strength * colour.a, 1.0)
+            bold = look.bold or ROLES[first].bold
+            style = Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold)
             self._role_styles[role] = style
         return style
+
+    def _variable(self, name: str) -> Color:
+        """Return a colour of the theme."""
+        return Color.parse(self.app.theme_variables[name])
 
     def notify_style_update(self) -> None:
         """Forget colours when the theme or a class changes."""
