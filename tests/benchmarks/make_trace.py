@@ -111,6 +111,9 @@ def pieces(template: Template, size: int) -> Iterator[bytes]:
     while written < size:
         text = template.copy(number)
         number += 1
+        if written + len(text) > size:  # the last repetition ends where the size is reached
+            cut = text.find(b"\n  },\n  {", max(0, size - written))
+            text = text[: cut + 4] if cut >= 0 else text
         written += len(text)
         yield text + b",\n  "
     yield b",\n  ".join(template.once) + b"\n  ]\n}\n"
@@ -126,8 +129,7 @@ def make(source: Path, target: Path, megabytes: float, *, stacks: bool = True) -
         stacks: Keep Python frames.
     """
     template = Template(source, stacks=stacks)
-    opened = gzip.open(target, "wb", compresslevel=6) if target.suffix == ".gz" else target.open("wb")
-    with opened as file:
+    with gzip.open(target, "wb", compresslevel=6) if target.suffix == ".gz" else target.open("wb") as file:
         for piece in pieces(template, int(megabytes * 1e6)):
             file.write(piece)
     return target
