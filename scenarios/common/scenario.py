@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WRONG_NUMBERS, CANNOT_RUN = 3, 77
 EXIT_STATUS = f"""\
-exit status: 0 done, 1 crashed, 2 wrong usage, {WRONG_NUMBERS} the numbers differ from the baseline's, {CANNOT_RUN} cannot run here.
+exit status: 0 done · 1 crashed · 2 wrong usage · {WRONG_NUMBERS} wrong numbers · {CANNOT_RUN} cannot run here
 The last line of the output is JSON: {{"tuiprof_result": …}}."""
 RELAUNCHED = "SCENARIO_RELAUNCHED"  # set in the environment of a script that was started by its launcher
 
