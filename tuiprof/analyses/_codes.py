@@ -21,6 +21,17 @@ def distinct(codes: Ints) -> Ints:
     return np.flatnonzero(np.bincount(flat)).astype(np.int64) if len(flat) else np.empty(0, dtype=np.int64)
 
 
+def places(codes: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values of codes at or above -1, ascending, and the place of each code among them.
+
+    Args:
+        codes: Codes, shape ``(k,)``.
+    """
+    seen = np.bincount(codes + 1) > 0 if len(codes) else np.empty(0, dtype=bool)
+    place = np.cumsum(seen) - 1
+    return (np.flatnonzero(seen) - 1).astype(np.int64), place[codes + 1] if len(codes) else codes
+
+
 def member(codes: Ints, wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
     """Return which codes are among the wanted; -1 never is.
 

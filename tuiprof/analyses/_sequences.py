@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses._codes import member
+from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._kernel_names import classify, short_name
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -44,9 +44,12 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     found = []
     streams = trace.ints("stream")[work]
     devices = trace.ints("device")[work]
-    for device, stream in np.unique(np.column_stack((devices, streams)), axis=0):
-        mine = np.flatnonzero((devices == device) & (streams == stream))
-        found += _on_stream(trace, work[mine], launch[mine])
+    for device in distinct(devices).tolist():
+        on_device = np.flatnonzero(devices == device)
+        numbers, place = np.unique(streams[on_device], return_inverse=True)
+        for stream in range(len(numbers)):
+            mine = on_device[place == stream]
+            found += _on_stream(trace, work[mine], launch[mine])
     schema = {
         "shape": pl.String,
         "kernels": pl.String,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tuiprof.analyses._codes import distinct
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
@@ -64,7 +65,7 @@ def starvation(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
     launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
     device = trace.ints("device")[work]
     result.device[:] = _device_of(trace, tracks, copies, starts, ends)
-    for one in np.unique(result.device):
+    for one in distinct(result.device):
         mine = np.flatnonzero(result.device == one)
         on_device = np.flatnonzero(device == one)
         _on_one_device(trace, result, mine, work[on_device], launched[on_device], starts[mine], ends[mine])
@@ -117,7 +118,7 @@ def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
     device_of_call = devices[work[position]]
     call_track, call_start = trace.ints("track")[calls], trace.starts[calls]
     result = np.full(len(starts), indices[0], dtype=np.int64)
-    for track in np.unique(tracks):
+    for track in distinct(tracks):
         mine = np.flatnonzero(tracks == track)
         on_track = np.flatnonzero(call_track == track)
         if len(on_track):

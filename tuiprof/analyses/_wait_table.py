@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import _frames, _sites, _starved, _waits
+from tuiprof.analyses._codes import places as places_of
 from tuiprof.analyses._scope import Scope
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement
@@ -126,8 +127,8 @@ def _names(trace: Trace, rows: Ints) -> pl.Series:
     if not len(rows):
         return pl.Series([], dtype=pl.String)
     codes = np.where(rows >= 0, trace.name_codes[np.maximum(rows, 0)], -1) if len(trace) else rows
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    words = pl.Series([trace.names[c] if c >= 0 else None for c in distinct.tolist()], dtype=pl.String)
+    found, inverse = places_of(codes)
+    words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.String)
     return words.gather(inverse)
 
 
@@ -136,13 +137,9 @@ def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
     if not len(waits):
         return pl.Series([], dtype=pl.String)
     first, last = trace.name_codes[waits.first], trace.name_codes[waits.last]
-    pairs, inverse = np.unique(
-        np.stack((np.where(waits.first != waits.last, first, -1), last)), axis=1, return_inverse=True
-    )
-    words = [
-        f"{trace.names[a]} + {trace.names[b]}" if a >= 0 else trace.names[b] for a, b in pairs.T.tolist()
-    ]
-    return pl.Series(words, dtype=pl.String).gather(inverse.reshape(-1))
+    pairs, inverse = _distinct_rows(np.column_stack((np.where(waits.first != waits.last, first, -1), last)))
+    words = [f"{trace.names[a]} + {trace.names[b]}" if a >= 0 else trace.names[b] for a, b in pairs.tolist()]
+    return pl.Series(words, dtype=pl.String).gather(inverse)
 
 
 def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFrame:
@@ -191,7 +188,7 @@ def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFr
 
 def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
     """Return the distinct rows of a table and the place of each row among them."""
-    # One hash a row instead of a lexical sort of wide rows;.
+    # One hash a row instead of a lexical sort of wide rows.
     weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
     hashed = (keys * weights).sum(axis=1)
     _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)

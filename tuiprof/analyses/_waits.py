@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses import _ancestry
-from tuiprof.analyses._codes import distinct
+from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
@@ -176,7 +176,7 @@ def _find(trace: Trace) -> Waits:
     """Find every wait of a trace."""
     rows, kinds = calls_by_kind(trace)
     copies, copy_work = _host_copies(trace)
-    blocked = copies[~np.isin(copies, rows) & _copy_blocked(trace, copies, copy_work)]
+    blocked = copies[~member(copies, rows) & _copy_blocked(trace, copies, copy_work)]
     kinds = np.concatenate((kinds, np.full(len(blocked), _KINDS.index("blocking copy"), dtype=np.int64)))
     rows = np.concatenate((rows, blocked))
     order = np.argsort(rows)
@@ -185,14 +185,14 @@ def _find(trace: Trace) -> Waits:
     rows, kinds = rows[keep], kinds[keep]
 
     absorbed, first = _absorb_copies(trace, rows, kinds, copies)
-    waits_on = ~np.isin(rows, absorbed)
+    waits_on = ~member(rows, absorbed)
     last, kinds, first = rows[waits_on], kinds[waits_on], first[waits_on]
     copy = np.full(len(last), -1, dtype=np.int64)
     if len(copies):
         at = np.minimum(np.searchsorted(copies, first), len(copies) - 1)
         copy = np.where(copies[at] == first, copy_work[at], -1)
     # A pinned copy in front of a synchronise does not hold the host: its wait begins with the synchronise.
-    blocks = np.isin(first, rows)
+    blocks = member(first, rows)
     starts = np.where(blocks, trace.starts[first], trace.starts[last])
     ends = trace.ends[last]
     in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
@@ -213,7 +213,7 @@ def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
     named = trace.named(_HOST_COPY.pattern)
     work = work[named[work] & (trace.links.launch_of[work] >= 0)]
     calls, position = np.unique(trace.links.launch_of[work], return_index=True)
-    alone = np.isin(calls, trace.links.launches[trace.links.work_count == 1])
+    alone = member(calls, trace.links.launches[trace.links.work_count == 1])
     return calls[alone].astype(np.int64), work[position[alone]]
 
 
@@ -249,10 +249,12 @@ def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
     MTIA records one synchronise twice: as the caller's call and, on a lane of the device, as the driver's.
     """
     correlation = trace.ints("correlation")[rows]
-    _, first = np.unique(correlation, return_index=True)
-    keep = correlation <= 0
-    keep[first] = True
-    return keep
+    order = np.argsort(correlation, kind="stable")
+    repeated = np.zeros(len(rows), dtype=bool)
+    repeated[1:] = correlation[order[1:]] == correlation[order[:-1]]
+    keep = np.ones(len(rows), dtype=bool)
+    keep[order[repeated]] = False
+    return keep | (correlation <= 0)
 
 
 def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple[Ints, Ints]:
@@ -265,9 +267,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
     if not len(copies) or not len(rows):
         return np.empty(0, dtype=np.int64), first
     parent, track = trace.nesting.parent, trace.ints("track")
-    syncs = np.isin(
-        kinds, [_KINDS.index("stream sync"), _KINDS.index("event sync"), _KINDS.index("device sync")]
-    )
+    syncs = member(kinds, [_KINDS.index(f"{what} sync") for what in ("stream", "event", "device")])
     launches = trace.links.launches
     for one in distinct(track[rows[syncs]]):
         on_track = launches[track[launches] == one]
@@ -278,7 +278,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
         same_operator = (parent[before] == parent[rows[mine]]) & (parent[before] >= 0)
         # Of several synchronises after one copy only the first belongs to it.
         earliest = np.append(True, before[1:] != before[:-1])
-        joined = np.isin(before, copies) & same_operator & earliest
+        joined = member(before, copies) & same_operator & earliest
         first[mine[joined]] = before[joined]
     return first[first != rows], first
 

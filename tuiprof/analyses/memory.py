@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._frames import operator_label
 from tuiprof.analyses._scope import Scope
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -185,7 +186,7 @@ def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
     allocates = trace.named(_ALLOCATES)
     result = np.full(len(at), -1, dtype=np.int64)
     track_of = trace.ints("track")
-    for track in np.unique(tracks):
+    for track in distinct(tracks):
         rows = np.flatnonzero((track_of == track) & is_operator)
         mine = np.flatnonzero(tracks == track)
         if not len(rows):
