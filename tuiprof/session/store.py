@@ -44,6 +44,7 @@ __all__ = [
     "Summary",
     "create",
     "find_session",
+    "ladder_dirs",
     "list_sessions",
     "read_meta",
     "sessions_root",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 SESSION_FILE: Final = "session.json"
+#: In a folder that holds the trials of a ladder (see :mod:`tuiprof.session.ladder_state`) instead of one session.
+LADDER_FILE: Final = "ladder.json"
 _NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
 _TRACE_SUFFIXES: Final = (
     ".pt.trace.json",
@@ -242,6 +245,27 @@ def session_dirs(root: Path) -> list[Path]:
     Raises:
         SessionError: It cannot be read.
     """
+    return [path for path in _dirs(root) if not _is_ladder(path)]
+
+
+def ladder_dirs(root: Path) -> list[Path]:
+    """Return the directories of ladders under a root, the newest first.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+
+    Raises:
+        SessionError: It cannot be read.
+    """
+    return [path for path in _dirs(root) if _is_ladder(path)]
+
+
+def _is_ladder(path: Path) -> bool:
+    # The name first, so that a list does not look into every session.
+    return path.name.partition("-")[2].startswith("ladder-") and (path / LADDER_FILE).exists()
+
+
+def _dirs(root: Path) -> list[Path]:
     try:
         found = [Path(entry.path) for entry in os.scandir(root) if entry.is_dir()]
     except FileNotFoundError:
@@ -285,15 +309,16 @@ def find_session(root: Path, text: str) -> Session:
 
     Args:
         root: Where sessions are kept.
-        text: A path; ``last``; a session's id, the beginning of one, or a name (the newest of that name).
+        text: A path, also below the root (a ladder's trials are); ``last``; a session's id, the beginning of one,
+            or a name (the newest of that name).
 
     Raises:
         UsageProblem: There is none, or several begin with it.
         SessionError: It cannot be read.
     """
-    path = Path(text).expanduser()
-    if (path / SESSION_FILE).exists():
-        return Session(path)
+    for path in (Path(text).expanduser(), root / text):
+        if (path / SESSION_FILE).exists():
+            return Session(path)
     paths = session_dirs(root)
     if not paths:
         raise UsageProblem(

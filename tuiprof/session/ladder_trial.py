@@ -1,0 +1,254 @@
+"""One trial of a ladder: an ordinary session, and what it says at its end.
+
+A script may print as its last line a JSON object ``{"tuiprof_result": {…}}``; every field of it is optional::
+
+    step_ms            median time of the measured steps, by the script's own clock
+    steps, warmup      how many were measured, and how many before them were not
+    batch              samples a step
+    samples_per_s      throughput
+    peak_memory_bytes  peak memory
+    device, preset     what it ran on, and at which size
+    check              {"ok": bool, "baseline": str, "compared": [{"what", "relative_error", "tolerance"}, …]}
+    unavailable        [{"reason": str, "remedy": str}, …]
+
+Without ``step_ms`` the steps that the probe saw are taken.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tuiprof.errors import LaunchError
+from tuiprof.session.files import read_end
+from tuiprof.session.fold import Fold
+from tuiprof.session.ladder_state import Figures, Kind, LadderRun, Rung, Trial
+from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
+from tuiprof.session.meta import CaptureRequest, Scenario
+from tuiprof.session.replay import load
+from tuiprof.session.status import Status
+from tuiprof.session.store import Session
+
+WRONG_NUMBERS: Final = 3
+CANNOT_RUN: Final = 77
+#: Exit status of a script that does not understand its arguments (argparse, click).
+_WRONG_USAGE: Final = 2
+#: Steps left out at the beginning where the script does not say; of short runs half.
+DEFAULT_WARMUP: Final = 10
+_END_BYTES: Final = 256 << 10
+_RESULT: Final = re.compile(rb'\{"tuiprof_result":.*\}')
+
+
+class _Compared(msgspec.Struct):
+    what: str = ""
+    relative_error: float | None = None
+    tolerance: float | None = None
+
+
+class _Check(msgspec.Struct):
+    ok: bool
+    baseline: str = ""
+    compared: list[_Compared] = []
+
+
+class _Lack(msgspec.Struct):
+    reason: str
+    remedy: str = ""
+
+
+class Result(msgspec.Struct):
+    """The last line of a script; see the module's docstring."""
+
+    step_ms: float | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    batch: int | None = None
+    samples_per_s: float | None = None
+    peak_memory_bytes: int | None = None
+    device: str = ""
+    preset: str = ""
+    check: _Check | None = None
+    unavailable: list[_Lack] = []
+
+
+class _Line(msgspec.Struct):
+    tuiprof_result: Result
+
+
+def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
+    """Start a trial.
+
+    Args:
+        ladder: Its ladder.
+        kind: What for.
+        number: Its round.
+        rung: Its variant.
+
+    Returns:
+        The trial, running; or failed when the script could not be started.
+
+    Raises:
+        SessionError: The session cannot be written.
+    """
+    meta = ladder.meta
+    flags = rung.check or () if kind == "check" else ()
+    spec = LaunchSpec(
+        (*rung.command, *flags),
+        name=f"{meta.ladder}-{rung.name}-{kind}{number or ''}",
+        cwd=Path(meta.cwd),
+        python=meta.python or None,
+        scenario=Scenario(meta.ladder, rung.name, meta.preset),
+        capture=_capture(meta.steps) if kind == "trace" else None,
+        root=ladder.root,
+    )
+    try:
+        session = start(spec)
+    except LaunchError as error:
+        return Trial(kind, number, rung.name, "", "failed", error.message, error.remedy)
+    return Trial(kind, number, rung.name, session.id)
+
+
+def _capture(steps: int | None) -> CaptureRequest:
+    """Return the default capture, earlier where so few steps are asked for that it would not come."""
+    least = DEFAULT_CAPTURE.steps + 1  # a capture is written when the step after it begins
+    at = DEFAULT_CAPTURE.at or 0
+    return (
+        DEFAULT_CAPTURE
+        if steps is None
+        else msgspec.structs.replace(DEFAULT_CAPTURE, at=max(0, min(at, steps - least)))
+    )
+
+
+def conclude(trial: Trial, session: Session, status: Status) -> Trial:
+    """Return what became of a trial.
+
+    Args:
+        trial: The trial, running.
+        session: Its session.
+        status: How the session ended.
+    """
+    fold = load(session)
+    ended = msgspec.structs.replace(trial, wall_ns=fold.now_ns)
+    if status.state == "stopped":
+        return msgspec.structs.replace(ended, state="stopped", why=str(status))
+    result = last_result(session)
+    if isinstance(result, str):
+        return msgspec.structs.replace(ended, state="failed", why=result)
+    lacks = result.unavailable if result else []
+    if status.code == CANNOT_RUN and lacks:
+        reasons = "; ".join(lack.reason for lack in lacks)
+        remedies = "; ".join(dict.fromkeys(lack.remedy for lack in lacks if lack.remedy))
+        return msgspec.structs.replace(ended, state="unavailable", why=reasons, remedy=remedies)
+    check = result.check if result else None
+    if (check and not check.ok) or (trial.kind == "check" and status.code == WRONG_NUMBERS):
+        return msgspec.structs.replace(ended, state="wrong", why=_difference(check), equal=False)
+    equal = True if check else None
+    if trial.kind == "check" and status.code == _WRONG_USAGE and result is None:
+        why = f"its script does not understand the check: {_last_words(session)}"
+        return msgspec.structs.replace(ended, state="done", why=why)
+    if status.state != "finished":
+        said = _last_words(session)
+        why = f"{status}: {said}" if said else str(status)
+        remedy = f"see {session.stderr}"
+        return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
+    if trial.kind == "check":
+        return msgspec.structs.replace(ended, state="done", equal=equal)
+    figures = _figures(result or Result(), fold)
+    if figures is None and trial.kind == "timing":
+        why = "nothing to time: no tuiprof_result line with step_ms, and no marked step"
+        remedy = "mark steps with tuiprof.step(), or print a result line"
+        return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
+    lost = _no_trace(session, fold) if trial.kind == "trace" else ""
+    return msgspec.structs.replace(ended, state="done", equal=equal, figures=figures, why=lost)
+
+
+def last_result(session: Session) -> Result | str | None:
+    """Return a script's result line.
+
+    Args:
+        session: Its session.
+
+    Returns:
+        The result; what is wrong with the line; or None if there is none.
+    """
+    lines = _RESULT.findall(read_end(session.stdout, _END_BYTES))
+    if not lines:
+        return None
+    try:
+        return msgspec.json.decode(lines[-1], type=_Line).tuiprof_result
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"its tuiprof_result line cannot be read: {error}"
+
+
+def _figures(result: Result, fold: Fold) -> Figures | None:
+    """Return what a trial measured; None = there is nothing to time."""
+    rows = fold.lead.steps.rows if fold.lead is not None else None
+    dur_ns = rows["dur_ns"] if rows is not None else np.zeros(0, np.int64)
+    count = len(dur_ns)
+    warmup = min(DEFAULT_WARMUP, count // 2) if result.warmup is None else min(result.warmup, count)
+    measured = dur_ns[warmup:]
+    if result.step_ms is not None and result.step_ms > 0:
+        median_ns, steps = result.step_ms * 1e6, result.steps or len(measured)
+    elif len(measured) and result.step_ms is None:
+        median_ns, steps = float(np.median(measured)), len(measured)
+    else:
+        return None
+    rate = result.samples_per_s
+    if rate is None and result.batch and result.step_ms is None:
+        rate = result.batch * len(measured) / (float(measured.sum()) / 1e9)
+    peak = result.peak_memory_bytes
+    if peak is None and fold.lead is not None:
+        peaks = [series.last.peak for series in fold.lead.memory.values() if series.last]
+        peak = max(peaks, default=None)
+    return Figures(
+        median_ns=median_ns,
+        steps=steps,
+        warmup=warmup if result.warmup is None else result.warmup,
+        clock="probe" if result.step_ms is None else "script",
+        batch=result.batch,
+        samples_per_s=rate,
+        peak_bytes=peak,
+        start_ns=int(rows["t_ns"][0]) if rows is not None and count else None,
+        warmup_ns=int(dur_ns[1:warmup].sum()) if count else None,
+        device=result.device,
+        preset=result.preset,
+    )
+
+
+def _difference(check: _Check | None) -> str:
+    """Return the worst comparison of a check in words."""
+    if check is None or not check.compared:
+        return "its numbers are not those of the reference"
+    worst = [line for line in check.compared if not _within(line)] or check.compared
+    line = worst[0]
+    more = f" (and {len(worst) - 1} more)" if len(worst) > 1 else ""
+    if line.relative_error is None or line.tolerance is None:
+        return f"{line.what} is not that of {check.baseline or 'the reference'}{more}"
+    of = f" to {check.baseline}" if check.baseline else ""
+    return f"{line.what}: relative error {line.relative_error:.2g}{of}, tolerance {line.tolerance:.0e}{more}"
+
+
+def _within(line: _Compared) -> bool:
+    if line.relative_error is None or line.tolerance is None:
+        return False
+    return line.relative_error <= line.tolerance
+
+
+def _last_words(session: Session) -> str:
+    """Return the last line of stderr that is not empty."""
+    lines = read_end(session.stderr, 8192).decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip()[:300] if lines else ""
+
+
+def _no_trace(session: Session, fold: Fold) -> str:
+    """Return why no trace was captured; empty = one was."""
+    if session.traces():
+        return ""
+    for capture in fold.captures.values():
+        if capture.why:
+            return f"no trace: {capture.why}"
+    return "no trace: the run was over before the capture, or no framework that can be profiled was loaded"
