@@ -499,6 +499,20 @@ async def test_the_verdict_line_shows_it_is_working() -> None:
         assert "working out" in app.text("#trace-verdict")
 
 
+async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tuiprof.tui import lanes
+
+    def broken(trace: Trace) -> lanes.Lanes:
+        raise IndexError("off by one")
+
+    monkeypatch.setattr(lanes, "build", broken)
+    app = app_of()
+    async with app.run_test(size=(100, 24), notifications=True) as pilot:
+        for _ in range(4):
+            await pilot.pause(0.05)
+        assert "IndexError: off by one" in app.words()
+
+
 def test_the_screen_itself_imports_nothing_heavy() -> None:
     import subprocess
     import sys

@@ -192,6 +192,10 @@ def build(trace: Trace) -> Lanes:
         rows = _outermost(trace, by_track[track.index])[0]
         lanes.append(Lane(track.name, "ranges", Bars(trace, rows), 40 + place))
     lanes += _device_lanes(trace)
+    # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
+    for lane in lanes:
+        _ = lane.bars.covered
+    _ = trace.name_codes, trace.category_codes, trace.steps
     return Lanes(trace, tuple(lanes), syncs)
 
 

@@ -15,6 +15,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
+from textual.worker import Worker
 
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
@@ -25,6 +26,7 @@ from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.wrap import wrap
+from tuiprof.tui.worker_errors import tell_worker_error
 
 Format = Literal["text", "json", "csv", "md"]
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -231,6 +233,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.post_message(self.Failed(str(error), exists=False))
         else:
             self.post_message(self.Written(path))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Tell what went wrong in a worker."""
+        tell_worker_error(self, event)
 
     def on_export_screen_failed(self, message: Failed) -> None:
         """Say why nothing was written."""

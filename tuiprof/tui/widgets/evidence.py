@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.timer import Timer
-from textual.worker import get_current_worker
+from textual.worker import Worker, get_current_worker
 
 from tuiprof.model.trace import Trace
 from tuiprof.tui.event_detail import EventDetail, describe, first_excerpt
@@ -16,6 +16,7 @@ from tuiprof.tui.events_table import EVENTS
 from tuiprof.tui.widgets.answer_pane import AnswerPane
 from tuiprof.tui.widgets.detail import DetailPane, Finding
 from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.worker_errors import tell_worker_error
 
 #: The detail pane follows the cursor once it has rested for so long.
 _REST_S = 0.06
@@ -123,6 +124,10 @@ class Evidence(Horizontal):
         event = describe(self._trace, row) if row is not None else None
         if not get_current_worker().is_cancelled:
             self.post_message(self.Described(finding, event, focus))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Tell what went wrong in a worker."""
+        tell_worker_error(self, event)
 
     def on_evidence_described(self, message: Described) -> None:
         """Show what was gathered."""

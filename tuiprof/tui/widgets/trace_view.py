@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.worker import get_current_worker
+from textual.worker import Worker, get_current_worker
 
 from tuiprof import analyses
 from tuiprof.model.report import Report, Unavailable
@@ -34,6 +34,7 @@ from tuiprof.tui.widgets.tab_bar import Tab, TabBar
 from tuiprof.tui.widgets.timeline import Timeline
 from tuiprof.tui.widgets.trust import TraceHead
 from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
+from tuiprof.tui.worker_errors import tell_worker_error
 
 
 class TraceView(Vertical):
@@ -143,6 +144,10 @@ class TraceView(Vertical):
                 return
             self.results.work_out(name, window)
             self.post_message(self.Answered(name, window))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Tell what went wrong in a worker."""
+        tell_worker_error(self, event)
 
     def on_trace_view_surveyed(self, message: Surveyed) -> None:
         """Show the timeline and the trust line."""

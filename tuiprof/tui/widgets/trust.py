@@ -6,6 +6,7 @@ import numpy as np
 from textual import events
 from textual.message import Message
 
+from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import format_count, format_ns
@@ -37,7 +38,7 @@ class TraceHead(Lines):
             trust: Its trust; None while that is worked out.
         """
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
-        self._facts = [sanitize(fact) for fact in _facts(trace)]
+        self._facts = [sanitize(fact) for fact in _facts(trace, surveyed=trust is not None)]
         self._trust = trust
         self.redraw()
 
@@ -66,7 +67,8 @@ class TraceHead(Lines):
             self.post_message(self.TrustWanted())
 
 
-def _facts(trace: Trace) -> list[str]:
+def _facts(trace: Trace, *, surveyed: bool) -> list[str]:
+    """Say what the trace is of; steps only when they are worked out, which takes a worker."""
     facts = []
     names = dict.fromkeys(device.name for device in trace.info.devices)
     if names:
@@ -74,11 +76,11 @@ def _facts(trace: Trace) -> list[str]:
         facts.append(", ".join(names) + (f" ×{count}" if count > 1 else ""))
     if trace.info.rank is not None and (trace.info.world_size or 1) > 1:
         facts.append(f"rank {trace.info.rank} of {trace.info.world_size}")
-    steps = trace.steps
+    steps = trace.steps if surveyed else ()
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
     facts.append(f"{format_count(len(trace))} events")
-    if len(steps):
+    if isinstance(steps, Steps) and len(steps):
         facts.append(f"{format_ns(float(np.median(steps.ends - steps.starts)))} a step")
     else:
         facts.append(format_ns(trace.span[1] - trace.span[0]))

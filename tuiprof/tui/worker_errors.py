@@ -1,0 +1,21 @@
+"""Tells what went wrong in a worker: an answer that never comes must not look like one still to come."""
+
+from __future__ import annotations
+
+from textual.widget import Widget
+from textual.worker import Worker, WorkerState
+
+from tuiprof.report.sanitize import sanitize
+
+
+def tell_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
+    """Show the error of a worker that failed.
+
+    Args:
+        widget: The widget that started it.
+        event: What became of it.
+    """
+    if event.state is WorkerState.ERROR:
+        error = event.worker.error
+        text = f"{type(error).__name__}: {error}. This is a bug of tuiprof: please report it with the trace."
+        widget.notify(sanitize(text), title="not worked out", severity="error", timeout=15, markup=False)
