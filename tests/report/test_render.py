@@ -160,3 +160,19 @@ def test_goldens(shared: Path, name: str, analysis: str) -> None:
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("cells", [40, 100])
+def test_a_series_is_drawn_to_scale_and_keeps_what_sticks_out(cells: int) -> None:
+    values = [10_000_000] * 200
+    values[137] = 40_000_000
+    table = Table(
+        "steps", "Every step", (Column("step_ns", "time", "ns"),), pl.DataFrame({"step_ns": values})
+    )
+    text = render(Report("steps", "Steps", Verdict("v"), tables=(table,)), "text", style=Style(width=cells))
+    top, bottom = (
+        next(line for line in text.splitlines() if f"{label} ┤" in line) for label in ("40.0 ms", "0 ns")
+    )
+    assert top.count("█") == 1
+    assert bottom.count("█") > 20
+    assert max(width(line) for line in text.splitlines()) <= cells

@@ -1,20 +1,25 @@
-"""Small static charts for text reports."""
+"""Small static charts for text reports, drawn with eighth blocks."""
 
 from __future__ import annotations
 
 from tuiprof.model import Table
+from tuiprof.model.report import Kind
+from tuiprof.model.units import format_value
 
-#: Tables worth a picture: the column drawn, and what it is divided by to be read in the unit.
-_DRAWN = {
-    "steps": ("step_ns", 1e6, "ms"),
-    "queue_depth": ("mean", 1.0, "mean"),
-    "timeline": ("total_allocated", float(1 << 20), "MiB"),
+#: Tables that are a series over time: the column drawn, and its kind.
+_DRAWN: dict[str, tuple[str, Kind]] = {
+    "steps": ("step_ns", "ns"),
+    "queue_depth": ("mean", "number"),
+    "timeline": ("total_allocated", "bytes"),
 }
-_LEAST_POINTS, _HEIGHT = 8, 9
+_LEAST_POINTS, _HEIGHT = 8, 4
+_BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def chart(table: Table, cells: int | None) -> list[str]:
-    """Draw a table that is a series over time, without colour.
+    """Draw a table that is a series over time, from 0 to its highest value.
+
+    Where there are more rows than cells, a cell shows the highest of its rows: what sticks out stays visible.
 
     Args:
         table: The table.
@@ -26,17 +31,22 @@ def chart(table: Table, cells: int | None) -> list[str]:
     drawn = _DRAWN.get(table.key)
     if drawn is None or len(table.rows) < _LEAST_POINTS:
         return []
-    import plotext
-
-    key, unit, label = drawn
-    values = [value / unit for value in table.rows[key].to_list() if value is not None]
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(min(cells or 100, 100) - 2, _HEIGHT)
-    plotext.plot(values, marker="braille")
-    plotext.ylim(0, max(values) * 1.05 or 1)
-    plotext.xticks([])
-    plotext.title(f"{table.title}, {label}")
-    text: str = plotext.uncolorize(plotext.build())
-    plotext.clear_figure()
-    return [f"  {line}".rstrip() for line in text.splitlines()]
+    key, kind = drawn
+    values = [float(value or 0) for value in table.rows[key].to_list()]
+    top = max(values)
+    labels = [format_value(top, kind), *[""] * (_HEIGHT - 2), format_value(0, kind)]
+    margin = max(map(len, labels))
+    room = max(min(cells or 100, 100) - margin - 5, _LEAST_POINTS)
+    count = min(len(values), room)
+    bounds = [i * len(values) // count for i in range(count + 1)]
+    heights = [
+        round(max(values[a:b]) / top * _HEIGHT * 8) if top > 0 else 0
+        for a, b in zip(bounds, bounds[1:], strict=False)
+    ]
+    stretch = max(min(room // count, 4), 1)
+    lines = []
+    for row in range(_HEIGHT):
+        base = (_HEIGHT - 1 - row) * 8
+        bar = "".join(_BLOCKS[min(max(height - base, 0), 8)] * stretch for height in heights)
+        lines.append(f"  {labels[row]:>{margin}} ┤{bar}".rstrip())
+    return lines
