@@ -5,10 +5,10 @@ A module here defines ``FORMAT = Format(...)`` and is found by itself.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ class Options:
         partial: Called with what has been read, while the rest is being read, when that takes long.
         workers: Processes that decode beside the reader; None = as many as pay.
         limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+        cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
+            ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
     """
 
     progress: Callable[[int, int], None] | None = None
@@ -43,6 +45,7 @@ class Options:
     partial: Callable[[Trace], None] | None = None
     workers: int | None = None
     limit: int | None = None
+    cache: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Format:
     directory: Callable[[Path], bool] | None = None
 
 
-@cache
+@functools.cache
 def available() -> dict[str, Format]:
     """Return every format by name, in the order they are asked."""
     from tuiprof.plugins import discover
@@ -99,6 +102,7 @@ def open_trace(
     partial: Callable[[Trace], None] | None = None,
     workers: int | None = None,
     limit: int | None = None,
+    cache: bool = True,
 ) -> Trace:
     """Read a trace.
 
@@ -109,6 +113,7 @@ def open_trace(
         partial: See :class:`Options`.
         workers: See :class:`Options`.
         limit: See :class:`Options`.
+        cache: See :class:`Options`.
 
     Returns:
         The trace. What is missing or was repaired is in its ``trust``.
@@ -118,7 +123,7 @@ def open_trace(
         Cancelled: ``cancelled`` answered True.
     """
     source, found = _look(Path(path), limit)
-    return found.open(source, Options(progress, cancelled, partial, workers, limit))
+    return found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
 
 
 def _look(path: Path, limit: int | None) -> tuple[Source, Format]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
 
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[\[{]")
+#: After this many seconds of reading there is something to show.
+_FIRST_PARTIAL_S = 0.4
 _REMEDY = "a trace is a list of events, or an object with traceEvents"
 
 
@@ -24,18 +27,54 @@ def _sniff(head: bytes, path: Path) -> bool:
 
 
 def _open(source: Source, options: Options) -> Trace:
+    from tuiprof.formats import cache
     from tuiprof.formats.chrome.layout import NotATrace
+    from tuiprof.formats.chrome.raw import RawChunks
     from tuiprof.formats.chrome.reader import EventReader
 
+    if options.cache and source.size >= cache.WORTH_KEEPING:
+        from tuiprof.formats.sidecar import read_sync_sites
+
+        kept = cache.find(source, RawChunks.restored, read_sync_sites(source.path))
+        if kept is not None:
+            return kept
     reader = EventReader(source, options)
     try:
-        size = reader.read()
+        size = reader.read(_Partial(reader, options))
     except NotATrace as reason:
         raise TraceError(f"{source.path} {reason}", _REMEDY) from None
     stats = _stats(reader, size)
     if reader.is_list and stats.malformed and not stats.events:
         raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)
-    return _trace(reader, stats)
+    trace = _trace(reader, stats)
+    if options.cache:
+        cache.keep(source, trace, RawChunks(source, reader.places).saved())
+    return trace
+
+
+class _Partial:
+    """Hands out what was read so far, when reading takes long: first soon, then ever more rarely.
+
+    Args:
+        reader: Who reads.
+        options: Who wants it.
+    """
+
+    def __init__(self, reader: EventReader, options: Options) -> None:
+        self._reader, self._options = reader, options
+        self._began = time.monotonic()
+        self._due = _FIRST_PARTIAL_S
+
+    def __call__(self) -> None:
+        """Hand it out if it is time."""
+        if self._options.partial is None or time.monotonic() - self._began < self._due:
+            return
+        from tuiprof.model.trust import Remark
+
+        stats = _stats(self._reader, 0)
+        stats.remarks.append(Remark("partial", "still reading: what follows is missing yet", level="bad"))
+        self._options.partial(_trace(self._reader, stats))
+        self._due = 2 * (time.monotonic() - self._began)
 
 
 def _stats(reader: EventReader, size: int) -> ReadStats:

@@ -135,7 +135,7 @@ class Trace:
         self.instants = instants
         self.counters = counters
         self.sync_sites = sync_sites
-        self._step_markers = step_markers
+        self.given_step_markers = step_markers
         self._raw = raw
         self._ints: dict[str, Ints] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
@@ -287,7 +287,7 @@ class Trace:
     @cached_property
     def steps(self) -> steps.Steps:
         """Training steps and the step of every event; without markers ``steps.numbers`` is empty."""
-        return steps.assign(self, self._step_markers)
+        return steps.assign(self, self.given_step_markers)
 
     def busy(self, device: int, window: Window | None = None) -> tuple[Ints, Ints]:
         """Return when a device works: the union over all its streams, as a disjoint set in ns.

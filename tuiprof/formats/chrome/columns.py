@@ -13,8 +13,8 @@ from tuiprof.formats.chrome.arrays import Codes, Ints, codes, integers
 from tuiprof.formats.chrome.events import (
     MISSING,
     NO_ARGS,
-    NONE,
     NO_MEMORY_ARGS,
+    NONE,
     AnyEvent,
     ExactEvent,
     Instant,

@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tuiprof.formats.chrome import tolerant
-from tuiprof.formats.chrome.events import decode_pieces
 from tuiprof.formats.source import Damaged, Source
 
 
@@ -44,6 +45,21 @@ class RawChunks:
             self._firsts.append(self._firsts[-1] + place.events)
         self._last: tuple[int, list[bytes]] | None = None
 
+    def saved(self) -> bytes:
+        """Return what :meth:`restored` needs, for the cache."""
+        return msgspec.msgpack.encode([(p.events, p.offset, p.length, p.strict) for p in self._places])
+
+    @classmethod
+    def restored(cls, source: Source, saved: bytes) -> RawChunks:
+        """Return what was saved.
+
+        Args:
+            source: The file.
+            saved: What :meth:`saved` returned.
+        """
+        places = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
+        return cls(source, [ChunkPlace(*place) for place in places])
+
     def text(self, ordinal: int) -> str:
         """Return the text of an event; empty when the file is gone or has changed.
 
@@ -66,6 +82,3 @@ class RawChunks:
         pieces = tolerant.split(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
         return texts if place.strict else [text for text in texts if tolerant.mend(text) is not None]
-
-
-__all__ = ["ChunkPlace", "RawChunks", "decode_pieces"]

@@ -51,11 +51,11 @@ class EventReader:
         self._carry = b""  # the beginning of an event whose end lies in the next stretch
         self._closed, self._tail_at = False, 0
 
-    def read(self, partial: Callable[[], None] | None = None) -> int:
+    def read(self, meanwhile: Callable[[], None]) -> int:
         """Read to the end.
 
         Args:
-            partial: Called now and then while reading.
+            meanwhile: Called after each stretch that was gathered.
 
         Returns:
             Size of the unwrapped file, bytes.
@@ -78,8 +78,7 @@ class EventReader:
                 self._waiting[number] = chunk
                 self._gather(again)
                 self._report(bytes_.consumed)
-                if partial is not None:
-                    partial()
+                meanwhile()
             self._finish(again)
             self.damage = inflow.damage
             return self.source.size if plain else bytes_.at

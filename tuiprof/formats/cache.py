@@ -1,0 +1,228 @@
+"""Keeps decoded traces in the user's cache directory, so that the second opening is immediate.
+
+An entry is a directory named after the identity of the file (its place, size, time of change, and a digest of
+its beginning and end) and the version of tuiprof. It is written beside its final name and moved there in one
+step, so that a reader sees all of it or nothing; deleting one that somebody reads does not disturb him, because
+he holds its files open. Nothing is ever written beside the user's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tuiprof import __version__
+from tuiprof.formats.source import Source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tuiprof.model import Trace, TraceInfo, Track
+    from tuiprof.model.trace import RawSource
+    from tuiprof.model.trust import ReadStats
+
+#: Raise when an entry of an older version would be misread.
+_LAYOUT = 1
+#: ``off`` = do not use the cache; a path = keep it there.
+PLACE_VARIABLE = "TUIPROF_TRACE_CACHE"
+#: Most bytes that all entries may take; the longest unused go first.
+LIMIT_VARIABLE = "TUIPROF_TRACE_CACHE_BYTES"
+_DEFAULT_LIMIT = 4 << 30
+#: Below this many bytes on disk a file is as quickly read again.
+WORTH_KEEPING = 4 << 20
+_ENDS = 1 << 16
+_TABLES = ("events", "instants", "counters", "step_markers")
+
+
+class _Entry(msgspec.Struct):
+    """Everything of a trace that is no table."""
+
+    info: dict[str, Any]
+    tracks: list[dict[str, Any]]
+    stats: dict[str, Any]
+    raw: bytes
+
+
+def place() -> Path | None:
+    """Return the directory of the cache; None when the user has switched it off."""
+    said = os.environ.get(PLACE_VARIABLE, "")
+    if said.lower() in ("off", "0", "no", "false"):
+        return None
+    if said:
+        return Path(said).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tuiprof", appauthor=False) / "traces"
+
+
+def find(
+    source: Source, restore: Callable[[Source, bytes], RawSource], sites: pl.DataFrame | None
+) -> Trace | None:
+    """Return a trace from the cache; None when it is not there.
+
+    Args:
+        source: The file.
+        restore: Makes the source of raw event text out of what it saved.
+        sites: Source lines of host waits; they lie in a file of their own.
+    """
+    entry = _path_of(source)
+    if entry is None or not entry.is_dir():
+        return None
+    import polars as pl
+
+    from tuiprof.model import Trace
+
+    try:
+        tables = {
+            name: pl.read_ipc(entry / f"{name}.arrow")
+            for name in _TABLES
+            if (entry / f"{name}.arrow").exists()
+        }
+        saved = msgspec.json.decode((entry / "trace.json").read_bytes(), type=_Entry)
+        trace = Trace(
+            tables.pop("events"),
+            _tracks(saved.tracks),
+            _info(saved.info, source.path),
+            _stats(saved.stats),
+            sync_sites=sites,
+            raw=restore(source, saved.raw),
+            **tables,
+        )
+        os.utime(entry)  # it was used: it stays longest
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError, pl.exceptions.PolarsError):
+        # Evicted meanwhile, or damaged: the file itself is still there to be read.
+        shutil.rmtree(entry, ignore_errors=True)
+        return None
+    return trace
+
+
+def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
+    """Put a trace into the cache, in a thread, so that nobody waits for it.
+
+    Args:
+        source: The file.
+        trace: What was read from it.
+        raw: What the source of raw event text needs to be restored.
+
+    Returns:
+        The thread; None when there is nothing to do.
+    """
+    entry = _path_of(source)
+    if entry is None or source.size < WORTH_KEEPING or entry.exists():
+        return None
+    thread = threading.Thread(target=_write, args=(entry, trace, raw), name="tuiprof-cache")
+    thread.start()
+    return thread
+
+
+def _write(entry: Path, trace: Trace, raw: bytes) -> None:
+    # A full disk, a directory without permission, properties that JSON cannot hold: then it is not kept.
+    with contextlib.suppress(OSError, TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            dir=entry.parent, prefix=".new-", ignore_cleanup_errors=True
+        ) as folder:
+            new = Path(folder) / "entry"
+            new.mkdir()
+            for name, table in _tables(trace).items():
+                table.write_ipc(new / f"{name}.arrow", compression="uncompressed")
+            (new / "trace.json").write_bytes(msgspec.json.encode(_saved(trace, raw)))
+            os.rename(new, entry)  # fails when another process was quicker, and its entry is as good
+        _evict(entry)
+
+
+def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
+    tables = {
+        "events": trace.events,
+        "instants": trace.instants,
+        "counters": trace.counters,
+        "step_markers": trace.given_step_markers,
+    }
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _saved(trace: Trace, raw: bytes) -> _Entry:
+    info = replace(trace.info, path=None)
+    return _Entry(
+        msgspec.to_builtins(info),
+        [msgspec.to_builtins(t) for t in trace.tracks],
+        msgspec.to_builtins(trace.stats),
+        raw,
+    )
+
+
+def _info(saved: dict[str, Any], path: Path) -> TraceInfo:
+    from tuiprof.model import DeviceInfo, TraceInfo
+
+    devices = tuple(DeviceInfo(**device) for device in saved.pop("devices"))
+    return TraceInfo(**{**saved, "path": path, "devices": devices})
+
+
+def _tracks(saved: list[dict[str, Any]]) -> tuple[Track, ...]:
+    from tuiprof.model import Track
+
+    return tuple(Track(**track) for track in saved)
+
+
+def _stats(saved: dict[str, Any]) -> ReadStats:
+    from tuiprof.model.trust import ReadStats, Remark
+
+    remarks = [Remark(**remark) for remark in saved.pop("remarks")]
+    return ReadStats(**saved, remarks=remarks)
+
+
+def _path_of(source: Source) -> Path | None:
+    """Return where the entry of a file lies; None when there is no cache or the file is gone."""
+    folder = place()
+    if folder is None:
+        return None
+    try:
+        with source.path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            head = file.read(_ENDS)
+            file.seek(max(0, status.st_size - _ENDS))
+            tail = file.read(_ENDS)
+    except OSError:
+        return None
+    identity = (
+        __version__,
+        _LAYOUT,
+        str(source.path.resolve()),
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+    )
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=16)
+    digest.update(head)
+    digest.update(tail)
+    return folder / digest.hexdigest()
+
+
+def _evict(newest: Path) -> None:
+    """Delete the entries that were not used for longest until the rest fits the limit."""
+    try:
+        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
+    except ValueError:
+        limit = _DEFAULT_LIMIT
+    entries = []
+    for entry in newest.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process evicts, too
+            size = sum(file.stat().st_size for file in entry.iterdir())
+            entries.append((entry.stat().st_mtime_ns, size, entry))
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries):
+        if total <= limit:
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        total -= size
