@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tuiprof.model import Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
@@ -39,10 +41,7 @@ def chart(table: Table, cells: int | None) -> list[str]:
     room = max(min(cells or 100, 100) - margin - 5, _LEAST_POINTS)
     count = min(len(values), room)
     bounds = [i * len(values) // count for i in range(count + 1)]
-    heights = [
-        round(max(values[a:b]) / top * _HEIGHT * 8) if top > 0 else 0
-        for a, b in zip(bounds, bounds[1:], strict=False)
-    ]
+    heights = [round(max(values[a:b]) / top * _HEIGHT * 8) if top > 0 else 0 for a, b in pairwise(bounds)]
     stretch = max(min(room // count, 4), 1)
     lines = []
     for row in range(_HEIGHT):

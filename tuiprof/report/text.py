@@ -90,14 +90,18 @@ def _table(table: Table, style: Style) -> list[str]:
     if style.width is not None and _texts(columns, widths) > _TOO_WIDE * style.width:
         lines += _records(columns, heads, cells, style)
         if len(rows) < len(table.rows):
-            lines.append(f"  … {len(table.rows) - len(rows)} more; all of them with --format csv or json")
+            lines += _wrap(
+                f"… {len(table.rows) - len(rows)} more; all of them with --format csv or json", style, "  "
+            )
         return lines + (_wrap(table.note, style, "  ") if table.note else [])
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
     lines.append(_paint("  " + _line(heads, columns, widths), "2", style))
     lines += ["  " + _line(row, columns, widths) for row in cells]
     if len(rows) < len(table.rows):
-        lines.append(f"  … {len(table.rows) - len(rows)} more rows; all of them with --format csv or json")
+        lines += _wrap(
+            f"… {len(table.rows) - len(rows)} more rows; all of them with --format csv or json", style, "  "
+        )
     if dropped:
         lines += _wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
     if table.note:
