@@ -7,7 +7,7 @@ Exit codes:
     0 done · 1 an unexpected failure · 2 a wrong command line · 3 a trace that cannot be read · 4 a session
     that cannot be read or written · 5 a script that could not be started. ``run`` and ``record`` return the
     exit status of the script itself (128 + n when signal n ended it); ``check`` returns 1 when a figure is beyond its
-    limit and 2 when it cannot be told.
+    limit and 2 when it cannot be told; ``ladder`` 1 when a variant is wrong or failed, and 130 when it was stopped.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import click
 from tuiprof import __version__
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation
+from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
 from tuiprof.cli.running import attach, record, replay, run
@@ -76,6 +77,12 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
     profiler trace which line made the host wait and whether the step is bound by launching kernels.
     """
     invocation = ctx.find_object(Invocation) or Invocation()
+    from tuiprof.config import scenario_folders
+
+    try:
+        scenarios = (*scenarios, *scenario_folders())
+    except TuiprofError as problem:  # most verbs can do without
+        click.echo(f"tuiprof: {problem}", err=True)
     invocation.sessions, invocation.scenarios = sessions, scenarios
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
@@ -85,7 +92,7 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 
 
-for _verb in (run, record, attach, replay, open_, report, check, list_, doctor, completion):
+for _verb in (run, record, attach, replay, ladder, open_, report, check, list_, doctor, completion):
     cli.add_command(_verb)
 
 

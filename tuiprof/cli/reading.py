@@ -164,10 +164,17 @@ def list_(invocation: Invocation, as_json: bool) -> int:
         for summary in summaries:
             sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
         return 0
-    if not summaries:
+    from tuiprof.session.ladder_state import list_ladders
+
+    ladders = list_ladders(root)
+    if not summaries and not ladders:
         click.echo(f"no sessions in {root}; record one: tuiprof record metrics:naive", err=True)
         return 0
     from tuiprof.report import render
 
     sys.stdout.write(render(listing(root, summaries), "text"))
+    if ladders:
+        from tuiprof import ladder_report
+
+        sys.stdout.write("\n" + render(ladder_report.listing(ladders, root), "text"))
     return 0

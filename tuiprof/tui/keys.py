@@ -14,11 +14,12 @@ the help (``?``).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from textual.binding import Binding
+
+from tuiprof.config import config_path
 
 
 def key(
@@ -74,15 +75,6 @@ class Settings:
     problems: tuple[str, ...] = ()
 
 
-def config_path() -> Path:
-    """Return where the configuration is, whether or not it exists."""
-    if named := os.environ.get("TUIPROF_CONFIG"):
-        return Path(named).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_config_dir("tuiprof", appauthor=False)) / "config.toml"
-
-
 def load_settings(path: Path | None = None) -> Settings:
     """Read the configuration; what is wrong with it is told, never fatal.
 
@@ -102,7 +94,9 @@ def load_settings(path: Path | None = None) -> Settings:
         content = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return Settings(problems=(f"{path} is not TOML: {error}",))
-    problems = [f"{path}: unknown setting {name!r}" for name in content if name not in ("keys", "theme")]
+    problems = [
+        f"{path}: unknown setting {name!r}" for name in content if name not in ("keys", "theme", "scenarios")
+    ]
     keys: dict[str, str] = {}
     table = content.get("keys", {})
     if not isinstance(table, dict):

@@ -12,7 +12,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
-from tuiprof.tui.keys import config_path, key
+from tuiprof.config import config_path
+from tuiprof.tui.keys import key
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):

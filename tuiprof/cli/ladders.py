@@ -1,0 +1,275 @@
+"""The verb that measures a ladder: every variant, checked, interleaved, with verdicts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tuiprof.cli.common import Invocation
+
+if TYPE_CHECKING:
+    from tuiprof.model import Report
+    from tuiprof.session.ladder import Progress
+    from tuiprof.session.ladder_state import LadderRun
+    from tuiprof.session.scenarios import Ladder
+    from tuiprof.telemetry import Device
+
+_FORMATS: Final = ("text", "json", "csv", "md")
+#: Devices that telemetry alone knows of; an interpreter is asked about the others.
+_ASKED_OF_INTERPRETER: Final = ("", "cpu", "cuda")
+
+
+@click.command(
+    epilog="Ctrl-C stops after the current trial, twice at once; --resume goes on where it stopped. "
+    "The exit status is 1 when a variant is wrong or failed, 130 when it was stopped."
+)
+@click.argument("name", required=False)
+@click.option("--variants", metavar="A,B,…", help="Only these, and their baselines (default: all).")
+@click.option("--trials", type=click.IntRange(min=1), help="Timing trials a variant (default: 5).")
+@click.option("--preset", help="Size: fit (default), paper, smoke, or another of the ladder's.")
+@click.option("--steps", type=click.IntRange(min=2), help="Steps a trial (default: the preset's).")
+@click.option(
+    "--python",
+    "python_",
+    type=click.Path(path_type=Path),
+    help="Interpreter that runs the scripts (default: the active environment's).",
+)
+@click.option("--price", type=click.FloatRange(min=0, min_open=True), help="Dollars an hour of the machine.")
+@click.option(
+    "--format", "-f", "format_", type=click.Choice(_FORMATS), help="Default: text, or by the name of FILE."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option(
+    "--resume", metavar="LADDER", help="Go on with a stopped one, or show a complete one: name, `last`."
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+@click.pass_obj
+def ladder(
+    invocation: Invocation,
+    name: str | None,
+    variants: str | None,
+    trials: int | None,
+    preset: str | None,
+    steps: int | None,
+    python_: Path | None,
+    price: float | None,
+    format_: str | None,
+    output: Path | None,
+    resume: str | None,
+    quiet: bool,
+) -> int:
+    """Measure a ladder: every variant, checked, interleaved.
+
+    Each trial is a fresh process. First the numbers of every variant are compared with the reference's and some of
+    its steps captured; then they are timed in turns (A B C A B C …), without a capture. What cannot run here is
+    listed with its reason.
+    """
+    from tuiprof.ladder_report import report
+    from tuiprof.session.ladder import plan
+    from tuiprof.session.ladder_state import create, find_ladder
+    from tuiprof.session.store import sessions_root
+
+    root = sessions_root(invocation.sessions)
+    if resume is not None:
+        if any(option is not None for option in (variants, trials, preset, steps, python_, price)):
+            raise click.UsageError(
+                "--resume goes on as planned: it takes no --variants, --trials, --preset, …"
+            )
+        measured = find_ladder(root, resume)
+        if name is not None and name != measured.meta.ladder:
+            raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
+    else:
+        found, devices = _wanted(invocation, name)
+        from tuiprof.session.interpreter import facts
+
+        meta = plan(
+            found,
+            facts(python_),
+            devices,
+            variants=[part.strip() for part in variants.split(",") if part.strip()] if variants else (),
+            rounds=trials or 5,
+            preset=preset or "fit",
+            steps=steps,
+            price=price,
+        )
+        measured = create(root, meta)
+    stopped = _run(measured, quiet)
+    answer = report(measured)
+    _write(answer, format_, output)
+    if not quiet:
+        _afterwards(measured, answer, stopped)
+    if stopped:
+        return 130
+    return 1 if any(answer.fact(word) for word in ("wrong", "failed")) else 0
+
+
+def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Device]]:
+    """Return the ladder, and what telemetry sees if one of its variants is about that."""
+    from tuiprof.session.scenarios import find_ladder, scan
+
+    if name is None:
+        known = ", ".join(ladder.name for ladder in scan(invocation.scenarios).ladders)
+        raise click.UsageError(f"which ladder? There are {known}")
+    found = find_ladder(name, invocation.scenarios)
+    if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
+        return found, []
+    from tuiprof.doctor import find_hardware
+
+    return found, find_hardware().all
+
+
+def _run(measured: LadderRun, quiet: bool) -> bool:
+    """Run what is still to be run; return whether the user stopped it."""
+    from tuiprof.session.ladder import pending, run
+
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if number != signal.SIGHUP:  # then there is no terminal to say it on
+            # os.write: a handler may interrupt a print.
+            said = (
+                b"\nstopping after this trial; once more stops it now\n"
+                if len(asked) == 1
+                else b"\nstopping\n"
+            )
+            os.write(2, said)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kept = {number: signal.signal(number, on_signal) for number in numbers}
+    show = _progress(measured, quiet)
+    try:
+        for progress in run(measured, lambda: len(asked)):
+            show(progress)
+    finally:
+        show(None)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    return bool(asked) and bool(pending(measured.meta))
+
+
+def _write(answer: Report, format_: str | None, output: Path | None) -> None:
+    from dataclasses import replace
+
+    from tuiprof.errors import UsageProblem
+    from tuiprof.report import Style, render, stdout_style
+
+    suffix = output.suffix.lstrip(".") if output is not None else ""
+    fmt = format_ or (suffix if suffix in _FORMATS else "text")
+    style = Style(width=None, rows=None) if output is not None else replace(stdout_style(), rows=None)
+    if fmt == "text":
+        answer = replace(answer, tables=tuple(table for table in answer.tables if table.key != "trials"))
+    text = render(answer, fmt, style=replace(style, details=True))
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageProblem(
+            f"{output} cannot be written: {error.strerror}", "choose another --output"
+        ) from error
+
+
+def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
+    """Say what can be done next."""
+    if stopped:
+        click.echo(f"\ngo on:  tuiprof ladder --resume {measured.id}", err=True)
+        return
+    click.echo(f"\nsee it again:  tuiprof ladder --resume {measured.id}", err=True)
+    traces = [path for path in answer.table("rungs").rows["trace"].to_list() if path]
+    if traces:
+        click.echo(f"see a trace:   tuiprof open {traces[-1]}", err=True)
+
+
+def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], None]:
+    """Return what shows progress: a bar on a terminal, a line a trial elsewhere, nothing if quiet."""
+    if quiet:
+        return lambda progress: None
+    if sys.stderr.isatty():
+        return _Bar(measured)
+    return _Plain(measured)
+
+
+def _told(progress: Progress, rounds: int) -> str:
+    """Return which trial it is, in words."""
+    trial = progress.trial
+    what = {"check": "checking", "trace": "capturing", "timing": f"round {trial.round}/{rounds}"}[trial.kind]
+    return f"{what} {trial.variant}"
+
+
+def _left(progress: Progress) -> str:
+    from tuiprof.model.units import format_ns
+
+    if progress.left_s is None:
+        return ""
+    return f"about {format_ns(max(progress.left_s, 1.0) * 1e9)} left"
+
+
+def _outcome(progress: Progress) -> str:
+    """Return how a trial ended, in words."""
+    from tuiprof.model.units import format_ns
+    from tuiprof.report.sanitize import sanitize
+
+    trial = progress.trial
+    if trial.kind == "check" and trial.state == "done":
+        return "equal" if trial.equal else sanitize(trial.why) or "it says nothing of its numbers"
+    if trial.state == "done":
+        timed = f"{format_ns(trial.figures.median_ns)} a step" if trial.figures else ""
+        return sanitize(trial.why) or (timed if trial.kind == "timing" else "captured")
+    return f"{trial.state}: {sanitize(trial.why)}"
+
+
+class _Plain:
+    """A line a trial, for logs."""
+
+    def __init__(self, measured: LadderRun) -> None:
+        self._rounds = measured.meta.rounds
+        click.echo(f"measuring {measured.meta.ladder} into {measured.path}", err=True)
+
+    def __call__(self, progress: Progress | None) -> None:
+        if progress is None or not progress.ended:
+            return
+        parts = [f"{_told(progress, self._rounds)}: {_outcome(progress)}", _left(progress)]
+        text = " · ".join(filter(None, parts if progress.done < progress.total else parts[:1]))
+        click.echo(f"{progress.done}/{progress.total} {text}", err=True)
+
+
+class _Bar:
+    """A bar that stays in place on a terminal, below a line for each trial that is over."""
+
+    def __init__(self, measured: LadderRun) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._rounds = measured.meta.rounds
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None, left="")
+        self._bar.start()
+
+    def __call__(self, progress: Progress | None) -> None:
+        if progress is None:
+            self._bar.stop()
+            return
+        told = _told(progress, self._rounds)
+        self._bar.update(
+            self._task, description=told, completed=progress.done, total=progress.total, left=_left(progress)
+        )
+        if progress.ended:
+            self._console.print(f"{told}: {_outcome(progress)}", markup=False, soft_wrap=True)
