@@ -208,7 +208,7 @@ async def test_devices_give_as_much_detail_as_there_is_room() -> None:
         for said in (
             "NVIDIA H200",
             "94.0 %",
-            "8.90 GiB of 141 GiB",
+            "8.90 of 141 GiB",
             "611 W",
             "58 °C",
             "peak 9.00 GiB",
@@ -220,7 +220,7 @@ async def test_devices_give_as_much_detail_as_there_is_room() -> None:
         panel.redraw()
         await pilot.pause()
         [line] = text_of_widget(panel)
-        assert line.startswith(" GPU 0 util 94.0 % · mem 8.90 GiB of 141 GiB · 611 W · 58 °C · no throttle")
+        assert line.startswith(" GPU 0 util 94.0 % · mem 8.90 of 141 GiB · 611 W · 58 °C · no throttle")
 
 
 async def test_a_throttled_device_says_so() -> None:

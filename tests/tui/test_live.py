@@ -48,7 +48,7 @@ async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
             "jitter",
             "steps/s",
             "where a step goes",
-            "8.90 GiB of 141 GiB",
+            "8.90 of 141 GiB",
             "Step 1000: loss",
             "p capture 5 steps",
             "Q stop",

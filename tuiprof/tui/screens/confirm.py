@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -47,8 +48,12 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Fill in the words."""
-        rows: list[Row] = [*([(line, "text")] for line in self._lines), []]
-        self.query_one("#words", Painted).paint(lambda _width, _height: rows)
+
+        def words(width: int, _height: int) -> list[Row]:
+            wrapped = [part for line in self._lines for part in textwrap.wrap(line, max(20, width))]
+            return [*([(part, "text")] for part in wrapped), []]
+
+        self.query_one("#words", Painted).paint(words)
 
     def action_answer(self, yes: bool) -> None:
         """Answer.

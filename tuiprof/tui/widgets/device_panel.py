@@ -68,8 +68,10 @@ class DeviceView:
 
     @property
     def cores(self) -> int:
-        """Number of cores that were sampled; 0 = none."""
-        return sum(key.startswith("core") and key.endswith("_util") for key in self.latest)
+        """Number of cores; 0 = not told."""
+        return int(self.details.get("cores", 0)) or sum(
+            key.startswith("core") and key.endswith("_util") for key in self.latest
+        )
 
 
 class DevicePanel(Lines):
@@ -169,7 +171,7 @@ def _full(device: DeviceView, width: int) -> list[Row]:
     # A history needs an end to be a share of; how full a bar of degrees is would say nothing.
     drawn = [key for key in _headline(device) if device.history.get(key) and device.limit(key)]
     rows.extend([("  ", "text"), *_figure_line(device, key, width - 2)] for key in drawn)
-    if device.cores:
+    if "core0_util" in device.latest:
         rows.append(_cores(device, width))
     if device.allocator:
         allocated, reserved, peak = device.allocator
@@ -235,7 +237,8 @@ def _figure_line(device: DeviceView, key: str, width: int, pair: int = _PAIR) ->
 
 def _cores(device: DeviceView, width: int) -> Row:
     """Return every core as one bar, in order; where they do not fit, groups of neighbours by their mean."""
-    shares = [device.latest[f"core{index}_util"] for index in range(device.cores)]
+    names = (f"core{index}_util" for index in range(device.cores))
+    shares = [device.latest[name] for name in names if name in device.latest]
     busy = f"{sum(share > 0.05 for share in shares)} of {len(shares)} busy"
     label: Row = [("  ", "text"), *_pair("cores", busy, "strong", _PAIR)]
     room = max(4, width - row_width(label) - 3)
@@ -264,7 +267,10 @@ def _value(device: DeviceView, key: str) -> str:
     """Return a figure with its unit and, where it has an end, that end."""
     value = device.latest.get(key)
     if key == "mem_used_bytes" and device.memory_bytes:
-        return f"{format_bytes(value)} of {format_bytes(device.memory_bytes)}"
+        used, total = format_bytes(value), format_bytes(device.memory_bytes)
+        number, unit = used.rsplit(" ", 1)
+        # One unit for both is enough.
+        return f"{number} of {total}" if total.endswith(unit) else f"{used} of {total}"
     if key == "loaders" and "loaders_idle" in device.latest:
         return f"{show(key, value)}, {device.latest['loaders_idle']:.0f} idle"
     if key == "tree_cpu" and device.cores:
