@@ -1,8 +1,8 @@
 """How fast a Kineto trace is opened and explained, beside HolisticTraceAnalysis and torch-tb-profiler.
 
 Every measurement is a process of its own on the same file; the programs take turns, and medians over all
-rounds are printed. The clock starts once the program is imported (tuiprof loads Polars after that, on its
-own time). Each peer needs an environment of its own::
+rounds are printed. "Whole process" is what a user waits: from the start of Python to its end, imports included;
+"open" is the call that reads the file, once the program is imported (tuiprof loads Polars in that call). Each peer needs an environment of its own::
 
     python -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis==0.5.0
     python -m venv /tmp/tb && /tmp/tb/bin/pip install torch-tb-profiler==0.4.3 setuptools
@@ -21,6 +21,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -97,15 +98,17 @@ THREE = "sync_events,kernel_launches,device_idle"
 
 
 def run(python: str, code: str, *arguments: str) -> dict[str, float]:
-    """Run one measurement."""
+    """Run one measurement; ``process`` is how long the whole process took, s."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TUIPROF_TRACE_CACHE": "off"}
+    began = time.perf_counter()
     done = subprocess.run(
         [python, "-c", code, *arguments], capture_output=True, text=True, check=False, env=environment
     )
+    took = time.perf_counter() - began
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
     assert line is not None, done.stderr[-2000:]
     result: dict[str, float] = json.loads(line.removeprefix("RESULT "))
-    return result
+    return {**result, "process": took}
 
 
 def source() -> Path:
@@ -150,9 +153,10 @@ def test_open_and_analyse(tmp_path: Path) -> None:
     for name, results in measured.items():
         total, rss = median(results, "total"), median(results, "rss")
         opened = median(results, "open") if "open" in results[0] else total
+        process, rate = median(results, "process"), size / opened / 1e6
         print(
-            f"{name:36}{opened:9.2f}{total:14.2f}{size / opened / 1e6:13.0f}{rss / 1e6:9.0f}{rss / size:8.2f}"
-            f"{total / median(ours, 'total'):7.1f}×"
+            f"{name:36}{opened:9.2f}{rate:7.0f}{total:12.2f}{process:15.2f}{rss / 1e6:8.0f}{rss / size:8.2f}"
+            f"{process / median(ours, 'process'):7.1f}×"
         )
     for name, (variable, _) in PEERS.items():
         if name not in measured:
@@ -162,7 +166,7 @@ def test_open_and_analyse(tmp_path: Path) -> None:
     assert both < size * (1.2 if large else 2.0)
     for peer, (small_factor, large_factor) in zip(PEERS, ((10, 20), (20, 40)), strict=True):
         if peer in measured:
-            ratio = median(measured[peer], "total") / median(ours, "total")
+            ratio = median(measured[peer], "process") / median(ours, "process")
             assert ratio >= (large_factor if large else small_factor), f"{peer}: only {ratio:.1f}×"
 
 

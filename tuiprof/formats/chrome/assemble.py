@@ -10,10 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.chrome import pairs, words
-from tuiprof.formats.chrome.columns import NUMBERS, Columns
+from tuiprof.formats.chrome.columns import Columns
 from tuiprof.formats.chrome.events import MISSING, NONE
 from tuiprof.formats.chrome.gather import Gathered, time_order
-from tuiprof.formats.chrome.lanes import Labels, Lane, describe
+from tuiprof.formats.chrome.lanes import ASYNC, Labels, Lane, describe
 from tuiprof.model import Trace, TraceInfo, Track
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trace import RawSource
@@ -65,48 +65,76 @@ def assemble(
 
 def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadStats) -> Columns:
     """Add the spans that were written as begin and end."""
-    if not len(ends):
-        return spans
-    assert ends.phase is not None
-    last = max(int(ends.ts.max()), int((spans.ts + _durations(spans)).max()) if len(spans) else 0)
-    names = gathered.names
-    found = pairs.match(
-        ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
+    last = max(
+        int(ends.ts.max()) if len(ends) else 0, int((spans.ts + _durations(spans)).max()) if len(spans) else 0
     )
-    stats.malformed += found.unbegun
-    stats.repaired += found.unended
-    if found.unbegun:
-        stats.remarks.append(
-            Remark("unbegun", f"{found.unbegun} end events have no begin and are left out", level="warn")
+    unended = unbegun = 0
+    if len(ends):
+        assert ends.phase is not None
+        names = gathered.names
+        found = pairs.match(
+            ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
         )
-    if found.unended:
-        stats.remarks.append(
-            Remark(
-                "unended",
-                f"{found.unended} begin events have no end: they last to the end of the trace",
-                level="warn",
-            )
+        unended, unbegun = found.unended, found.unbegun
+        rows = found.begins
+        matched = Columns(
+            ends.ordinal[rows],
+            ends.ts[rows],
+            found.ends_ns - ends.ts[rows],
+            ends.name[rows],
+            ends.cat[rows],
+            ends.lane[rows],
+            {key: column[rows] for key, column in ends.numbers.items()},
         )
-    rows = found.begins
-    numbers = {}
-    for key in NUMBERS:
-        old, new = spans.numbers.get(key), ends.numbers.get(key)
-        if old is not None or new is not None:
-            numbers[key] = np.concatenate(
-                [
-                    np.full(len(spans), NONE, dtype=np.int64) if old is None else old,
-                    np.full(len(rows), NONE, dtype=np.int64) if new is None else new[rows],
-                ]
-            )
+        spans = _joined(spans, matched)
+    asynchronous, more_unended, more_unbegun = pairs.match_async(gathered.rare, last)
+    if asynchronous:
+        spans = _joined(spans, _async_columns(asynchronous, gathered))
+    _remark_unmatched(unended + more_unended, unbegun + more_unbegun, stats)
+    return spans
+
+
+def _async_columns(ranges: Sequence[pairs.Async], gathered: Gathered) -> Columns:
+    begins = [found.begin for found in ranges]
     return Columns(
-        np.concatenate([spans.ordinal, ends.ordinal[rows]]),
-        np.concatenate([spans.ts, ends.ts[rows]]),
-        np.concatenate([_durations(spans), found.ends_ns - ends.ts[rows]]),
-        np.concatenate([spans.name, ends.name[rows]]),
-        np.concatenate([spans.cat, ends.cat[rows]]),
-        np.concatenate([spans.lane, ends.lane[rows]]),
+        np.array([event.ordinal for event in begins], dtype=np.uint32),
+        np.array([event.ts for event in begins], dtype=np.int64),
+        np.array([found.dur_ns for found in ranges], dtype=np.int64),
+        np.array([gathered.code_of_name(event.name) for event in begins], dtype=np.uint32),
+        np.array([gathered.code_of_cat(event.cat) for event in begins], dtype=np.uint16),
+        np.array([gathered.code_of_lane(event.pid, ASYNC + event.cat) for event in begins], dtype=np.uint32),
+        {},
+    )
+
+
+def _joined(first: Columns, second: Columns) -> Columns:
+    """Put rows behind others."""
+    numbers = {}
+    for key in first.numbers.keys() | second.numbers.keys():
+        numbers[key] = np.concatenate(
+            [part.numbers.get(key, np.full(len(part), NONE, dtype=np.int64)) for part in (first, second)]
+        )
+    return Columns(
+        np.concatenate([first.ordinal, second.ordinal]),
+        np.concatenate([first.ts, second.ts]),
+        np.concatenate([_durations(first), _durations(second)]),
+        np.concatenate([first.name, second.name]),
+        np.concatenate([first.cat, second.cat]),
+        np.concatenate([first.lane, second.lane]),
         numbers,
     )
+
+
+def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
+    stats.malformed += unbegun
+    stats.repaired += unended
+    if unbegun:
+        stats.remarks.append(
+            Remark("unbegun", f"{unbegun} end events have no begin and are left out", level="warn")
+        )
+    if unended:
+        text = f"{unended} begin events have no end: they last to the end of the trace"
+        stats.remarks.append(Remark("unended", text, level="warn"))
 
 
 def _durations(spans: Columns) -> Ints:

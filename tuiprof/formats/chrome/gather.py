@@ -165,6 +165,31 @@ class Gathered:
         self.malformed += chunk.malformed
         self.repaired += chunk.repaired
 
+    def code_of_name(self, name: str) -> int:
+        """Return the code of a name, a new one if need be.
+
+        Args:
+            name: The name.
+        """
+        return self._names.setdefault(name, len(self._names))
+
+    def code_of_cat(self, cat: str) -> int:
+        """Return the code of a category word, a new one if need be.
+
+        Args:
+            cat: The word.
+        """
+        return self._cats.setdefault(cat, len(self._cats))
+
+    def code_of_lane(self, pid: Identity, tid: Identity) -> int:
+        """Return the code of a lane, a new one if need be.
+
+        Args:
+            pid: Process.
+            tid: Thread.
+        """
+        return self._lanes.setdefault((pid, tid), len(self._lanes))
+
     def count_into(self, stats: ReadStats) -> None:
         """Write the counts down.
 

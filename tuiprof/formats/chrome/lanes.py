@@ -29,6 +29,10 @@ _SUMMARIES = re.compile(
 _PROFILER = re.compile(r"^(?:Spans|Traces|)$")
 
 
+#: Threads of this name hold the asynchronous ranges of a process; they overlap each other.
+ASYNC = "async "
+
+
 @dataclass(slots=True)
 class Labels:
     """Names of processes and threads, from the metadata events.
@@ -89,6 +93,8 @@ def describe(pid: Identity, tid: Identity, labels: Labels) -> Lane:
     thread = labels.threads.get((pid, tid), "")
     if isinstance(pid, str) and _PROFILER.match(pid):
         return Lane("other", thread or str(tid) or "profiler", None)
+    if isinstance(tid, str) and tid.startswith(ASYNC):
+        return Lane("other", tid, None)
     if _SUMMARIES.match(process):
         return Lane("other", f"{process}: {thread}" if thread else process, None)
     device = _device(process, labels.marks.get(pid, ""), pid)

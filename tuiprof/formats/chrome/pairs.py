@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats.chrome.decode import Rare
+
 Ints = npt.NDArray[np.int64]
 _BEGIN = ord("B")
 
@@ -79,6 +81,46 @@ def match(
         begins.extend(stack)
         ends.extend(max(last_ns, times[row]) for row in stack)
     return Matched(np.asarray(begins, dtype=np.int64), np.asarray(ends, dtype=np.int64), unended, unbegun)
+
+
+@dataclass(frozen=True, slots=True)
+class Async:
+    """A span made of asynchronous begin and end events.
+
+    Attributes:
+        begin: Its begin event.
+        dur_ns: Its length, ns.
+    """
+
+    begin: Rare
+    dur_ns: int
+
+
+def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
+    """Match asynchronous begin and end events (b, e): those of one process, category and id belong together.
+
+    Args:
+        events: Events that were decoded whole, of any phase, in file order.
+        last_ns: End of the trace, for what was never closed.
+
+    Returns:
+        The spans; how many begins had no end; how many ends had no begin, or events had no time.
+    """
+    both = [event for event in events if event.phase in ("b", "e")]
+    timed = [(event, event.ts) for event in both if event.ts is not None]
+    lanes: dict[tuple[object, str, str], int] = {}
+    found = match(
+        np.array([ts for _, ts in timed], dtype=np.int64),
+        np.frombuffer("".join(e.phase for e, _ in timed).upper().encode(), dtype=np.uint8),
+        [lanes.setdefault((e.pid, e.cat, e.id), len(lanes)) for e, _ in timed],
+        [event.name for event, _ in timed],
+        max([last_ns, *(ts for _, ts in timed)]),
+    )
+    spans = [
+        Async(timed[row][0], end - timed[row][1])
+        for row, end in zip(found.begins.tolist(), found.ends_ns.tolist(), strict=True)
+    ]
+    return spans, found.unended, found.unbegun + len(both) - len(timed)
 
 
 def _position(stack: list[int], names: Sequence[str], name: str) -> int | None:

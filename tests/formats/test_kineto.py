@@ -1,0 +1,200 @@
+"""What the reader makes of the kinds of events, lanes and properties."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuiprof.formats import kineto, open_trace
+from tuiprof.formats.chrome import words
+from tuiprof.formats.chrome.pairs import match
+from tuiprof.model import Trace
+
+
+def read(folder: Path, events: list[dict[str, Any]], **properties: Any) -> Trace:
+    path = folder / "worker0.1700000000000.pt.trace.json"
+    path.write_text(json.dumps({**properties, "traceEvents": events}))
+    return open_trace(path)
+
+
+def test_properties_tell_devices_rank_and_clock(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 5.5, "dur": 1}],
+        schemaVersion=1,
+        deviceProperties=[
+            {"id": 1, "name": "H200", "totalGlobalMem": 150, "numSms": 132},
+            {"id": 0, "name": "H100"},
+        ],
+        distributedInfo={"rank": 3, "world_size": 8},
+        baseTimeNanoseconds=1_700_000_000_000_000_000,
+        host_name="vm",
+    )
+    assert [(d.index, d.name, d.memory_bytes) for d in trace.info.devices] == [
+        (0, "H100", None),
+        (1, "H200", 150),
+    ]
+    assert trace.info.devices[1].properties["numSms"] == 132
+    assert (trace.info.rank, trace.info.world_size, trace.info.host) == (3, 8, "vm")
+    assert trace.info.origin_unix_ns == 1_700_000_000_000_005_500
+
+
+def test_lanes_are_named_and_placed(tmp_path: Path) -> None:
+    meta = [
+        {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "args": {"name": "python"}},
+        {"ph": "M", "name": "thread_name", "pid": 9, "tid": 10, "args": {"name": "thread 10 (python)"}},
+        {"ph": "M", "name": "process_labels", "pid": 0, "tid": 0, "args": {"labels": "GPU 0"}},
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}},
+    ]
+    span = {"ph": "X", "name": "n", "ts": 1, "dur": 1}
+    trace = read(
+        tmp_path,
+        [
+            {**span, "cat": "cpu_op", "pid": 9, "tid": "10"},
+            {**span, "cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}},
+            {**span, "cat": "gpu_user_annotation", "pid": 0, "tid": 7},
+            {**span, "cat": "Trace", "pid": "Spans", "tid": "PyTorch Profiler"},
+            {**span, "cat": "overhead", "pid": -1, "tid": 0},
+            *meta,
+        ],
+    )
+    tracks = {(t.pid, t.tid): (t.kind, t.name, t.device) for t in trace.tracks}
+    assert tracks[9, 10] == ("thread", "thread 10 (python)", None)
+    assert tracks[0, 7] == ("stream", "stream 7", 0)
+    assert tracks["Spans", "PyTorch Profiler"][0] == "other"
+    assert tracks[-1, 0][0] == "other"
+    rows = trace.events.sort("ordinal").select("category", "device", "stream").rows()
+    assert rows[:3] == [("cpu_op", None, None), ("kernel", 0, 7), ("device_annotation", 0, 7)]
+
+
+def test_memory_instants_and_counters(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        [
+            {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 2, "dur": 1},
+            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 3,
+             "args": {"Bytes": -512, "Addr": 140000000000000, "Total Allocated": 1 << 33, "Device Id": 0}},
+            {"ph": "i", "name": "Record Window End", "pid": "", "tid": "", "ts": 9},
+            {"ph": "C", "name": "power", "pid": 0, "tid": 0, "ts": 4, "args": {"W": 300.5, "text": "no"}},
+        ],
+    )  # fmt: skip
+    assert trace.instants is not None
+    first = trace.instants.row(0, named=True)
+    assert (first["ts"], first["bytes"], first["address"], first["total_allocated"]) == (
+        1000,
+        -512,
+        140000000000000,
+        1 << 33,
+    )
+    assert trace.instants["bytes"].to_list() == [-512, None]
+    assert trace.counters is not None
+    assert trace.counters.select("ts", "name", "series", "value").rows() == [(2000, "power", "W", 300.5)]
+
+
+def test_asynchronous_ranges(tmp_path: Path) -> None:
+    common = {"cat": "net", "pid": 1, "tid": 1}
+    trace = read(
+        tmp_path,
+        [
+            {"ph": "b", "name": "outer", "id": "0x1", "ts": 1, **common},
+            {"ph": "b", "name": "other", "id": "0x2", "ts": 2, **common},
+            {"ph": "b", "name": "inner", "id": "0x1", "ts": 3, **common},
+            {"ph": "e", "name": "inner", "id": "0x1", "ts": 4, **common},
+            {"ph": "e", "name": "outer", "id": "0x1", "ts": 6, **common},
+            {"ph": "e", "name": "lost", "id": "0x9", "ts": 6, **common},
+        ],
+    )
+    spans = trace.events.select("name", "ts", "dur").rows()
+    assert [(str(n), ts, dur) for n, ts, dur in spans] == [
+        ("outer", 0, 5000),
+        ("other", 1000, 4000),
+        ("inner", 2000, 1000),
+    ]
+    assert trace.tracks[int(trace.ints("track")[0])].kind == "other"
+    assert json.loads(trace.raw_event(0))["name"] == "outer"
+    assert {r.code for r in trace.stats.remarks} == {"unbegun", "unended"}
+
+
+@pytest.mark.parametrize(
+    ("events", "spans"),
+    [
+        ([("B", "a", 0), ("B", "b", 1), ("E", "b", 2), ("E", "a", 3)], {("a", 0, 3), ("b", 1, 2)}),
+        ([("B", "a", 0), ("B", "b", 1), ("E", "a", 2), ("E", "b", 3)], {("a", 0, 2), ("b", 1, 3)}),
+        ([("B", "a", 0), ("E", "", 3)], {("a", 0, 3)}),
+        ([("B", "long name", 0), ("E", "short", 3)], {("long name", 0, 3)}),
+        ([("E", "a", 2), ("B", "a", 2)], {("a", 2, 2)}),
+        ([("B", "a", 5), ("E", "a", 9), ("B", "b", 1), ("E", "b", 12)], {("a", 5, 9), ("b", 1, 12)}),
+        ([("B", "a", 5)], {("a", 5, 20)}),
+        ([("E", "a", 5)], set()),
+    ],
+)
+def test_begin_and_end(events: list[tuple[str, str, int]], spans: set[tuple[str, int, int]]) -> None:
+    import numpy as np
+
+    ts = np.array([e[2] for e in events], dtype=np.int64)
+    phases = np.frombuffer("".join(e[0] for e in events).encode(), dtype=np.uint8)
+    names = [e[1] for e in events]
+    found = match(ts, phases, [0] * len(events), names, 20)
+    rows = found.begins.tolist()
+    assert {(names[r], int(ts[r]), end) for r, end in zip(rows, found.ends_ns.tolist(), strict=True)} == spans
+
+
+@pytest.mark.parametrize(
+    ("word", "category"),
+    [
+        ("cpu_op", "cpu_op"), ("Operator", "cpu_op"), ("user_annotation", "annotation"), ("Kernel", "kernel"),
+        ("cuda_runtime", "runtime"), ("hip_runtime", "runtime"), ("mtia_runtime", "runtime"), ("xpu_driver", "driver"),
+        ("privateuse1_runtime", "runtime"), ("gpu_memcpy", "memcpy"), ("Memset", "memset"), ("cuda_sync", "sync"),
+        ("xpu_sync", "sync"), ("overhead", "overhead"), ("collective_comm", "collective"), ("ac2g", "other"),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_words_of_the_tools(word: str, category: str | None) -> None:
+    assert words.category(word) == category
+
+
+def test_partial_traces_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto, "_FIRST_PARTIAL_S", 0.0)
+    path = tmp_path / "t.json"
+    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": i, "dur": 1} for i in range(60000)]
+    path.write_text(json.dumps(events))
+    seen: list[Trace] = []
+    whole = open_trace(path, partial=seen.append, workers=0)
+    assert seen
+    assert len(seen[0]) < len(whole) == 60000
+    assert [len(trace) for trace in seen] == sorted(len(trace) for trace in seen)
+    assert "still reading" in seen[0].trust.line
+    assert seen[0].starts.tolist() == whole.starts[: len(seen[0])].tolist()
+
+
+def test_workers_read_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    events = [
+        {
+            "ph": "X",
+            "name": f"n{i % 50}",
+            "pid": 1,
+            "tid": i % 3,
+            "ts": i,
+            "dur": 1,
+            "args": {"x": [{"a": 1}] * 9, "correlation": i},
+        }
+        for i in range(30000)
+    ]
+    path.write_text(json.dumps({"traceEvents": events, "z": 1}))
+    alone, together = open_trace(path, workers=0), open_trace(path, workers=2)
+    assert together.events.equals(alone.events)
+    assert together.tracks == alone.tracks
+    assert together.stats == alone.stats
+    assert together.raw_event(29999) == alone.raw_event(29999)
+
+
+def test_the_sidecar_of_the_probe(tmp_path: Path) -> None:
+    site = {"unix_ns": 5, "tid": 7, "what": "item", "frames": ["train.py:3 step", "train.py:9 <module>"]}
+    (tmp_path / "worker0.1700000000000.syncs.jsonl").write_text(json.dumps(site) + '\n{"unix_ns": 6, "ti')
+    trace = read(tmp_path, [])
+    assert trace.sync_sites is not None
+    assert trace.sync_sites.rows(named=True) == [site]
