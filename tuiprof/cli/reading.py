@@ -170,9 +170,11 @@ def list_(invocation: Invocation, as_json: bool) -> int:
     if not summaries and not ladders:
         click.echo(f"no sessions in {root}; record one: tuiprof record metrics:naive", err=True)
         return 0
-    from tuiprof.report import render
+    from dataclasses import replace
 
-    sys.stdout.write(render(listing(root, summaries), "text"))
+    from tuiprof.report import render, stdout_style
+
+    sys.stdout.write(render(listing(root, summaries), style=replace(stdout_style(), rows=None)))
     if ladders:
         from tuiprof import ladder_report
 

@@ -14,6 +14,7 @@ from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
+from tuiprof.session.output import OutputReader
 from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
@@ -71,6 +72,9 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
 
 
 def _sentence(session: Session, status: Status, stats: StepStats | None) -> str:
+    if status.state == "failed" and (stats is None or not stats.count):
+        said = last_words(session)
+        return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
     if stats is None or not stats.count:
         return (
             f"{session.title} {status}: no training step was seen; "
@@ -80,6 +84,20 @@ def _sentence(session: Session, status: Status, stats: StepStats | None) -> str:
         f"{session.title} {status}: {format_count(stats.count)} steps, median {format_ns(stats.median_ns)} "
         f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), {stats.rate_hz:.3g} steps/s"
     )
+
+
+def last_words(session: Session) -> str:
+    """Return the last line the script wrote to stderr, made safe; empty = none.
+
+    Args:
+        session: The session.
+    """
+    reader = OutputReader(session.stderr, tail_bytes=8192)
+    try:
+        lines = [*reader.poll(), reader.unfinished]
+    finally:
+        reader.close()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _level(status: Status, stats: StepStats | None) -> Level:
@@ -244,7 +262,7 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
         Column("id", "session"),
         Column("state", "state"),
         Column("code", "exit", "count"),
-        Column("started", "started (UTC)"),
+        Column("started", "started (UTC)", hidden=True),  # the name begins with it
         Column("duration_ns", "lasted", "ns"),
         Column("steps", "steps", "count"),
         Column("median_ns", "median step", "ns"),
