@@ -44,16 +44,19 @@ _HIDDEN: tuple[tuple[str, Kind], ...] = (
     ("clock", "text"),
     ("device", "text"),
     ("note", "text"),
+    ("why", "text"),
+    ("remedy", "text"),
     ("trace", "text"),
 )
 
 
-def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace) -> Report:
+def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, brief: bool = False) -> Report:
     """Return what a ladder tells, as far as it was run.
 
     Args:
         ladder: The ladder.
         opener: Reads a trace (it may show progress).
+        brief: Leave out the trials, and what a terminal has no room for.
     """
     meta, judged = ladder.meta, judge(ladder.meta)
     traces = Traces(ladder, opener)
@@ -61,11 +64,12 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace) -> R
     reasons = why(traces, meta, told)
     traced = {trial.variant: trial for trial in meta.trials if trial.kind == "trace"}
     tables = [
-        _rungs(meta, judged, told),
+        _rungs(meta, judged, told, brief=brief),
         _why_table(reasons),
         _out_table(judged),
-        _trials(ladder),
     ]
+    if not brief:
+        tables.append(_trials(ladder))
     preset = _preset(meta)
     return Report(
         NAME,
@@ -101,8 +105,8 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
     parts = []
     if faster and faster[0].ratio:
         baseline = meta.rung(faster[0].name).baseline
-        first = f"{faster[0].name} is {speed(faster[0].ratio)} than {baseline}"
-        parts.append(first + (f", the most of {len(faster)} that are faster" if len(faster) > 1 else ""))
+        more = f" ({len(faster)} are faster than theirs)" if len(faster) > 1 else ""
+        parts.append(f"{faster[0].name} {speed(faster[0].ratio, baseline)}{more}")
     elif any(one.step_ns and one.word != "baseline" for one in judged) and "undecided" not in counts:
         parts.append("no variant is faster than its baseline")
     for word, phrase in (
@@ -124,7 +128,7 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
     level: Level = "info"
     if "wrong" in counts or "failed" in counts:
         level = "bad"
-    elif left or "undecided" in counts:
+    elif left or "undecided" in counts or len(counts.get("unavailable", [])) == len(judged):
         level = "warn"
     elif faster:
         level = "good"
@@ -133,7 +137,7 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
 
 def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
     base = next((one for one in judged if one.name == meta.baseline), None)
-    numbers = {word: sum(one.word == word for one in judged) for word in ("faster", "slower", *_OUT)}
+    numbers = {word: sum(one.word == word for one in judged) for word in ("faster", *_OUT)}
     return (
         Fact(
             "baseline_step_ns",
@@ -150,7 +154,7 @@ def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
     )
 
 
-def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen]) -> Table:
+def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen], *, brief: bool) -> Table:
     rows = [_row(meta, one, told.get(one.name)) for one in judged]
     frame = pl.DataFrame(rows, infer_schema_length=None)
     mixed = len({rung.baseline for rung in meta.rungs}) > 1
@@ -158,7 +162,7 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen])
     def column(key: str, label: str, kind: Kind = "text", help: str = "", hidden: bool = False) -> Column:  # noqa: A002
         # A figure that no variant has here is no column of dashes; why it is missing is said in the notes.
         empty = frame[key].is_null().all() or (kind == "text" and set(frame[key].to_list()) == {""})
-        return Column(key, label, kind, help, hidden or bool(empty))
+        return Column(key, label, kind, help, hidden or bool(empty), whole=key != "published")
 
     columns = (
         column("variant", "variant"),
@@ -173,7 +177,7 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen])
         column("samples_per_usd", "samples/$", "count"),
         column("peak_bytes", "peak memory", "bytes"),
         column("published", "published", help=f"Published figures ({meta.source}); not ours."),
-        column("step_interval", "step interval", help=MEDIAN_RULE),
+        column("step_interval", "step interval", help=MEDIAN_RULE, hidden=brief),
         column("start_ns", "start", "ns"),
         column("warmup_ns", "warm-up", "ns"),
         *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
@@ -198,7 +202,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "verdict": one.word,
         "step_ns": step.value if step else None,
         "change": change(ratio.value) if ratio else "",
-        "change_interval": f"{change(ratio.low)} … {change(ratio.high)}" if ratio else "",
+        "change_interval": _changes(ratio),
         "baseline": rung.baseline,
         "syncs_per_step": trace.syncs if trace else None,
         "launches_per_step": trace.launches if trace else None,
@@ -220,6 +224,8 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "clock": "/".join(sorted({item.clock for item in figures})),
         "device": "/".join(sorted({item.device for item in figures})),
         "note": rung.note,
+        "why": one.why,
+        "remedy": one.remedy,
         "trace": str(trace.path) if trace and trace.path else "",
     }
 
@@ -238,19 +244,28 @@ def change(ratio: float) -> str:
     return f"{percent:+.1f} %".replace("-", "−")
 
 
-def speed(ratio: Interval) -> str:
-    """Return how much faster a ratio of times below 1 is: ``4.3 % faster``, ``3.21 times faster``.
+def _changes(ratio: Interval | None) -> str:
+    """Return an interval of ratios; the unit once where it is the same."""
+    if ratio is None:
+        return ""
+    low, high = change(ratio.low), change(ratio.high)
+    return f"{low.removesuffix(' %') if high.endswith('%') else low} … {high}"
+
+
+def speed(ratio: Interval, baseline: str) -> str:
+    """Return a ratio of times below 1 in words: ``takes 4.3 % less time than off``, ``is 3.21 times as fast as off``.
 
     Args:
         ratio: Time over the baseline's.
+        baseline: Name of the baseline.
     """
     if ratio.value <= 0.5:
-        return f"{_factor(1 / ratio.value)} times faster"
-    return f"{format_share(1 - ratio.value)} faster"
+        return f"is {_factor(1 / ratio.value)} times as fast as {baseline}"
+    return f"takes {format_share(1 - ratio.value)} less time than {baseline}"
 
 
 def _factor(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
 def _range(interval: Interval | None) -> str:
@@ -278,11 +293,20 @@ def _why_table(reasons: Sequence[Why]) -> Table:
         "What changed in the captured steps",
         columns,
         pl.DataFrame(rows, schema=[column.key for column in columns], orient="row"),
+        prose=True,
     )
 
 
 def _out_table(judged: Sequence[Judged]) -> Table:
-    rows = [(one.name, one.word, one.why, one.remedy) for one in judged if one.word in _OUT]
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in judged:
+        if one.word in _OUT:
+            groups.setdefault((one.word, one.why, one.remedy), []).append(one.name)
+    # What is wrong first: it is the news.
+    rows = sorted(
+        ((", ".join(names), *group) for group, names in groups.items()),
+        key=lambda row: -_OUT[::-1].index(row[1]),
+    )
     columns = (
         Column("variant", "variant"),
         Column("verdict", "state"),
@@ -290,7 +314,7 @@ def _out_table(judged: Sequence[Judged]) -> Table:
         Column("remedy", "what to do"),
     )
     frame = pl.DataFrame(rows, schema=[column.key for column in columns], orient="row")
-    return Table("out", "Not measured", columns, frame)
+    return Table("out", "Not measured", columns, frame, prose=True)
 
 
 def _trials(ladder: LadderRun) -> Table:

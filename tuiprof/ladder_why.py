@@ -15,20 +15,20 @@ from tuiprof.analyses.compare import compare
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.ladder_state import LadderMeta, LadderRun, Trial
 
 #: Differences of time below this share of a step are not told on a device …
 DEVICE_SHARE: Final = 0.01
-#: … and below this one on a CPU, where the few captured steps differ by that much among themselves.
-HOST_SHARE: Final = 0.05
+#: … and below this one of the operators' self time on a CPU, where the same work takes longer or shorter by the load.
+HOST_SHARE: Final = 0.10
 #: So many of a sort are named.
 _MOST: Final = 3
 WHY_RULE: Final = (
     "What differs between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
     "launches a step; device time by kind of kernel; without device activity, operators by self time. Times count from "
-    f"{DEVICE_SHARE:.0%} of a step ({HOST_SHARE:.0%} on a CPU). Captured steps are slowed down by the profiler and "
-    "are not among the timed ones."
+    f"{DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} points. "
+    "Captured steps are slowed down by the profiler and are not among the timed ones."
 )
 
 
@@ -153,12 +153,13 @@ def changes(before: Trace, after: Trace) -> tuple[str, ...]:
         after: The other one.
     """
     report = compare(before, after)
-    step_ns = _median_step(before)
     if before.device_indices and after.device_indices:
-        told = [*_syncs(report), *_launches(report), *_kinds(before, after, step_ns * DEVICE_SHARE)]
-    else:
-        told = _operators(report, step_ns * HOST_SHARE)
-    return tuple(told)
+        return (
+            *_syncs(report),
+            *_launches(report),
+            *_kinds(before, after, _median_step(before) * DEVICE_SHARE),
+        )
+    return tuple(_operators(report))
 
 
 def _figure(report: Report | Unavailable, key: str) -> float | None:
@@ -207,19 +208,22 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
         if "per_step_ns" not in rows.columns:
             return []
         frames.append(rows.select("kind", pl.col("per_step_ns").cast(pl.Float64).alias(name)))
-    joined = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
-    changed = joined.with_columns((pl.col("after") - pl.col("before")).alias("change"))
-    return _signed(changed.rename({"kind": "name"}), least_ns, "device time of ")
+    rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
+    rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
+    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0)).sort("change", descending=True).head(_MOST)
+    return [
+        f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
+        for row in largest.iter_rows(named=True)
+    ]
 
 
-def _operators(report: Report, least_ns: float) -> list[str]:
-    rows = report.table("operators").rows.rename(
-        {"before_ns": "before", "after_ns": "after", "change_ns": "change"}
-    )
-    told = _signed(rows, least_ns, "")
+def _operators(report: Report) -> list[str]:
+    """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
+    rows = report.table("operators").rows
+    told = []
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        ordered = names.sort(here, descending=True)
+        ordered = names.sort(f"{here}_ns", descending=True)
         named = [
             f"{name} ({format_count(round(count, 2))} a step)"
             for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
@@ -227,18 +231,17 @@ def _operators(report: Report, least_ns: float) -> list[str]:
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         if named:
             told.append(f"{word}: {', '.join(named)}{more}")
-    return told
-
-
-def _signed(rows: pl.DataFrame, least_ns: float, what: str) -> list[str]:
-    """Return the largest changes of time in words."""
-    largest = rows.filter(pl.col("change").abs() >= max(least_ns, 1.0)).sort(
-        pl.col("change").abs(), descending=True
+    # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
+    shares = rows.select(
+        "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
     )
-    return [
-        f"{what}{row['name']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
-        for row in largest.head(_MOST).iter_rows(named=True)
+    shares = shares.with_columns((pl.col("after_ns") - pl.col("before_ns")).abs().alias("change"))
+    largest = shares.filter(pl.col("change") >= HOST_SHARE).sort("change", descending=True).head(_MOST)
+    told += [
+        f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
+        for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
     ]
+    return told
 
 
 def problems(told: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]:

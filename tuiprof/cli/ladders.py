@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 _FORMATS: Final = ("text", "json", "csv", "md")
 #: Devices that telemetry alone knows of; an interpreter is asked about the others.
 _ASKED_OF_INTERPRETER: Final = ("", "cpu", "cuda")
+_NOTHING_CAN_RUN: Final = 5
 
 
 @click.command(
     epilog="Ctrl-C stops after the current trial, twice at once; --resume goes on where it stopped. "
-    "The exit status is 1 when a variant is wrong or failed, 130 when it was stopped."
+    "The exit status is 1 when a variant is wrong or failed, 130 when it was stopped, 5 when nothing can run here."
 )
 @click.argument("name", required=False)
 @click.option("--variants", metavar="A,B,…", help="Only these, and their baselines (default: all).")
@@ -72,8 +73,8 @@ def ladder(
     listed with its reason.
     """
     from tuiprof.ladder_report import report
-    from tuiprof.session.ladder import plan
-    from tuiprof.session.ladder_state import create, find_ladder
+    from tuiprof.session.ladder import pending, plan
+    from tuiprof.session.ladder_state import LadderRun, create, find_ladder
     from tuiprof.session.store import sessions_root
 
     root = sessions_root(invocation.sessions)
@@ -99,10 +100,14 @@ def ladder(
             steps=steps,
             price=price,
         )
-        measured = create(root, meta)
-    stopped = _run(measured, quiet)
-    answer = report(measured)
-    _write(answer, format_, output)
+        # Where nothing can be run there is nothing to keep either; the reasons are printed.
+        measured = create(root, meta) if pending(meta) else LadderRun(root, meta)
+    stopped = bool(pending(measured.meta)) and _run(measured, quiet)
+    fmt = format_ or _format_of(output)
+    answer = report(measured, brief=fmt == "text")
+    _write(answer, fmt, output)
+    if not measured.meta.trials and not stopped:
+        return _NOTHING_CAN_RUN
     if not quiet:
         _afterwards(measured, answer, stopped)
     if stopped:
@@ -155,18 +160,20 @@ def _run(measured: LadderRun, quiet: bool) -> bool:
     return bool(asked) and bool(pending(measured.meta))
 
 
-def _write(answer: Report, format_: str | None, output: Path | None) -> None:
+def _format_of(output: Path | None) -> str:
+    """Return the format that the name of a file asks for; text without one."""
+    suffix = output.suffix.lstrip(".") if output is not None else ""
+    return suffix if suffix in _FORMATS else "text"
+
+
+def _write(answer: Report, fmt: str, output: Path | None) -> None:
     from dataclasses import replace
 
     from tuiprof.errors import UsageProblem
     from tuiprof.report import Style, render, stdout_style
 
-    suffix = output.suffix.lstrip(".") if output is not None else ""
-    fmt = format_ or (suffix if suffix in _FORMATS else "text")
-    style = Style(width=None, rows=None) if output is not None else replace(stdout_style(), rows=None)
-    if fmt == "text":
-        answer = replace(answer, tables=tuple(table for table in answer.tables if table.key != "trials"))
-    text = render(answer, fmt, style=replace(style, details=True))
+    style = Style() if output is not None else stdout_style()
+    text = render(answer, fmt, style=replace(style, rows=None, details=True))
     if output is None:
         sys.stdout.write(text)
         return
@@ -210,7 +217,8 @@ def _left(progress: Progress) -> str:
 
     if progress.left_s is None:
         return ""
-    return f"about {format_ns(max(progress.left_s, 1.0) * 1e9)} left"
+    seconds = max(round(progress.left_s), 1)
+    return f"about {f'{seconds} s' if seconds < 60 else format_ns(seconds * 1e9)} left"
 
 
 def _outcome(progress: Progress) -> str:

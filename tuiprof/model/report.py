@@ -73,6 +73,7 @@ class Column:
         kind: How to show its values; anything but text is right-aligned.
         help: Its definition in one sentence.
         hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
+        whole: A text that says nothing when it is cut: where there is no room, other columns give way.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Column:
     kind: Kind = "text"
     help: str = ""
     hidden: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +96,7 @@ class Table:
             ``Trace.events`` of the typical (most expensive) event behind the row.
         note: One line below the table, for example what was excluded and why.
         empty: What to say when there are no rows: why, and what it means.
+        prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
     """
 
     key: str
@@ -102,6 +105,7 @@ class Table:
     rows: pl.DataFrame
     note: str = ""
     empty: str = "nothing found"
+    prose: bool = False
 
     def __post_init__(self) -> None:
         """Check that every column exists."""

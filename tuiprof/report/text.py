@@ -66,9 +66,14 @@ def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
     for floor in (_COMFORT, _LEAST):
         # The last column first: what matters more stands further left.
         for i in reversed(texts):
-            spare = min(sum(widths) - room, widths[i] - floor)
+            spare = min(sum(widths) - room, widths[i] - _least(columns[i], widths[i], floor))
             widths[i] -= max(spare, 0)
     return widths
+
+
+def _least(column: Column, natural: int, floor: int = _LEAST) -> int:
+    """Return how many cells a column takes at least."""
+    return natural if column.kind != "text" or column.whole else min(natural, floor)
 
 
 def _table(table: Table, style: Style) -> list[str]:
@@ -87,7 +92,10 @@ def _table(table: Table, style: Style) -> list[str]:
     ]
     heads = [sanitize(column.label) for column in columns]
     widths = [max(width(head), *(width(row[i]) for row in cells)) for i, head in enumerate(heads)]
-    if style.width is not None and _texts(columns, widths) > _TOO_WIDE * style.width:
+    if style.width is not None and (
+        _texts(columns, widths) > _TOO_WIDE * style.width
+        or (table.prose and 2 + sum(widths) + _GAP * (len(widths) - 1) > style.width)
+    ):
         lines += _records(columns, heads, cells, style)
         if len(rows) < len(table.rows):
             lines += _wrap(
@@ -139,8 +147,7 @@ def _drop(
     keep = list(range(len(columns)))
 
     def least(indices: list[int]) -> int:
-        sizes = (min(widths[i], _LEAST) if columns[i].kind == "text" else widths[i] for i in indices)
-        return 2 + sum(sizes) + _GAP * (len(indices) - 1)
+        return 2 + sum(_least(columns[i], widths[i]) for i in indices) + _GAP * (len(indices) - 1)
 
     while len(keep) > 1 and least(keep) > style.width:
         dropped.insert(0, heads[keep.pop()])

@@ -180,14 +180,15 @@ class LadderRun:
 
     Args:
         path: The folder.
+        meta: What it holds, when that is known; None = read it.
 
     Raises:
         SessionError: It holds no ladder, cannot be read, or a newer tuiprof wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], meta: LadderMeta | None = None) -> None:
         self.path = Path(os.path.abspath(path))
-        self.meta: LadderMeta = _read(self.path)
+        self.meta: LadderMeta = meta or _read(self.path)
 
     def __repr__(self) -> str:
         """Return the path."""
@@ -264,8 +265,9 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
             (path / folder).mkdir()
     except OSError as error:
         raise explain(error, path, "create") from error
-    write_atomic(path / LADDER_FILE, msgspec.json.encode(meta))
-    return LadderRun(path)
+    ladder = LadderRun(path, meta)
+    ladder.save()
+    return ladder
 
 
 def list_ladders(root: Path) -> list[LadderRun | SessionError]:

@@ -19,6 +19,8 @@ Word = Literal["baseline", "faster", "slower", "no difference", "undecided", "wr
 CONFIDENCE: Final = 0.95
 #: Below this share a difference counts as none, however sure it is.
 LEAST_DIFFERENCE: Final = 0.01
+#: An interval that holds 1 but reaches further from it than this says nothing.
+MOST_DOUBT: Final = 0.10
 
 #: Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any table of the distribution).
 _T95: Final = (
@@ -30,18 +32,19 @@ _Z95: Final = 1.959964
 
 MEDIAN_RULE: Final = (
     "Median of the trials' medians. Its interval is the narrowest symmetric pair of order statistics that covers the "
-    f"median with at least {CONFIDENCE:.0%}; below six trials none does, and it is their whole range, which covers "
-    "1 − 2^(1−n) of n trials (5: 93.8 %, 4: 87.5 %, 3: 75 %, 2: 50 %)."
+    f"median with at least {CONFIDENCE * 100:.0f} %; below six trials none does, and it is their whole range, which "
+    "covers it with 1 − 2^(1−n) for n trials (5: 93.8 %, 4: 87.5 %, 3: 75 %, 2: 50 %)."
 )
 RATIO_RULE: Final = (
     "Step time over that of the baseline (time per sample where the batch sizes differ), trial by trial in the same "
-    f"round: geometric mean, with the {CONFIDENCE:.0%} interval of Student's t on the logarithms. It takes two rounds."
+    f"round: geometric mean, with the {CONFIDENCE * 100:.0f} % interval of Student's t on the logarithms. It takes "
+    "two rounds."
 )
 VERDICT_RULE: Final = (
     "`faster` or `slower`: the interval of the ratio excludes 1 and the ratio is more than "
-    f"{LEAST_DIFFERENCE:.0%} away from it. `no difference`: otherwise; the interval says how large one may have been "
-    "missed. `undecided`: no interval (fewer than two rounds, or no baseline). `wrong`: the numbers are not those of "
-    "the reference; its speed does not count."
+    f"{LEAST_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval holds 1 and reaches further than "
+    f"{MOST_DOUBT * 100:.0f} % from it, or there is none. `no difference`: otherwise. `wrong`: the numbers are not "
+    "those of the reference; its speed does not count."
 )
 
 
@@ -142,7 +145,10 @@ def word_for(ratio: Interval | None) -> Word:
     """
     if ratio is None:
         return "undecided"
-    if ratio.low <= 1 <= ratio.high or abs(ratio.value - 1) <= LEAST_DIFFERENCE:
+    if ratio.low <= 1 <= ratio.high:
+        sure = max(ratio.high, 1 / ratio.low) <= 1 + MOST_DOUBT
+        return "no difference" if sure else "undecided"
+    if abs(ratio.value - 1) <= LEAST_DIFFERENCE:
         return "no difference"
     return "faster" if ratio.value < 1 else "slower"
 
@@ -167,6 +173,7 @@ def _times(meta: LadderMeta, name: str) -> dict[int, Figures]:
 
 def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures]]) -> Judged:
     rung, own = meta.rung(name), times[name]
+    word: Word
     if rung.reason:
         return Judged(name, "unavailable", rung.reason, rung.remedy, None, None, None, {})
     trials = [trial for trial in meta.trials if trial.variant == name]
@@ -175,19 +182,18 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
     step = median_interval([figures.median_ns for figures in own.values()]) if own else None
     if out is not None:
         # What was measured before is kept in the trials, but a wrong variant has no speed.
-        word: Word = "wrong" if out.state == "wrong" else "failed" if out.state == "failed" else "unavailable"
+        word = "wrong" if out.state == "wrong" else "failed" if out.state == "failed" else "unavailable"
         return Judged(name, word, out.why, out.remedy, None, None, False if word == "wrong" else equal, own)
-    unchecked = "" if equal else "its numbers were not compared with the reference's"
+    unchecked = "" if equal else "the numbers were not compared with the reference's"
     if rung.baseline == name:
         return Judged(name, "baseline", unchecked, "", step, None, equal, own)
     theirs = times.get(rung.baseline, {})
     base_out = any(trial.variant == rung.baseline and trial.state == "wrong" for trial in meta.trials)
     pairs = [] if base_out else _pairs(own, theirs)
     ratio = ratio_interval(pairs)
-    why = "" if ratio else _undecided(rung.baseline, len(own), len(pairs), base_out)
-    return Judged(
-        name, word_for(ratio), "; ".join(filter(None, (why, unchecked))), "", step, ratio, equal, own
-    )
+    word = word_for(ratio)
+    why = _undecided(rung.baseline, len(own), len(pairs), base_out) if word == "undecided" else ""
+    return Judged(name, word, "; ".join(filter(None, (why, unchecked))), "", step, ratio, equal, own)
 
 
 def _pairs(own: Mapping[int, Figures], theirs: Mapping[int, Figures]) -> list[tuple[float, float]]:
@@ -205,7 +211,9 @@ def _undecided(baseline: str, own: int, pairs: int, base_out: bool) -> str:
     if not own:
         return "not timed yet"
     if base_out:
-        return f"its baseline {baseline} is wrong"
+        return f"the baseline {baseline} is wrong"
     if not pairs:
-        return f"its baseline {baseline} was not timed"
-    return "one round: run two or more (--trials)"
+        return f"the baseline {baseline} was not timed"
+    if pairs < 2:
+        return "one round: run two or more (--trials)"
+    return "the trials scatter too much: more of them (--trials), longer ones (--steps), or a quieter machine"

@@ -152,7 +152,8 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
         return msgspec.structs.replace(ended, state="done", why=why)
     if status.state != "finished":
         said = _last_words(session)
-        why = f"{status}: {said}" if said else str(status)
+        how = str(status).removeprefix("failed (").removesuffix(")")
+        why = f"{how}: {said}" if said else how
         remedy = f"see {session.stderr}"
         return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
     if trial.kind == "check":
