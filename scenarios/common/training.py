@@ -39,7 +39,10 @@ class Images(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a uint8 image ``[3, size, size]`` and its label (int64, no dimensions)."""
         random = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
-        image = torch.randint(0, 256, (3, self.size, self.size), dtype=torch.uint8, generator=random)
+        # Eight bytes from each random number: drawing each by itself takes 15 times as long.
+        count = 3 * self.size * self.size
+        numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=random)
+        image = numbers.view(torch.uint8)[:count].view(3, self.size, self.size)
         return image, torch.randint(0, self.classes, (), generator=random)
 
 
