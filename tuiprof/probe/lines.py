@@ -15,8 +15,8 @@ def line(item: tuple[Any, ...]) -> str:
     """Return the JSON line of one tuple, newline included.
 
     Args:
-        item: Kind first: ``STEP, n, at, dur, phases, metrics, captured`` · ``DEVICE, n, dur`` ·
-            ``MEMORY, at, device, allocated, reserved, peak`` · ``COST, at, steps, ns, flush_ns`` ·
+        item: Kind first: ``STEP, n, at, dur, phases, metrics, captured`` (the phases already summed) ·
+            ``DEVICE, n, dur`` · ``MEMORY, at, device, allocated, reserved, peak`` · ``COST, at, steps, ns, flush_ns`` ·
             ``CAPTURE, fields`` · ``NOTE, at, level, text``. Times in ns, sizes in bytes.
     """
     what = item[0]

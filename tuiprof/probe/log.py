@@ -18,7 +18,8 @@ from json import dumps
 from typing import Any, Callable
 
 from .lines import line
-from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
+from .phases import phases_and_cost
+from .steps import COST, MEMORY, NOTE, OPTIMIZER, STEP, Steps
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
@@ -49,6 +50,7 @@ class Log:
         self._stop = False
         self._flush_lock = threading.Lock()
         self._flush_ns = 0
+        self._parts_ns = 0
         self._opened_at = 0
         self._slow_at = 0
 
@@ -181,13 +183,28 @@ class Log:
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
                     out.extend(self._slow(now))
-                self._write("".join(_lines(out)))
+                self._write("".join(self._lines(out)))
+            steps.bound()
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
+
+    def _lines(self, out: deque[tuple[Any, ...]]) -> Iterator[str]:
+        """Take what is there now, and no more: the script may be faster than this loop."""
+        for _ in range(len(out)):
+            try:
+                item = out.popleft()
+            except IndexError:  # the stepping thread took its last step back, see Steps._switch
+                return
+            if item[0] == STEP:
+                _, n, at, dur, began, parts, metrics, captured = item
+                phases, cost_ns = phases_and_cost(began, parts)
+                self._parts_ns += cost_ns
+                item = STEP, n, at, dur, phases, metrics, captured
+            yield line(item)
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
         """Return what changes slowly: the probe's own cost, and the allocator's state."""
         steps = self._steps
-        items: list[tuple[Any, ...]] = [(COST, now, steps.n, steps.cost_ns, self._flush_ns)]
+        items: list[tuple[Any, ...]] = [(COST, now, steps.n, steps.cost_ns + self._parts_ns, self._flush_ns)]
         if steps.device is not None:
             items += [(MEMORY, now, *numbers) for numbers in steps.device.memory()]
         return items
@@ -203,16 +220,6 @@ class Log:
         self.flush(final=True)
         self._write(dumps({"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}) + "\n")
         self.close()
-
-
-def _lines(out: deque[tuple[Any, ...]]) -> Iterator[str]:
-    """Take what is there now, and no more: the script may be faster than this loop."""
-    for _ in range(len(out)):
-        try:
-            item = out.popleft()
-        except IndexError:  # the stepping thread took its last step back, see Steps._switch
-            return
-        yield line(item)
 
 
 def _thread_cpu_ns(thread: threading.Thread | None) -> int:

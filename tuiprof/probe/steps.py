@@ -16,11 +16,9 @@ What ends a step (the highest one seen so far decides; a switch is noted once):
                         65th when there was one but no optimizer that calls torch's hooks
 ======================  =================================================================================
 
-Phases found by themselves, on the thread that steps: ``data`` is the time inside the DataLoader's ``next``;
-``backward`` inside ``torch.autograd.backward``; ``optimizer`` inside ``optimizer.step`` (after the last
-backward, when a closure runs in it); ``forward`` is what lies between the end of the data (or of the
-optimizer or backward before it, or the start of the step) and the start of backward, without the phases that
-the script timed itself in between. Inside a phase of the script nothing is found by itself.
+Parts of a step (see :mod:`.phases`) are taken on the thread that steps. Code that runs between two steps of a
+model finds the caches cold and costs ten times what it does in a loop of its own, so as little as possible is
+done here and the rest in the log's thread.
 """
 
 from __future__ import annotations
@@ -30,6 +28,11 @@ import weakref
 from collections import deque
 from time import monotonic_ns
 from typing import Any, Callable
+
+from .phases import BACKWARD as BACKWARD_PART
+from .phases import DATA as DATA_PART
+from .phases import OPTIMIZER as OPTIMIZER_PART
+from .phases import Part
 
 NONE, BATCH, OPTIMIZER, SYNC, ANNOTATION, EXPLICIT = range(6)
 SOURCES = (
@@ -47,7 +50,7 @@ _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64
 _STEPS_OF_OTHERS = 32
 _MOST_PHASES = 1000
-_FOUND = {"data", "forward", "backward", "optimizer"}
+_MOST_PARTS = 20_000
 _get_ident = threading.get_ident
 
 
@@ -59,37 +62,38 @@ class Steps:
 
     Attributes:
         out: What happened, oldest first.
+        parts: What has been timed in the running step, in order of the ends.
         n: Number of the step that is running, from 0.
         thread: The thread that steps.
-        cost_ns: Time spent here so far, ns. Not in it: the calls themselves (about 0.1 µs each), the opening
-            of the log at the end of the first step, and captures (their cost is in their own record).
+        cost_ns: Time spent in ending steps so far, ns. Not in it: the parts (they carry their own cost), the
+            calls themselves (about 0.1 µs each), the opening of the log at the end of the first step, and
+            captures (their cost is in their own record).
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
+        source: What ends a step, one of the constants above.
+        stepped: An optimizer has stepped; the one who uses this sets it back.
+        own_annotation: An annotation that ends now was made by the probe itself.
     """
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self.out: deque[tuple[Any, ...]] = deque()
+        self.parts: list[Part] = []
         self.n = 0
         self.thread = threading.main_thread().ident
         self.cost_ns = 0
         self.device: Any = None
         self.capture: Any = None
         self.source = NONE
-        self.on_first = on_first
-        self.born = monotonic_ns()
+        self.stepped = False
+        self.own_annotation = False
+        self._on_first = on_first
+        self._born = monotonic_ns()
         self._began = 0  # start of the running step; 0 = nothing seen yet
-        self._mark = 0  # end of the last phase found by itself, or of the step before
-        self._ph: dict[str, int] = {}
-        self._open = 0  # phases of the script that are open
-        self._user_ns = 0  # time in phases of the script since the mark
-        self._backward_end = 0
-        self._batches = 0  # since the last step, or the last loader that ended without a backward pass
+        self._backward_seen = False
+        self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
-        self.times_forward = False  # the script times its forward pass itself
         self._optimizer: Any = None  # weak reference to the one whose steps count
         self._in_optimizer = False
-        self.own_annotation = False  # an annotation that ends now was made by the probe itself
-        self.stepped = False  # an optimizer has stepped since the last step ended
         self._others = 0
 
     # -- the end of a step ----------------------------------------------------------------------------------
@@ -108,32 +112,25 @@ class Steps:
                 return
             first = not self.source
             if self._switch(source, t, metrics):
-                self.cost_ns += monotonic_ns() - t
                 return
         n = self.n
+        began = self._began
         capture = self.capture
-        if capture is not None:
-            # Starting, stopping and writing a profile belongs to no step: the next one begins after it.
-            self.out.append((STEP, n, t, t - self._began, self._ph, metrics, capture.disturbing))
-            self._ph = {}
-            self.n = n + 1
-            if self.device is not None:
-                self.device.boundary(n)
-            capture.boundary(n + 1)
-            self._user_ns = 0
-            self._began = self._mark = monotonic_ns()
-            return
-        self.out.append((STEP, n, t, t - self._began, self._ph, metrics, False))
-        self._ph = {}
+        captured = capture is not None and capture.disturbing
+        self.out.append((STEP, n, t, t - began, began, self.parts, metrics, captured))
+        self.parts = []
         self.n = n + 1
-        self._user_ns = 0
         if self.device is not None:
             self.device.boundary(n)
-        if first:  # the log was opened, once: that is neither in the second step nor a cost of each step
-            self._began = self._mark = monotonic_ns()
-            return
-        self._began = self._mark = t
-        self.cost_ns += monotonic_ns() - t
+        if capture is not None:
+            capture.boundary(n + 1)
+        if first or capture is not None:
+            # Opening the log, and starting, stopping and writing a profile, belong to no step: the next one
+            # begins after them. They are not a cost of each step either.
+            self._began = monotonic_ns()
+        else:
+            self._began = t
+            self.cost_ns += monotonic_ns() - t
 
     def _switch(self, source: int, t: int, metrics: dict[str, Any] | None) -> bool:
         """Let another source decide from now on.
@@ -146,14 +143,16 @@ class Steps:
         if before == NONE:
             self.thread = _get_ident()
             if not self._began:
-                self._began = self.born
-            self.on_first()
+                self._began = self._born
+            self._on_first()
             return False
         text = (
             f"steps are counted by {SOURCES[source]} from step {self.n} on, until then by {SOURCES[before]}"
         )
         self.out.append((NOTE, t, "info", text))
-        if source < SYNC or before != OPTIMIZER or not _FOUND.isdisjoint(self._ph) or not self.n:
+        if source < SYNC or before != OPTIMIZER or not self.n:
+            return False
+        if any(isinstance(part[0], int) for part in self.parts):  # a whole step has gone by
             return False
         held: list[tuple[Any, ...]] = []
         while self.out and len(held) < 3:
@@ -163,11 +162,20 @@ class Steps:
                 break
         for index, item in enumerate(held):
             if item[0] == STEP and item[1] == self.n - 1:
-                phases = {**item[4], **self._ph}
-                held[index] = (STEP, item[1], t, item[3] + t - self._began, phases, metrics, item[6])
+                _, n, _, dur, began, parts, _, captured = item
+                held[index] = (
+                    STEP,
+                    n,
+                    t,
+                    dur + t - self._began,
+                    began,
+                    parts + self.parts,
+                    metrics,
+                    captured,
+                )
         self.out.extend(reversed(held))
-        self._ph = {}
-        self._began = self._mark = t
+        self.parts = []
+        self._began = t
         return True
 
     @property
@@ -176,11 +184,21 @@ class Steps:
         return self._optimizer is not None
 
     def touch(self, t: int) -> None:
-        """Note the earliest thing seen: the first step starts there."""
-        if not self._began:
-            self._began = self._mark = t
+        """Note that something is seen before the first step, which starts at the earliest.
 
-    # -- phases found by themselves --------------------------------------------------------------------------
+        Args:
+            t: Now, monotonic ns.
+        """
+        if not self._began:
+            self._began = t
+        self.bound()
+
+    def bound(self) -> None:
+        """Forget the oldest parts of a step that does not end."""
+        if len(self.parts) > _MOST_PARTS:
+            del self.parts[: _MOST_PARTS // 2]
+
+    # -- parts found by hooks -------------------------------------------------------------------------------
 
     def data_begins(self) -> int:
         """A batch is asked for.
@@ -191,18 +209,17 @@ class Steps:
         if _get_ident() != self.thread:
             return 0
         t = monotonic_ns()
-        if not self._began:
-            self._began = self._mark = t
-        if self.source == BATCH:
-            if self._between_loaders:
-                self._between_loaders = False
-                self._began = self._mark = t
-                self._ph = {}
-            else:
-                self.end(BATCH, t)
-        now = monotonic_ns()
-        self.cost_ns += now - t
-        return now
+        if self.source > BATCH:
+            return t
+        if not self.source:
+            self.touch(t)
+        elif self._between_loaders:
+            self._between_loaders = False
+            self._began = t
+            self.parts = []
+        else:
+            self.end(BATCH, t)
+        return monotonic_ns()
 
     def data_ended(self, began: int, more: bool) -> None:
         """The batch has come.
@@ -213,28 +230,26 @@ class Steps:
         """
         t = monotonic_ns()
         if self.source <= BATCH:
-            if not more:
-                self._between_loaders = True
-                if not self._backward_end:
-                    self._batches = 0
-            elif self.source == NONE:
-                self._batches += 1
-                quiet = _QUIET_BATCHES_WITH_BACKWARD if self._backward_end else _QUIET_BATCHES
-                if self._batches > quiet:
-                    # This batch began step 0; the quiet ones before it are in no step.
-                    self._switch(BATCH, t, None)
-                    self._between_loaders = False
-                    self._began = began
-                    self._ph = {}
-        self._mark = t
-        self._user_ns = 0
-        if not self._open:
-            ph = self._ph
-            ph["data"] = ph.get("data", 0) + t - began
-        self.cost_ns += monotonic_ns() - t
+            self._count_batch(began, t, more)
+        self.parts.append((DATA_PART, began, t, monotonic_ns()))
+
+    def _count_batch(self, began: int, t: int, more: bool) -> None:
+        """See whether the batches are the steps."""
+        if not more:
+            self._between_loaders = True
+            if not self._backward_seen:
+                self._batches = 0
+        elif not self.source:
+            self._batches += 1
+            if self._batches > (_QUIET_BATCHES_WITH_BACKWARD if self._backward_seen else _QUIET_BATCHES):
+                # This batch began step 0; the quiet ones before it are in no step.
+                self._switch(BATCH, t, None)
+                self._between_loaders = False
+                self._began = began
+                self.parts = []
 
     def backward_begins(self) -> int:
-        """Backward begins, so forward has ended.
+        """Backward begins.
 
         Returns:
             Now, to be given to :meth:`backward_ended`; 0 = not ours to time.
@@ -242,72 +257,65 @@ class Steps:
         if _get_ident() != self.thread:
             return 0
         t = monotonic_ns()
-        if not self._began:
-            self._began = self._mark = t
-        if not self._open and not self.times_forward:
-            ph = self._ph
-            ph["forward"] = ph.get("forward", 0) + t - self._mark - self._user_ns
-        now = monotonic_ns()
-        self.cost_ns += now - t
-        return now
+        if not self.source:
+            self._backward_seen = True
+            self.touch(t)
+        return t
 
     def backward_ended(self, began: int) -> None:
-        """Backward has returned; on a device it has been launched."""
+        """Backward has returned; on a device it has been launched.
+
+        Args:
+            began: What :meth:`backward_begins` returned.
+        """
         t = monotonic_ns()
-        self._mark = self._backward_end = t
-        self._user_ns = 0
-        if not self._open:
-            ph = self._ph
-            ph["backward"] = ph.get("backward", 0) + t - began
-        self.cost_ns += monotonic_ns() - t
+        self.parts.append((BACKWARD_PART, began, t, monotonic_ns()))
 
     def optimizer_begins(self, optimizer: Any) -> int:
         """An optimizer's step begins.
+
+        Args:
+            optimizer: The optimizer.
 
         Returns:
             Now, to be given to :meth:`optimizer_ended`; 0 = not ours to time (another thread, or an
             optimizer that another one calls).
         """
-        t = monotonic_ns()
         if self._optimizer is None:
             self._optimizer = weakref.ref(optimizer)
         elif self._in_optimizer or _get_ident() != self.thread:
             return 0
         self._in_optimizer = True
-        if not self._began:
-            self._began = self._mark = t
-        now = monotonic_ns()
-        self.cost_ns += now - t
-        return now
+        t = monotonic_ns()
+        if not self.source:
+            self.touch(t)
+        return t
 
     def optimizer_failed(self) -> None:
         """An optimizer's step has raised: it ended no step."""
         self._in_optimizer = False
 
     def optimizer_ended(self, optimizer: Any, began: int) -> None:
-        """An optimizer's step has returned; the one whose steps count ends the step."""
+        """An optimizer's step has returned; the one whose steps count ends the step.
+
+        Args:
+            optimizer: The optimizer.
+            began: What :meth:`optimizer_begins` returned.
+        """
         t = monotonic_ns()
         self._in_optimizer = False
         self.stepped = True
-        if not self._open:
-            ph = self._ph
-            ph["optimizer"] = ph.get("optimizer", 0) + t - max(began, self._backward_end)
         chosen = self._optimizer()
         if chosen is not optimizer:
             self._others += 1
             if chosen is not None and self._others <= _STEPS_OF_OTHERS:
-                self._mark = t
-                self._user_ns = 0
-                self.cost_ns += monotonic_ns() - t
+                self.parts.append((OPTIMIZER_PART, began, t, monotonic_ns()))
                 return
             self._optimizer = weakref.ref(optimizer)
         self._others = 0
-        self._mark = t
-        self._user_ns = 0
+        self.parts.append((OPTIMIZER_PART, began, t, t))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
-        else:
-            self.cost_ns += monotonic_ns() - t
 
 
 class Phase:
@@ -335,9 +343,8 @@ class Phase:
             return
         if self._began:
             self._again += 1
-            return
-        steps._open += 1
-        self._began = monotonic_ns()
+        else:
+            self._began = monotonic_ns()
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         """Stop it; an exception passes."""
@@ -350,17 +357,7 @@ class Phase:
             self._again -= 1
             return
         self._began = 0
-        took = t - began
-        name = self._name
-        ph = steps._ph
-        ph[name] = ph[name] + took if name in ph else took
-        if steps._open > 1:
-            steps._open -= 1
-        else:
-            steps._open = 0
-            steps._user_ns += took
-        # Entering does less than leaving; to read the clock there once more would double its cost.
-        steps.cost_ns += 2 * (monotonic_ns() - t)
+        steps.parts.append((self._name, began, t, monotonic_ns()))
 
     def forget(self) -> None:
         """Be outside again (in a child process that was forked inside)."""
@@ -381,8 +378,6 @@ class Phases(dict[str, Phase]):
     def __missing__(self, name: str) -> Phase:
         """Make a phase, and keep it unless the script seems to number its phases."""
         phase = Phase(self._steps, str(name))
-        if name == "forward":
-            self._steps.times_forward = True
         if len(self) < _MOST_PHASES:
             self[name] = phase
         return phase

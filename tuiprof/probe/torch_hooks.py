@@ -22,7 +22,8 @@ def install(runtime: Runtime, torch: Any) -> None:
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
     _hook_backward(runtime, torch, compiling)
     _hook_optimizers(runtime, torch, compiling)
-    runtime.steps.device = TorchDevice(runtime, torch)
+    if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
+        runtime.steps.device = TorchDevice(runtime, torch)
     profilers = watch_profilers(runtime, torch)
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
 

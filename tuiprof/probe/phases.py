@@ -1,0 +1,77 @@
+"""What a step was made of: from the parts that were timed to the time of each phase.
+
+On the thread that trains a part is only appended to a list, because whatever runs there runs with cold caches;
+the arithmetic is done here, in the log's thread.
+
+``data`` is the time inside the DataLoader's ``next``; ``backward`` inside ``torch.autograd.backward``;
+``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it. ``forward`` is what
+lies between the end of the data (or of the optimizer or backward before it, or the start of the step) and the
+start of backward, without the phases that the script timed itself in between; where the script times a phase
+``forward`` itself, only that counts. What is found inside a phase of the script belongs to that phase alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Union
+
+DATA, BACKWARD, OPTIMIZER = 0, 1, 2
+_NAMES = ("data", "backward", "optimizer")
+
+# Kind (one of the numbers above) or the name the script gave; begin; end; end of our own work (monotonic ns).
+Part = tuple[Union[int, str], int, int, int]
+
+
+def phases_and_cost(start: int, parts: Iterable[Part]) -> tuple[dict[str, int], int]:
+    """Return the time of each phase, and what timing them cost, both in ns.
+
+    Args:
+        start: Start of the step, monotonic ns.
+        parts: In order of their ends.
+    """
+    phases: dict[str, int] = {}
+    cost = 0
+    found: list[tuple[int, int, int]] = []
+    spans: list[tuple[int, int]] = []  # phases of the script, outermost only, in order of time
+    for name, began, ended, done in parts:
+        # Beginning a part does less than ending it; to read the clock there once more would double its cost.
+        cost += 2 * (done - ended)
+        if isinstance(name, int):
+            found.append((name, began, ended))
+            continue
+        phases[name] = phases.get(name, 0) + ended - began
+        while spans and spans[-1][0] >= began:
+            spans.pop()
+        spans.append((began, ended))
+    if found:
+        _add_found(phases, start, found, spans)
+    return phases, cost
+
+
+def _add_found(
+    phases: dict[str, int], start: int, found: list[tuple[int, int, int]], spans: Sequence[tuple[int, int]]
+) -> None:
+    """Add the phases found by hooks, and ``forward``.
+
+    Args:
+        phases: Filled in; holds those of the script.
+        start: Start of the step.
+        found: Kind, begin and end of each, in order of their ends.
+        spans: Phases of the script, none inside another.
+    """
+    with_forward = "forward" not in phases
+    mark = start
+    last_backward = 0
+    for kind, began, ended in found:
+        if any(low <= began and ended <= high for low, high in spans):
+            continue
+        if kind == BACKWARD:
+            last_backward = ended
+            if with_forward:
+                theirs = sum(high - low for low, high in spans if low >= mark and high <= began)
+                phases["forward"] = phases.get("forward", 0) + began - mark - theirs
+        elif kind == OPTIMIZER and last_backward > began:
+            began = last_backward
+        name = _NAMES[kind]
+        phases[name] = phases.get(name, 0) + ended - began
+        mark = ended
