@@ -2,7 +2,8 @@
 
 Every measurement is a process of its own on the same file; the programs take turns, and medians over all
 rounds are printed. "Whole process" is what a user waits: from the start of Python to its end, imports included;
-"open" is the call that reads the file, once the program is imported (tuiprof loads Polars in that call). Each peer needs an environment of its own::
+"open" is the call that reads the file, once the program is imported (tuiprof loads Polars in that call).
+Each peer needs an environment of its own::
 
     python -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis==0.5.0
     python -m venv /tmp/tb && /tmp/tb/bin/pip install torch-tb-profiler==0.4.3 setuptools

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,20 +28,12 @@ NUMBERS = ("device", "stream", "correlation", "external_id", "bytes")
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
 
+#: Categories of Kineto whose events have no correlation, device, stream or size.
+_ON_HOST = {"cpu_op", "Operator", "python_function", "user_annotation", "Trace"}
+
+
 class Untimely(Exception):
     """Some time of this stretch must be read from its text."""
-
-
-class Codebook(dict[object, int]):
-    """Numbers distinct values in order of appearance."""
-
-    def __missing__(self, key: object) -> int:
-        code = self[key] = len(self)
-        return code
-
-    def words(self) -> list[str]:
-        """Return the values in order of their codes, as text; a missing one is empty."""
-        return ["" if key is None else str(key) for key in self]
 
 
 class Columns(msgspec.Struct):
@@ -90,37 +83,38 @@ class Columns(msgspec.Struct):
 
 
 class Books:
-    """The codebooks of one chunk."""
+    """The distinct values of one chunk, numbered in order of appearance.
+
+    Attributes:
+        names: Names.
+        cats: Category words.
+        lanes: (process, thread) pairs.
+    """
 
     def __init__(self) -> None:
-        self.names = Codebook()
-        self.cats = Codebook()
+        self.names: dict[object, int] = {}
+        self.cats: dict[object, int] = {}
         self.lanes: dict[tuple[object, object], int] = {}
 
-    def lane_codes(self, pids: Sequence[object], tids: Sequence[object]) -> Codes:
-        """Number the (process, thread) pairs; neighbours mostly share theirs, so runs of them are numbered.
+    def lane_codes(self, pids: list[Any], tids: list[Any]) -> Codes:
+        """Number the (process, thread) pairs.
 
         Args:
             pids: Process of each event.
             tids: Thread of each event.
         """
         book = self.lanes
+        if not pids:
+            return np.empty(0, dtype=np.uint32)
         pid, tid = integers(pids), integers(tids)
         if pid is None or tid is None:  # text, or wider than 64 bits
             return codes([book.setdefault(lane, len(book)) for lane in zip(pids, tids, strict=True)])
-        if not len(pid):
-            return np.empty(0, dtype=np.uint32)
-        starts = np.concatenate(([0], np.flatnonzero((pid[1:] != pid[:-1]) | (tid[1:] != tid[:-1])) + 1))
-        processes, process = np.unique(pid[starts], return_inverse=True)
-        threads, thread = np.unique(tid[starts], return_inverse=True)
-        pairs, run = np.unique(process * len(threads) + thread, return_inverse=True)
-        found = [
+        # Neighbours mostly share their lane: runs of them are numbered.
+        starts = np.flatnonzero(np.append(True, (tid[1:] != tid[:-1]) | (pid[1:] != pid[:-1])))
+        runs = list(zip(pid[starts].tolist(), tid[starts].tolist(), strict=True))
+        for lane in dict.fromkeys(runs):
             book.setdefault(lane, len(book))
-            for lane in zip(
-                processes[pairs // len(threads)].tolist(), threads[pairs % len(threads)].tolist(), strict=True
-            )
-        ]
-        return np.repeat(codes(found)[run], np.diff(starts, append=len(pid)))
+        return np.repeat(codes([book[lane] for lane in runs]), np.diff(starts, append=len(pid)))
 
     def lane_list(self) -> list[tuple[int | str | None, int | str | None]]:
         """Return the lanes in order of their codes; numbers written as text are numbers."""
@@ -139,27 +133,31 @@ def build(events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur
     Raises:
         Untimely: A time cannot be told exactly from the decoded number.
     """
-    arguments = [event.args or NO_ARGS for event in events]
-    external = _numbers([a.external_id for a in arguments])
-    older = _numbers([a.external_id_lower for a in arguments])
-    correlation = _numbers([a.correlation for a in arguments])
-    connection = _numbers([a.connection_id for a in arguments])
-    columns = {
-        "device": _numbers([a.device for a in arguments]),
-        "stream": _numbers([a.stream for a in arguments]),
-        "correlation": _first(correlation, connection),
-        "external_id": _first(external, older),
-        "bytes": _numbers([a.bytes for a in arguments]),
-    }
+    cats = _codes([event.cat for event in events], books.cats)
     return Columns(
         ordinals,
         _times([event.ts for event in events], events),
         _times([event.dur for event in events], events) if with_dur else None,
         _codes([event.name for event in events], books.names),
-        _codes([event.cat for event in events], books.cats),
+        cats,
         books.lane_codes([event.pid for event in events], [event.tid for event in events]),
-        {key: column for key, column in columns.items() if column is not None},
+        _arguments(events, books),
     )
+
+
+def _arguments(events: Sequence[AnyEvent], books: Books) -> dict[str, Ints]:
+    arguments = [event.args or NO_ARGS for event in events]
+    external = _numbers([a.external_id for a in arguments])
+    older = _numbers([a.external_id_lower for a in arguments])
+    columns = {"external_id": _first(external, older)}
+    if not books.cats.keys() <= _ON_HOST:  # what only calls and device work have
+        correlation = _numbers([a.correlation for a in arguments])
+        connection = _numbers([a.connection_id for a in arguments])
+        columns["correlation"] = _first(correlation, connection)
+        columns["device"] = _numbers([a.device for a in arguments])
+        columns["stream"] = _numbers([a.stream for a in arguments])
+        columns["bytes"] = _numbers([a.bytes for a in arguments])
+    return {key: column for key, column in columns.items() if column is not None}
 
 
 def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
@@ -189,8 +187,21 @@ def _times(values: list[Loose | msgspec.Raw], events: Sequence[AnyEvent]) -> Int
     return converted
 
 
-def _codes(values: Sequence[object], book: Codebook) -> Codes:
+def _codes(values: list[Any], book: dict[object, int]) -> Codes:
+    if values and values.count(values[0]) == len(values):
+        return np.full(len(values), book.setdefault(values[0], len(book)), dtype=np.uint32)
+    for value in dict.fromkeys(values):
+        book.setdefault(value, len(book))
     return codes([book[value] for value in values])
+
+
+def words(book: dict[object, int]) -> list[str]:
+    """Return the values of a codebook in order of their codes, as text; a missing one is empty.
+
+    Args:
+        book: The codebook.
+    """
+    return ["" if key is None else str(key) for key in book]
 
 
 def _numbers(values: list[Loose], missing: int = NONE) -> Ints | None:

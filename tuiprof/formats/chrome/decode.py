@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tuiprof.formats.chrome import clock, layout, tolerant
 from tuiprof.formats.chrome.arrays import Codes
-from tuiprof.formats.chrome.columns import Books, Columns, Untimely, build, identity, memory_numbers
+from tuiprof.formats.chrome.columns import Books, Columns, Untimely, build, identity, memory_numbers, words
 from tuiprof.formats.chrome.events import (
     MISSING,
     AnyEvent,
@@ -218,8 +218,8 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
     return Chunk(
         events=len(events),
         phases={chr(code) if code else "?": int(counted[code]) for code in np.flatnonzero(counted).tolist()},
-        names=books.names.words(),
-        cats=books.cats.words(),
+        names=words(books.names),
+        cats=words(books.cats),
         lanes=books.lane_list(),
         spans=spans,
         pairs=pairs,
@@ -234,6 +234,8 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
 def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
     """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
     phases = [event.ph for event in events]
+    if phases.count("X") == len(phases):
+        return np.full(len(phases), _X, dtype=np.uint8)
     joined = "".join(phases)
     if len(joined) == len(phases) and joined.isascii() and "" not in phases:
         return np.frombuffer(joined.encode(), dtype=np.uint8)
