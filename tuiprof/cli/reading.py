@@ -172,11 +172,12 @@ def list_(invocation: Invocation, as_json: bool) -> int:
         return 0
     from dataclasses import replace
 
-    from tuiprof.report import render, stdout_style
+    from tuiprof.report import render_all, stdout_style
 
-    sys.stdout.write(render(listing(root, summaries), style=replace(stdout_style(), rows=None)))
+    reports = [listing(root, summaries)] if summaries else []
     if ladders:
         from tuiprof import ladder_report
 
-        sys.stdout.write("\n" + render(ladder_report.listing(ladders, root), "text"))
+        reports.append(ladder_report.listing(ladders, root))
+    sys.stdout.write(render_all(reports, style=replace(stdout_style(), rows=None)))
     return 0

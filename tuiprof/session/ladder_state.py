@@ -303,9 +303,15 @@ def find_ladder(root: Path, text: str) -> LadderRun:
     if (path / LADDER_FILE).exists():
         return LadderRun(path)
     paths = ladder_dirs(root)
-    for found in paths:  # the newest first
+    if paths and text == "last":
+        return LadderRun(paths[0])
+    # What is meant exactly comes before what begins so; of several the newest.
+    for found in paths:
         name = found.name.partition("-")[2]
-        if text in ("last", found.name, name, name.removeprefix("ladder-")) or found.name.startswith(text):
+        if text in (found.name, name, name.removeprefix("ladder-")):
+            return LadderRun(found)
+    for found in paths:
+        if text and found.name.startswith(text):
             return LadderRun(found)
     known = f"there are {', '.join(path.name for path in paths[:3])}" if paths else "tuiprof ladder NAME"
     raise UsageProblem(f"there is no ladder {text!r} in {root}", known)

@@ -144,7 +144,8 @@ def command(
     if variant.presets and preset not in ("fit", *variant.presets):
         remedy = _meant(preset, ["fit", *variant.presets])
         raise UsageProblem(f"the scenario {variant.ladder!r} has no preset {preset!r}", remedy)
-    values = {"variant": variant.name, "preset": preset, "steps": "" if steps is None else str(steps)}
+    size = preset if variant.presets or preset != "fit" else ""  # a ladder of one size need not know the word
+    values = {"variant": variant.name, "preset": size, "steps": "" if steps is None else str(steps)}
     arguments = [str(variant.script)]
     for group in variant.command:
         names = re.findall(r"\{(variant|preset|steps)\}", " ".join(group))

@@ -1,0 +1,319 @@
+"""The ladder runner: what is planned, in which order it runs, what it measures, and that it can be stopped at will."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.interpreter import facts
+from tuiprof.session.ladder import Progress, left_s, pending, plan, run, schedule
+from tuiprof.session.ladder_state import (
+    Figures,
+    LadderMeta,
+    LadderRun,
+    Trial,
+    create,
+    find_ladder,
+    list_ladders,
+)
+from tuiprof.session.ladder_stats import judge, median_interval, ratio_interval, t95, word_for
+from tuiprof.session.ladder_trial import begin, conclude
+from tuiprof.session.launch import wait
+from tuiprof.session.scenarios import find_ladder as find_scenario
+from tuiprof.session.store import find_session, list_sessions
+
+SCRIPT = """
+import argparse, json, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--variant")
+parser.add_argument("--steps", type=int, default=24)
+parser.add_argument("--check", action="store_true")
+options = parser.parse_args()
+PAUSE_S = {"slow": 0.008, "quick": 0.002, "wrong": 0.0, "crash": 0.001, "late": 0.001}
+if options.check:
+    off = 0.5 if options.variant == "wrong" else 0.0
+    compared = [{"what": "loss", "relative_error": off, "tolerance": 1e-4}]
+    print(json.dumps({"tuiprof_result": {"check": {"ok": not off, "baseline": "slow", "compared": compared}}}))
+    sys.exit(3 if off else 0)
+if options.variant == "crash":
+    sys.exit("no such luck")
+if options.variant == "late":
+    print(json.dumps({"tuiprof_result": {"unavailable": [{"reason": "no luck", "remedy": "find some"}]}}))
+    sys.exit(77)
+import tuiprof
+for n in range(options.steps):
+    time.sleep(PAUSE_S[options.variant] + 0.04 * (n < 3))  # a slow beginning, as with a compiler
+    tuiprof.step()
+print(json.dumps({"tuiprof_result": {"warmup": 3, "batch": 4, "peak_memory_bytes": 1 << 20, "preset": "tiny"}}))
+"""
+HEADER = """
+dependencies = []
+[tool.tuiprof]
+name = "toy"
+baseline = "slow"
+variants = [
+  { name = "slow" },
+  { name = "quick", builds_on = "slow", published = [{ text = "4×" }] },
+  { name = "wrong" },
+  { name = "crash" },
+  { name = "late" },
+  { name = "absent", needs = { packages = ["no-such-package>=2"] } },
+]
+"""
+
+
+@pytest.fixture
+def toys(tmp_path: Path) -> Path:
+    folder = tmp_path / "toys"
+    folder.mkdir()
+    (folder / "toy.py").write_text(SCRIPT, encoding="utf-8")
+    (folder / "toy.toml").write_text(HEADER, encoding="utf-8")
+    return folder
+
+
+def planned(toys: Path, **options: Any) -> LadderMeta:
+    return plan(find_scenario("toy", [toys]), facts(), cwd=toys, **options)
+
+
+def slots(meta: LadderMeta) -> list[str]:
+    return [f"{kind}{number or ''} {name}" for kind, number, name in schedule(meta)]
+
+
+def test_trials_are_interleaved_and_the_baseline_is_always_among_them(toys: Path) -> None:
+    meta = planned(toys, variants=["quick", "absent"], rounds=2, steps=9)
+    assert [rung.name for rung in meta.rungs] == ["slow", "quick", "absent"]
+    assert meta.rung("absent").reason == "no-such-package is not installed"
+    assert meta.rung("absent").remedy == "pip install 'no-such-package>=2'"
+    assert slots(meta) == [
+        *("check slow", "check quick", "trace slow", "trace quick"),
+        *("timing1 slow", "timing1 quick", "timing2 slow", "timing2 quick"),
+    ]
+    assert meta.rung("quick").command[1:] == ("--variant", "quick", "--steps", "9")
+    assert meta.rung("quick").check == ("--check", "--steps", "0")
+    with pytest.raises(UsageProblem, match="did you mean quick"):
+        planned(toys, variants=["quik"])
+
+
+def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
+    root = tmp_path / "sessions"
+    ladder = create(root, planned(toys, rounds=3))
+    seen = list(run(ladder))
+    assert pending(ladder.meta) == []
+    assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
+    assert seen[-1].done == seen[-1].total == len(schedule(ladder.meta))
+    judged = {one.name: one for one in judge(LadderRun(ladder.path).meta)}  # as read back from the disk
+    assert {name: one.word for name, one in judged.items()} == {
+        "slow": "baseline",
+        "quick": "faster",
+        "wrong": "wrong",
+        "crash": "failed",
+        "late": "unavailable",
+        "absent": "unavailable",
+    }
+    assert "loss: relative error 0.5 to slow, tolerance 1e-04" in judged["wrong"].why
+    assert "exit 1: no such luck" in judged["crash"].why
+    assert (judged["late"].why, judged["late"].remedy) == ("no luck", "find some")
+    assert judged["quick"].ratio is not None
+    assert judged["quick"].ratio.value < 0.8
+    assert judged["wrong"].step_ns is None
+    # Warm-up is left out of the step time, and told apart from the start.
+    figures = judged["slow"].trials[1]
+    assert (figures.clock, figures.warmup, figures.steps, figures.preset) == ("probe", 3, 21, "tiny")
+    assert 8e6 < figures.median_ns < 40e6
+    assert figures.start_ns is not None
+    assert figures.start_ns > 40e6
+    assert figures.warmup_ns is not None
+    assert figures.warmup_ns > 80e6
+    assert figures.samples_per_s == pytest.approx(4 / (figures.median_ns / 1e9), rel=0.5)
+    # Only the first round captures; what is out is not run again.
+    kinds = [(trial.kind, trial.round) for trial in ladder.meta.trials if trial.variant == "slow"]
+    assert kinds == [("check", 0), ("trace", 0), ("timing", 1), ("timing", 2), ("timing", 3)]
+    captures = {t.kind: ladder.session(t).meta.capture for t in ladder.meta.trials if t.variant == "slow"}
+    assert captures["trace"] is not None
+    assert captures["timing"] is None
+    assert [t.kind for t in ladder.meta.trials if t.variant == "wrong"] == ["check"]
+    assert [t.kind for t in ladder.meta.trials if t.variant == "late"] == ["check", "trace"]
+    # The folder is no session, yet its trials are.
+    assert list_sessions(root) == []
+    assert [found.id for found in list_ladders(root) if isinstance(found, LadderRun)] == [ladder.id]
+    assert find_ladder(root, "toy").path == find_ladder(root, "last").path == ladder.path
+    inner = f"{ladder.id}/trials/{ladder.meta.trials[0].session}"
+    assert find_session(root, inner).meta.scenario == ladder.session(ladder.meta.trials[0]).meta.scenario
+    # Running a complete one does nothing, not even when the script has changed since.
+    (toys / "toy.py").write_text(SCRIPT + "\n", encoding="utf-8")
+    assert list(run(ladder)) == []
+
+
+def test_it_stops_after_a_trial_and_goes_on_where_it_was(toys: Path, tmp_path: Path) -> None:
+    meta = planned(toys, variants=["slow", "quick"], rounds=1)
+    ladder = create(tmp_path, msgspec.structs.replace(meta, rungs=tuple(_unchecked(meta))))
+    asked: list[Progress] = []
+    for progress in run(ladder, lambda: len(asked)):
+        asked.extend([progress] * progress.ended)
+    assert [trial.state for trial in ladder.meta.trials] == ["done"]
+    assert len(pending(ladder.meta)) == 3
+    # Asked twice, it stops the trial itself, which is then repeated.
+    again = LadderRun(ladder.path)
+    (toys / "toy.py").write_text(SCRIPT.replace("0.008", "3"), encoding="utf-8")
+    with pytest.raises(SessionError, match="not what it was when"):
+        list(run(again))
+    (toys / "toy.py").write_text(SCRIPT, encoding="utf-8")
+    asked.clear()
+    for progress in run(again, lambda: len(asked)):
+        asked.extend([progress, progress])
+    assert [trial.state for trial in again.meta.trials][:2] == ["done", "stopped"]
+    # A runner that died leaves a trial that goes on by itself: it is waited for, not started twice.
+    third = LadderRun(ladder.path)
+    orphan = begin(third, "trace", 0, third.meta.rung("quick"))
+    third.put(orphan)
+    resumed = LadderRun(ladder.path)
+    states = [progress.trial for progress in run(resumed) if progress.ended]
+    assert states[0].session == orphan.session
+    assert [(trial.kind, trial.variant, trial.state) for trial in resumed.meta.trials] == [
+        ("trace", "slow", "done"),
+        ("trace", "quick", "stopped"),
+        ("trace", "quick", "done"),
+        ("timing", "slow", "done"),
+        ("timing", "quick", "done"),
+    ]
+    judged = {one.name: one for one in judge(resumed.meta)}
+    assert judged["quick"].word == "undecided"
+    assert "one round" in judged["quick"].why
+    assert "were not compared" in judged["quick"].why
+
+
+def _unchecked(meta: LadderMeta) -> list[Any]:
+    return [msgspec.structs.replace(rung, check=None) for rung in meta.rungs]
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "why"),
+    [
+        ('print(\'{"tuiprof_result": {"step_ms": "quick"}}\')', "failed", "result line cannot be read"),
+        ("print('no steps at all')", "failed", "nothing to time"),
+        ('print(\'{"tuiprof_result": {"step_ms": 2.5, "check": {"ok": false}}}\')', "wrong", "not those of"),
+        ('print(\'[0] {"tuiprof_result": {"step_ms": 2.5, "steps": 7}}\')', "done", ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "failed", "SIGKILL"),
+    ],
+    ids=["broken line", "no steps", "wrong in passing", "own clock", "killed"],
+)
+def test_what_a_script_says_at_its_end(toys: Path, tmp_path: Path, body: str, state: str, why: str) -> None:
+    (toys / "toy.py").write_text(f"{body}\n", encoding="utf-8")
+    ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
+    trial = begin(ladder, "timing", 1, ladder.meta.rung("slow"))
+    session = ladder.session(trial)
+    told = conclude(trial, session, wait(session, 30))
+    assert told.state == state
+    assert why in told.why
+    if state == "done":
+        assert told.figures is not None
+        assert (told.figures.median_ns, told.figures.steps, told.figures.clock) == (2.5e6, 7, "script")
+
+
+def test_a_script_without_a_check_is_timed_but_said_to_be_unchecked(toys: Path, tmp_path: Path) -> None:
+    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--variant')\n"
+    script += "parser.parse_args()\n"
+    (toys / "toy.py").write_text(script, encoding="utf-8")
+    ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
+    trial = begin(ladder, "check", 0, ladder.meta.rung("slow"))
+    session = ladder.session(trial)
+    told = conclude(trial, session, wait(session, 30))
+    assert (told.state, told.equal) == ("done", None)
+    assert "unrecognized arguments: --check" in told.why
+
+
+def test_two_runners_do_not_share_a_ladder(toys: Path, tmp_path: Path) -> None:
+    ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
+    first = run(ladder)
+    next(first)
+    with pytest.raises(SessionError, match="already being recorded"):
+        next(run(LadderRun(ladder.path)))
+    assert len(list(first)) > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [("{", "damaged"), ('{"v": 99}', "newer tuiprof"), ('{"v": 1}', "damaged")]
+)
+def test_a_damaged_ladder_says_so_and_hides_no_other(
+    toys: Path, tmp_path: Path, content: str, what: str
+) -> None:
+    root = tmp_path / "sessions"
+    good, bad = (create(root, planned(toys, variants=["slow"])) for _ in range(2))
+    (bad.path / "ladder.json").write_text(content, encoding="utf-8")
+    told = list_ladders(root)
+    assert [isinstance(one, LadderRun) for one in told] == [False, True]
+    assert what in str(told[0])
+    assert find_ladder(root, good.id).id == good.id
+    with pytest.raises(UsageProblem, match="no ladder 'zzz'"):
+        find_ladder(root, "zzz")
+
+
+def test_an_interval_of_the_median_covers_it_as_often_as_it_says() -> None:
+    assert median_interval([3.0]) == (one := median_interval([3.0]))
+    assert (one.low, one.value, one.high, one.coverage) == (3.0, 3.0, 3.0, 0.0)
+    five = median_interval([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (five.low, five.value, five.high, five.coverage) == (1.0, 3.0, 5.0, 0.9375)
+    rng = random.Random(7)
+    for count in (5, 6, 11):
+        covered, said = 0, 0.0
+        for _ in range(3000):
+            interval = median_interval([rng.expovariate(1.0) for _ in range(count)])
+            covered += interval.low <= math.log(2) <= interval.high
+            said = interval.coverage
+        assert covered / 3000 == pytest.approx(said, abs=0.015)
+        assert said >= 0.95 or count < 6
+
+
+def test_an_interval_of_the_ratio_covers_it_95_times_in_100() -> None:
+    assert t95(1) == 12.706
+    assert t95(40) == pytest.approx(2.0211, abs=2e-4)
+    assert t95(10_000) == pytest.approx(1.9602, abs=2e-4)
+    assert ratio_interval([(1.0, 2.0)]) is None
+    rng = random.Random(7)
+    for count in (2, 3, 5):
+        covered = 0
+        for _ in range(3000):
+            drift = [rng.lognormvariate(0, 1) for _ in range(count)]  # hits both of a pair
+            pairs = [(1.2 * d * rng.lognormvariate(0, 0.02), d * rng.lognormvariate(0, 0.02)) for d in drift]
+            interval = ratio_interval(pairs)
+            assert interval is not None
+            covered += interval.low <= 1.2 <= interval.high
+        assert covered / 3000 == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "word"),
+    [
+        ([(50, 100), (51, 100), (49, 100)], "faster"),
+        ([(200, 100), (204, 100), (196, 100)], "slower"),
+        ([(99.5, 100), (99.6, 100), (99.4, 100)], "no difference"),  # sure, but below 1 %
+        ([(98, 100), (102, 100), (100, 100)], "no difference"),
+        ([(50, 100), (200, 100), (100, 100)], "undecided"),  # anything may hide in there
+        ([(50, 100)], "undecided"),
+    ],
+)
+def test_verdicts(pairs: list[tuple[float, float]], word: str) -> None:
+    assert word_for(ratio_interval(pairs)) == word
+
+
+def test_other_batch_sizes_are_compared_by_the_sample_and_a_wrong_baseline_not_at_all(toys: Path) -> None:
+    meta = planned(toys, variants=["slow", "quick"], rounds=2)
+
+    def timed(number: int, variant: str, ms: float, batch: int) -> Trial:
+        figures = Figures(ms * 1e6, 20, batch=batch)
+        return Trial("timing", number, variant, state="done", wall_ns=10**9, figures=figures)
+
+    meta.trials = [timed(n, "slow", 10, 32) for n in (1, 2)] + [timed(n, "quick", 15, 64) for n in (1, 2)]
+    quick = judge(meta)[1]
+    assert quick.word == "faster"
+    assert quick.ratio is not None
+    assert quick.ratio.value == pytest.approx(0.75)
+    assert left_s(meta) == pytest.approx(4.0)  # two checks and two captures, from the mean of all
+    meta.trials.append(Trial("check", 0, "slow", state="wrong", why="loss"))
+    assert [one.word for one in judge(meta)] == ["wrong", "undecided"]
