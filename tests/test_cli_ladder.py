@@ -11,73 +11,93 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import tuiprof
+from tuiprof.cli import main
 from tuiprof.config import scenario_folders
 from tuiprof.errors import UsageProblem
 
 DOCS = Path(tuiprof.__file__).resolve().parents[1] / "docs" / "ladders.md"
 
 
-def run(*args: str, home: Path, rc: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        _argv(*args), env=_env(home), capture_output=True, text=True, timeout=90, check=False
-    )
-    assert done.returncode == rc, done.stdout + done.stderr
-    return done
+class Ran(NamedTuple):
+    """What one call of the command line wrote."""
+
+    stdout: str
+    stderr: str
 
 
-def _argv(*args: str) -> list[str]:
-    return [sys.executable, "-m", "tuiprof", *args]
+class Home:
+    """A folder with the example of the documentation, named in a configuration file.
 
+    The scripts run in the interpreter of the tests, whatever environment is active around them.
+    """
 
-def _env(home: Path) -> dict[str, str]:
-    sessions, config = str(home / "sessions"), str(home / "config.toml")
-    # The scripts run in the interpreter of the tests, whatever environment is active around them.
-    return {
-        **os.environ,
-        "NO_COLOR": "1",
-        "TUIPROF_SESSIONS": sessions,
-        "TUIPROF_CONFIG": config,
-        "VIRTUAL_ENV": sys.prefix,
-    }
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self.sessions, self._capsys = path, path / "sessions", capsys
+        self.script = path / "ladders" / "primes.py"
+        self.env = {
+            "NO_COLOR": "1",
+            "TUIPROF_SESSIONS": str(self.sessions),
+            "TUIPROF_CONFIG": str(path / "config.toml"),
+            "VIRTUAL_ENV": sys.prefix,
+        }
+
+    def run(self, *args: str, rc: int = 0) -> Ran:
+        """Call the command line in this process."""
+        self._capsys.readouterr()
+        status = main(args)
+        ran = Ran(*self._capsys.readouterr())
+        assert status == rc, ran
+        return ran
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """Start the command line as a process of its own, for signals."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tuiprof", *args],
+            env={**os.environ, **self.env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder with the example of the documentation, named in a configuration file."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Home:
     example = re.search(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     assert example is not None
     ladders = tmp_path / "ladders"
     ladders.mkdir()
     (ladders / "primes.py").write_text(example[1], encoding="utf-8")
     (tmp_path / "config.toml").write_text('scenarios = ["ladders"]\n', encoding="utf-8")
-    return tmp_path
+    made = Home(tmp_path, capsys)
+    for name, value in made.env.items():
+        monkeypatch.setenv(name, value)
+    return made
 
 
-def test_the_documented_example_stopped_resumed_exported_and_listed(home: Path) -> None:
-    command = _argv("ladder", "primes", "--trials", "3")
-    with subprocess.Popen(
-        command, env=_env(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+def test_the_documented_example_stopped_resumed_exported_and_listed(home: Home) -> None:
+    with home.start("ladder", "primes", "--trials", "3") as running:
         assert running.stderr is not None
-        told = [next(line for line in running.stderr if line.startswith("3/10 "))]
+        next(line for line in running.stderr if line.startswith("3/10 "))
         running.send_signal(signal.SIGINT)
-        out, told = running.communicate(timeout=60)[0], told
+        out, told = running.communicate(timeout=60)
+    assert "go on:" in told
     assert running.returncode == 130
     assert "incomplete" in out
-    (folder,) = (home / "sessions").iterdir()
+    (folder,) = home.sessions.iterdir()
     started = json.loads((folder / "ladder.json").read_text())["trials"]
     assert [trial["state"] for trial in started] == ["done"] * len(started)
     assert 3 <= len(started) <= 5
 
-    resumed = run("ladder", "--resume", "last", "-o", str(home / "primes.json"), home=home)
+    resumed = home.run("ladder", "--resume", "last", "-o", str(home.path / "primes.json"))
     assert resumed.stdout == ""
     assert f"{len(started) + 1}/10 " in resumed.stderr
     assert f"{len(started)}/10 " not in resumed.stderr
-    document = json.loads((home / "primes.json").read_text())["reports"][0]
+    document = json.loads((home.path / "primes.json").read_text())["reports"][0]
     rungs = {row["variant"]: row for row in document["tables"][0]["rows"]}
     assert rungs["sieve"]["verdict"] == "faster"
     assert rungs["sieve"]["ratio_high"] < 1
@@ -86,29 +106,29 @@ def test_the_documented_example_stopped_resumed_exported_and_listed(home: Path) 
     trials = next(table for table in document["tables"] if table["key"] == "trials")["rows"]
     assert [row["variant"] for row in trials if row["kind"] == "timing"] == ["division", "sieve"] * 3
 
-    text = run("ladder", "primes", "--resume", "primes", home=home)
+    text = home.run("ladder", "primes", "--resume", "primes")
     assert re.search(
         r"✓ sieve (is [\d.]+ times as fast as|takes [\d.]+ % less time than) division", text.stdout
     )
     assert "see it again:" in text.stderr
-    run("ladder", "--resume", folder.name, "-o", str(home / "primes.md"), home=home)
-    assert re.search(r"^\| sieve \| faster \|", (home / "primes.md").read_text(), re.MULTILINE)
-    run("ladder", "--resume", folder.name, "-f", "csv", "-o", str(home / "primes.txt"), home=home)
-    lines = list(csv.reader((home / "primes.txt").read_text().splitlines()))
+    home.run("ladder", "--resume", folder.name, "-o", str(home.path / "primes.md"))
+    assert re.search(r"^\| sieve \| faster \|", (home.path / "primes.md").read_text(), re.MULTILINE)
+    home.run("ladder", "--resume", folder.name, "-f", "csv", "-o", str(home.path / "primes.txt"))
+    lines = list(csv.reader((home.path / "primes.txt").read_text().splitlines()))
     head = next(line for line in lines if line[:2] == ["variant", "verdict"])
     assert ["sieve", "faster"] in [line[:2] for line in lines]
     assert {"step_low_ns", "ratio_low", "published", "why"} <= set(head)
 
-    listed = run("list", home=home).stdout
+    listed = home.run("list").stdout
     assert folder.name in listed
     assert "complete" in listed
-    assert run("list", "--json", home=home).stdout == ""
+    assert home.run("list", "--json").stdout == ""
     trial = json.loads((folder / "ladder.json").read_text())["trials"][-1]["session"]
-    assert "primes:sieve finished" in run("report", f"{folder.name}/trials/{trial}", home=home).stdout
+    assert "primes:sieve finished" in home.run("report", f"{folder.name}/trials/{trial}").stdout
 
 
-def test_wrong_failed_and_absent_are_told_and_change_the_exit_status(home: Path) -> None:
-    script = home / "ladders" / "primes.py"
+def test_wrong_failed_and_absent_are_told_and_change_the_exit_status(home: Home) -> None:
+    script = home.script
     text = script.read_text()
     text = text.replace("prime[n * n :: n] = ", "prime[n * n :: 2 * n] = ").replace(
         "limit, n)", "limit, 2 * n)"
@@ -118,48 +138,46 @@ def test_wrong_failed_and_absent_are_told_and_change_the_exit_status(home: Path)
     script.write_text(
         text.replace("# ///\n", more).replace("# /// script\n", "# /// script\n", 1), encoding="utf-8"
     )
-    done = run("ladder", "primes", "--trials", "1", "--quiet", home=home, rc=1)
+    done = home.run("ladder", "primes", "--trials", "1", "--quiet", rc=1)
     assert done.stderr == ""
     assert "✗ WRONG: sieve; failed: crash; unavailable here: numba" in done.stdout
     assert "KeyError: 'crash'" in done.stdout
     assert "pip install 'no-such-package>=2'" in done.stdout
 
 
-def test_what_cannot_be_measured_is_said_before_anything_runs(home: Path) -> None:
-    assert "which ladder? There are attention" in run("ladder", home=home, rc=2).stderr
-    assert "did you mean primes?" in run("ladder", "prime", home=home, rc=2).stderr
-    assert "did you mean sieve?" in run("ladder", "primes", "--variants", "siev", home=home, rc=2).stderr
-    assert "has no preset 'huge'" in run("ladder", "metrics", "--preset", "huge", home=home, rc=2).stderr
-    assert "no ladder 'last'" in run("ladder", "--resume", "last", home=home, rc=2).stderr
-    assert "as planned" in run("ladder", "--resume", "last", "--trials", "3", home=home, rc=2).stderr
-    script = home / "ladders" / "primes.py"
+def test_what_cannot_be_measured_is_said_before_anything_runs(home: Home) -> None:
+    assert "which ladder? There are attention" in home.run("ladder", rc=2).stderr
+    assert "did you mean primes?" in home.run("ladder", "prime", rc=2).stderr
+    assert "did you mean sieve?" in home.run("ladder", "primes", "--variants", "siev", rc=2).stderr
+    assert "has no preset 'huge'" in home.run("ladder", "metrics", "--preset", "huge", rc=2).stderr
+    assert "no ladder 'last'" in home.run("ladder", "--resume", "last", rc=2).stderr
+    assert "as planned" in home.run("ladder", "--resume", "last", "--trials", "3", rc=2).stderr
+    script = home.script
     script.write_text(script.read_text().replace("dependencies = []", 'dependencies = ["no-such-package"]'))
-    out = run("ladder", "primes", home=home, rc=5).stdout
+    out = home.run("ladder", "primes", rc=5).stdout
     assert "division, sieve" in out
     assert "no-such-package is not installed" in out
-    assert not (home / "sessions").exists()
+    assert not home.sessions.exists()
 
 
-def test_a_broken_configuration_is_told_and_stops_nothing(home: Path) -> None:
-    (home / "config.toml").write_text("scenarios = 3\n", encoding="utf-8")
-    done = run("list", home=home)
+def test_a_broken_configuration_is_told_and_stops_nothing(home: Home) -> None:
+    (home.path / "config.toml").write_text("scenarios = 3\n", encoding="utf-8")
+    done = home.run("list")
     assert "scenarios must be a list of folders" in done.stderr
-    (home / "config.toml").write_text("scenarios = [", encoding="utf-8")
+    (home.path / "config.toml").write_text("scenarios = [", encoding="utf-8")
     with pytest.raises(UsageProblem, match="is not TOML"):
-        scenario_folders(home / "config.toml")
-    assert scenario_folders(home / "none.toml") == ()
-    (home / "config.toml").write_text('scenarios = ["~/a", "b", "/c"]\n', encoding="utf-8")
-    assert scenario_folders(home / "config.toml") == (Path.home() / "a", home / "b", Path("/c"))
+        scenario_folders(home.path / "config.toml")
+    assert scenario_folders(home.path / "none.toml") == ()
+    (home.path / "config.toml").write_text('scenarios = ["~/a", "b", "/c"]\n', encoding="utf-8")
+    assert scenario_folders(home.path / "config.toml") == (Path.home() / "a", home.path / "b", Path("/c"))
 
 
-def test_a_second_signal_stops_the_trial_itself(home: Path) -> None:
-    script = home / "ladders" / "primes.py"
+def test_a_second_signal_stops_the_trial_itself(home: Home) -> None:
+    script = home.script
     script.write_text(
         script.read_text().replace("count(4000)", "count(4000)\n    import time; time.sleep(1)")
     )
-    with subprocess.Popen(
-        _argv("ladder", "primes"), env=_env(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
+    with home.start("ladder", "primes") as running:
         assert running.stderr is not None
         next(line for line in running.stderr if line.startswith("2/14 "))
         time.sleep(1.0)  # into the captured trial, which would take half a minute
@@ -170,5 +188,5 @@ def test_a_second_signal_stops_the_trial_itself(home: Path) -> None:
     assert running.returncode == 130
     assert "once more stops it now" in told
     assert re.search(r"go on:  tuiprof ladder --resume \S+-ladder-primes", told)
-    (folder,) = (home / "sessions").iterdir()
+    (folder,) = home.sessions.iterdir()
     assert json.loads((folder / "ladder.json").read_text())["trials"][-1]["state"] == "stopped"
