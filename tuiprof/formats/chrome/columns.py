@@ -28,7 +28,7 @@ NUMBERS = ("device", "stream", "correlation", "external_id", "bytes")
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
 
-#: Categories of Kineto whose events have no correlation, device, stream or size.
+#: Categories of Kineto whose events have no device, stream or size.
 _ON_HOST = {"cpu_op", "Operator", "python_function", "user_annotation", "Trace"}
 
 
@@ -121,7 +121,9 @@ class Books:
         return [(identity(pid), identity(tid)) for pid, tid in self.lanes]
 
 
-def build(events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur: bool = True) -> Columns:
+def build(
+    events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur: bool = True, linked: bool = True
+) -> Columns:
     """Turn events into columns.
 
     Args:
@@ -129,6 +131,7 @@ def build(events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur
         ordinals: Position of each in its chunk.
         books: Codebooks to extend.
         with_dur: Whether the events have a length.
+        linked: Whether any of them may have a correlation.
 
     Raises:
         Untimely: A time cannot be told exactly from the decoded number.
@@ -141,16 +144,16 @@ def build(events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur
         _codes([event.name for event in events], books.names),
         cats,
         books.lane_codes([event.pid for event in events], [event.tid for event in events]),
-        _arguments(events, books),
+        _arguments(events, linked or not books.cats.keys() <= _ON_HOST),
     )
 
 
-def _arguments(events: Sequence[AnyEvent], books: Books) -> dict[str, Ints]:
+def _arguments(events: Sequence[AnyEvent], linked: bool) -> dict[str, Ints]:
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
     columns = {"external_id": _first(external, older)}
-    if not books.cats.keys() <= _ON_HOST:  # what only calls and device work have
+    if linked:
         correlation = _numbers([a.correlation for a in arguments])
         connection = _numbers([a.connection_id for a in arguments])
         columns["correlation"] = _first(correlation, connection)

@@ -200,7 +200,8 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
         return [events[i] for i in ordinals.tolist()], ordinals
 
     is_span = phases == _X
-    spans = build(events, every, books) if is_span.all() else build(*some(is_span), books)
+    linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event
+    spans = build(*((events, every) if is_span.all() else some(is_span)), books, linked=linked)
     counted = np.bincount(phases, minlength=256)
     is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
     pairs = build(*some(is_pair), books, with_dur=False)
