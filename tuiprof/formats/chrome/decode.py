@@ -201,7 +201,8 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
 
     is_span = phases == _X
     linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event
-    spans = build(*((events, every) if is_span.all() else some(is_span)), books, linked=linked)
+    chosen, ordinals = (events, every) if is_span.all() else some(is_span)
+    spans = build(chosen, ordinals, books, linked=linked)
     counted = np.bincount(phases, minlength=256)
     is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
     pairs = build(*some(is_pair), books, with_dur=False)
