@@ -229,12 +229,12 @@ def join_ranks() -> int:
     return torch.distributed.get_world_size()
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
+def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:
     """Train the variant.
 
     Args:
         run: What was asked for.
-        losses: If given, takes the loss of every step.
+        journal: If given, takes the loss of every step, and in the end the weights of the last layer.
 
     Returns:
         The timed loop.
@@ -287,11 +287,18 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
         if "xla" in settings:
             with phase("execute"):  # until here XLA has only written down what is to be computed
                 torch_xla.sync(wait=True)
-        if losses is not None:
-            losses.append(loss.detach().float().cpu())
+        if journal is not None:
+            journal.append(loss.detach().float().cpu())
         if (step + 1) % 5 == 0 or step + 1 == run.steps:
             print(f"step {step + 1}: loss {loss.item():.4f}")
+    if journal is not None:
+        journal.append(last_weights(model))
     return loop
+
+
+def last_weights(model: torch.nn.Module) -> torch.Tensor:
+    """Return a copy of the weights of the classifier, ``[classes, channels]``; its bias comes after it."""
+    return list(model.state_dict().values())[-2].detach().float().cpu().clone()
 
 
 def check(run: scenario.Run) -> Check:
@@ -300,19 +307,21 @@ def check(run: scenario.Run) -> Check:
     Plainly is float32, contiguous, uncompiled, in one process, which takes the batches of all ranks one after another.
     """
     import torch
-    from common.checking import LOSS_TOLERANCE, Check
+    from common.checking import LOSS_TOLERANCE, UPDATE_TOLERANCE, Check
     from common.resnet import resnet
     from common.training import Images, normalise
     from torch.utils.data import DataLoader
 
     run = run.shortened(steps=3)
-    losses: list[torch.Tensor] = []
-    train(run, losses)
+    journal: list[torch.Tensor] = []
+    train(run, journal)
+    *losses, weights = journal
 
     size, batch = run.size, run.set["batch"]
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     torch.manual_seed(run.seed)
     model = resnet(size.depth, size.classes, size.width)
+    initial = last_weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     shards = [Images(run.steps * batch, size.image, size.classes, run.seed + shard) for shard in range(ranks)]
     wanted = []
@@ -328,6 +337,8 @@ def check(run: scenario.Run) -> Check:
     precision = getattr(torch, run.set.get("amp", "float32"))
     checked = Check("plain float32 training" if run.variant["name"] == "baseline" else "baseline")
     checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[precision])
+    change, wanted_change = weights - initial, last_weights(model) - initial
+    checked.close("change of the last layer", change, wanted_change, UPDATE_TOLERANCE[precision])
     return checked
 
 
