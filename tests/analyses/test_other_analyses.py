@@ -33,7 +33,9 @@ def test_the_wait_for_a_batch_is_counted_once() -> None:
     found = report("data_loading", loading(40))
     assert found.fact("data_wait_ns_per_step") == 41_000
     assert found.fact("data_wait_share") == pytest.approx(0.41)
-    assert found.fact("device_idle_ns_per_step") == 3 * 41_000 / 4  # in all steps but the first the device is dry then
+    assert (
+        found.fact("device_idle_ns_per_step") == 3 * 41_000 / 4
+    )  # in all steps but the first the device is dry then
     assert found.verdict.level == "bad"
 
 

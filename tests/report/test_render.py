@@ -129,6 +129,28 @@ def test_clip_keeps_both_ends(text: str, cells: int, shown: str) -> None:
     assert width(shown) <= cells
 
 
+def test_clip_cuts_where_it_is_told_to() -> None:
+    assert clip("/srv/site-packages/metrics.py:93", 14, "start") == "…metrics.py:93"
+    assert clip("カーネル", 5, "start") == "…ネル"
+    assert clip("kernel<float, 4>", 8, "end") == "kernel<…"
+
+
+@pytest.mark.parametrize("cells", [40, 70, 200])
+def test_a_place_keeps_its_line_when_the_table_is_narrow(cells: int) -> None:
+    columns = (
+        Column("ns", "lost", "ns"),
+        Column("where", "where", elide="start"),
+        Column("through", "through"),
+        Column("in", "in"),
+    )
+    row = {"ns": 5, "where": "torchmetrics/functional/aggregation.py:93", "through": "a" * 60, "in": "b" * 60}
+    report = Report("x", "X", Verdict("v"), tables=(Table("t", "T", columns, pl.DataFrame([row])),))
+    text = render(report, "text", style=Style(width=cells))
+    assert "/aggregation.py:93" in text
+    assert ("not shown for want of room" in text) == (cells < 200)
+    assert max(width(line) for line in text.splitlines()) <= cells
+
+
 def test_sanitize_shows_what_it_replaces() -> None:
     assert sanitize("a\x1b[0m\x9b\u202e") == "a␛[0m<U+009B><U+202E>"
 

@@ -14,7 +14,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if row["kind"] == "allocator" and evidence.often(row):
             yield Finding(
                 f"{row['calls']} runs in steady state: the caching allocator does not hold what it needs",
-                row["where"],
+                evidence.place(row),
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, no empty_cache() in the step, or a "
                 "smaller batch where memory is full",
                 evidence.cost(row, "can_win_ns"),

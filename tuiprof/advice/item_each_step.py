@@ -24,7 +24,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
         yield Finding(
             f"{how} reads a value from the device {evidence.rhythm(row)}",
-            row["where"],
+            evidence.place(row),
             "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), "
             "or copy it with non_blocking=True to pinned memory and read it a step later",
             evidence.cost(row, "can_win_ns"),

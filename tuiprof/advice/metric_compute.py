@@ -15,7 +15,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if any("torchmetrics/" in frame and "compute" in frame for frame in inner) and evidence.often(row):
             yield Finding(
                 "metrics are computed and read in every step",
-                row["where"],
+                evidence.place(row),
                 "call compute() every N steps, or at the end of the epoch; update() alone needs no read",
                 evidence.cost(row, "can_win_ns"),
                 "medium",

@@ -15,7 +15,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if "_cast_and_nan_check" in text or ("is_nonzero" in row["through"] and "aggregation.py" in text):
             yield Finding(
                 "a metric asks the device for NaN at every update",
-                row["where"],
+                evidence.place(row),
                 'give the metric nan_strategy="disable", or check once an epoch',
                 evidence.cost(row, "can_win_ns"),
                 "high" if row["found"] == "line" else "medium",

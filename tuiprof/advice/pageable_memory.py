@@ -27,7 +27,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
-            row["where"],
+            evidence.place(row),
             "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
             if to_device
             else "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",

@@ -14,7 +14,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if row["kind"] == "size from device" and evidence.often(row):
             yield Finding(
                 f"the size of a result must come from the device first ({row['through']})",
-                row["where"],
+                evidence.place(row),
                 "keep shapes fixed: torch.where or a product with the mask instead of x[mask], padding instead of "
                 "unique, repeat_interleave(…, output_size=n)",
                 evidence.cost(row, "can_win_ns"),

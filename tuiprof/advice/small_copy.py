@@ -21,7 +21,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             metric = "torchmetrics/" in f"{row['where']} {row['stack']}"
             yield Finding(
                 f"{size:.0f} bytes are copied to the device {evidence.rhythm(row)}, and the host waits",
-                row["where"],
+                evidence.place(row),
                 "pass a tensor that is on the device already (for example weight=torch.ones_like(loss)), or make the "
                 "tensor there: torch.full((), x, device=…) needs no copy",
                 evidence.cost(row, "can_win_ns"),

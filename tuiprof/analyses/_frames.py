@@ -27,6 +27,13 @@ PROFILER = re.compile(
 #: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.
 _LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 
+#: Libraries as Kineto's frames name them, which leave out the folder they are installed in.
+_KNOWN_LIBRARY = re.compile(
+    r"(torchmetrics|torchvision|torchaudio|torchtune|transformers|accelerate|datasets|peft|trl|diffusers|timm"
+    r"|lightning|pytorch_lightning|lightning_fabric|ignite|fastai|deepspeed|megatron|xformers|flash_attn|bitsandbytes"
+    r"|monai|kornia|detectron2|mmengine|mmcv|mmdet|segment_anything|einops|optax|haiku|keras)/"
+)
+
 
 def is_framework(path: str) -> bool:
     """Return whether a source file belongs to the framework or to the interpreter.
@@ -70,7 +77,7 @@ def is_profiler(name: str) -> bool:
 
 
 def function_label(name: str) -> str:
-    """Return a Kineto frame as ``file: function()``, with the line the function begins at.
+    """Return a Kineto frame as ``file function() from line N``, with the line the function begins at.
 
     Kineto's frames carry the first line of the function, not the line that runs, so the line is put where it
     cannot be read as the latter.
@@ -84,20 +91,34 @@ def function_label(name: str) -> str:
     return f"{shorten(match['file'])} {match['function']}() from line {match['line']}"
 
 
-def site_label(frames: Sequence[str]) -> str:
-    """Return the innermost frame of a sync site that is not the framework's, as ``file:line function``.
+def spot(frames: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return where a stack is in the user's or a library's code, in which function, and who called the library.
 
     Args:
-        frames: ``file:line function``, innermost first.
+        frames: Kineto's frames, or those of a sync site, innermost first.
 
     Returns:
-        The label; the innermost frame when all are the framework's; empty when there are none.
+        The innermost frame that is not the framework's (the innermost of all where every one is) as ``file:line``
+        or ``file function() from line N``; its function; and, where that is in a library, the innermost frame
+        outside of all libraries, else an empty string. None where no frame can be read.
     """
-    for frame in frames:
-        match = _SITE.match(frame)
-        if match is not None and not is_framework(match["file"]):
-            return f"{shorten(match['file'])}:{match['line']} {match['function']}"
-    return frames[0] if frames else ""
+    read = [match for frame in frames if (match := _KINETO.match(frame) or _SITE.match(frame)) is not None]
+    if not read:
+        return None
+    outside = [match for match in read if not is_framework(match["file"])]
+    here = outside[0] if outside else read[0]
+    caller = next((match for match in outside if not _is_library(match["file"])), None)
+    return _label(here), here["function"], _label(caller) if caller is not None and caller is not here else ""
+
+
+def _label(match: re.Match[str]) -> str:
+    if match.re is _KINETO:
+        return function_label(match[0])
+    return f"{shorten(match['file'])}:{match['line']}"
+
+
+def _is_library(path: str) -> bool:
+    return _LIBRARY.match(path) is not None or _KNOWN_LIBRARY.match(path) is not None
 
 
 def shorten(path: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
-from tuiprof.analyses import _frames
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
@@ -15,6 +15,8 @@ from tuiprof.model.intervals import Ints
 CLOCK_SLACK_NS = 5_000
 #: A warning that reaches Python later than this after its operator is not believed to belong to it.
 MAX_LAG_NS = 100_000_000
+#: What PyTorch says when its sync warnings are switched on; no wait is meant.
+NO_SITE = "Synchronization debug mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,13 @@ class Sites:
     """Source lines of waits.
 
     Attributes:
-        of_wait: For each wait the index into ``labels``; -1 = none. Shape ``(k,)``.
-        labels: ``file:line function`` of the innermost frame that is not the framework's.
-        stacks: All frames of each label's site, innermost first, one a line.
+        of_wait: For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
+        stacks: Distinct stacks: frames ``file:line function``, innermost first, one a line.
         seen: Number of sites the probe recorded.
         unjoined: Number of sites that met no wait.
     """
 
     of_wait: Ints
-    labels: tuple[str, ...]
     stacks: tuple[str, ...]
     seen: int
     unjoined: int
@@ -49,8 +49,11 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     """
     of_wait = np.full(len(rows), -1, dtype=np.int64)
     sites, origin = trace.sync_sites, trace.info.origin_unix_ns
+    if sites is not None:
+        sites = sites.filter(~pl.col("what").str.starts_with(NO_SITE))
     if sites is None or not len(sites) or origin is None:
-        return Sites(of_wait, (), (), 0 if sites is None else len(sites), 0 if sites is None else len(sites))
+        seen = 0 if sites is None else len(sites)
+        return Sites(of_wait, (), seen, seen)
     stamped = sites["unix_ns"].to_numpy().astype(np.int64) - origin
     threads = sites["tid"].to_numpy().astype(np.int64)
     frames = sites["frames"].to_list()
@@ -77,20 +80,13 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
             site_of_wait[wait] = site
     # Share the line among the waits of one call.
     site_of_call = {int(call[wait]): int(site_of_wait[wait]) for wait in np.flatnonzero(site_of_wait >= 0)}
-    labels: dict[tuple[str, str], int] = {}
+    stacks: dict[str, int] = {}
     for wait, row in enumerate(call.tolist()):
         site = site_of_call.get(row)
         if site is not None:
-            stack = [str(frame) for frame in (frames[site] or [])]
-            key = (_frames.site_label(stack), "\n".join(stack))
-            of_wait[wait] = labels.setdefault(key, len(labels))
-    return Sites(
-        of_wait,
-        tuple(label for label, _ in labels),
-        tuple(stack for _, stack in labels),
-        len(sites),
-        len(sites) - joined,
-    )
+            stack = "\n".join(str(frame) for frame in frames[site] or ())
+            of_wait[wait] = stacks.setdefault(stack, len(stacks))
+    return Sites(of_wait, tuple(stacks), len(sites), len(sites) - joined)
 
 
 def _thread(tid: int | str) -> int:

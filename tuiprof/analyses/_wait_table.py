@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import _frames, _sites, _starved, _waits
+from tuiprof.analyses import _catch_up, _frames, _sites, _starved, _waits
+from tuiprof.analyses._codes import member
 from tuiprof.analyses._codes import places as places_of
+from tuiprof.analyses._memo import remember
 from tuiprof.analyses._scope import Scope
-from tuiprof.model import Trace
-from tuiprof.model.intervals import Coverage, Ints, complement
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Ints
 
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
@@ -22,13 +25,11 @@ class WaitTable:
 
     Attributes:
         waits: The waits.
-        starvation: What they did to the device.
         sites: Their source lines.
         frame: One row a wait, in order of its end.
     """
 
     waits: _waits.Waits
-    starvation: _starved.Starvation
     sites: _sites.Sites
     frame: pl.DataFrame
 
@@ -46,12 +47,12 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
         scope: Window and steps.
     """
     waits = _waits.find(trace, scope.window)
-    tracks = trace.ints("track")[waits.last]
+    whole = _waits.find(trace, Window())
+    # What a wait costs depends on the waits after it, in the window or not.
+    starved, late = remember(trace, "wait costs", lambda: _costs(trace, whole))
+    inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
     counts = waits.apart == _waits.COUNTED
-    starvation = _starved.starvation(
-        trace, tracks[counts], waits.copy[counts], waits.starts[counts], waits.ends[counts]
-    )
-    starvation = _spread(starvation, counts, waits)
+    starved_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (starved.ns, late))
     sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
     numbers = np.append(trace.steps.numbers, -1)
@@ -63,8 +64,9 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             "start_ns": waits.starts,
             "end_ns": waits.ends,
             "waited_ns": waits.waited,
-            "starved_ns": starvation.ns,
-            "can_win_ns": _can_win(trace, waits, starvation, counts),
+            "starved_ns": starved_ns,
+            "catch_up_ns": late_ns,
+            "can_win_ns": np.minimum(waits.waited, starved_ns + late_ns),
             "kind": _words(waits.kinds, waits.kind),
             "apart": _words(tuple(_APART.values()), waits.apart),
             "step": pl.Series(
@@ -76,42 +78,29 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             ),
             "in_step": scope.in_steps(waits.last),
             "bytes": pl.Series(moved).replace(-1, None),
-            "waited_for": _names(trace, starvation.waited_for),
-            "delayed": _names(trace, starvation.delayed),
+            "waited_for": _names(trace, starved.waited_for[inside]),
+            "delayed": _names(trace, starved.delayed[inside]),
             "calls": _calls(trace, waits),
         }
     ).with_columns(pl.col("kind").cast(pl.String), pl.col("apart").cast(pl.String))
-    return WaitTable(waits, starvation, sites, frame.hstack(_places(trace, waits, sites)))
+    return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
 
 
-def _spread(starvation: _starved.Starvation, counts: _waits.Mask, waits: _waits.Waits) -> _starved.Starvation:
-    """Put the starvation of the counted waits at their places among all; the others starve nobody."""
+def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_starved.Starvation, Ints]:
+    """Return starvation and catch-up of all waits of a trace; those apart starve nobody."""
+    counts = waits.apart == _waits.COUNTED
+    tracks = trace.ints("track")[waits.last]
+    starts, ends = waits.starts[counts], waits.ends[counts]
+    found = _starved.starvation(trace, tracks[counts], waits.copy[counts], starts, ends)
+    late = np.zeros(len(waits), dtype=np.int64)
+    late[counts] = _catch_up.catch_up(trace, found, starts, ends)
+    nowhere = np.full(len(waits), -1, dtype=np.int64)
     result = _starved.Starvation(
-        np.full(len(waits), -1, dtype=np.int64),
-        waits.starts.copy(),
-        waits.starts.copy(),
-        np.full(len(waits), -1, dtype=np.int64),
-        np.full(len(waits), -1, dtype=np.int64),
+        nowhere, waits.starts.copy(), waits.starts.copy(), nowhere.copy(), nowhere.copy()
     )
     for field in ("device", "starts", "ends", "waited_for", "delayed"):
-        getattr(result, field)[counts] = getattr(starvation, field)
-    return result
-
-
-def _can_win(trace: Trace, waits: _waits.Waits, starvation: _starved.Starvation, counts: _waits.Mask) -> Ints:
-    """Return the smaller of host wait and device idle time until the next wait; 0 where nothing starves."""
-    result = np.zeros(len(waits), dtype=np.int64)
-    for device in trace.device_indices:
-        mine = np.flatnonzero(counts & (starvation.device == device))
-        starts, ends = trace.busy(device)
-        if not len(mine) or not len(starts):
-            continue
-        idle = Coverage(*complement(starts, ends, int(starts[0]), int(ends[-1])))
-        begins = waits.starts[mine]
-        following = np.append(np.minimum.accumulate(begins[::-1])[::-1][1:], ends[-1])
-        until_next = idle.between(starvation.starts[mine], np.maximum(following, starvation.ends[mine]))
-        result[mine] = np.where(starvation.ns[mine] > 0, np.minimum(waits.waited[mine], until_next), 0)
-    return result
+        getattr(result, field)[counts] = getattr(found, field)
+    return result, late
 
 
 def _words(words: tuple[str, ...], codes: Ints) -> pl.Series:
@@ -143,10 +132,10 @@ def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
 
 
 def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFrame:
-    """Return ``where``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
+    """Return ``where``, ``in``, ``called_from``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
     schema = {
         "place": pl.Int64,
-        **dict.fromkeys(("where", "found", "through", "range", "stack"), pl.String),
+        **dict.fromkeys(("where", "in", "called_from", "found", "through", "range", "stack"), pl.String),
     }
     if not len(waits):
         return pl.DataFrame(schema=schema)
@@ -164,25 +153,25 @@ def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFr
     distinct, inverse = _distinct_rows(keys)
     operators = ancestry.operators.shape[1]
     rows = []
-    places: dict[tuple[str, str, str], int] = {}
+    places: dict[tuple[str, str, str, str], int] = {}
     for key in distinct.tolist():
         site, annotation = key[0], key[1]
         chain = [_frames.operator_label(names[c]) for c in key[2 : 2 + operators] if c >= 0]
         frames = [names[c] for c in key[2 + operators : -1] if c >= 0]
         through = " → ".join(reversed(chain))
         range_ = names[annotation] if annotation >= 0 else ""
-        stack = sites.stacks[site] if site >= 0 else "\n".join(frames)
-        if site >= 0 and sites.labels[site]:
-            where, found = sites.labels[site], "line"
-        elif frames:
-            where, found = _frames.function_label(frames[0]), "function"
-        elif range_:
-            where, found = range_, "range"
+        exact = sites.stacks[site].splitlines() if site >= 0 else []
+        stack = exact or frames
+        spot = _frames.spot(stack)
+        if spot is not None:
+            where, function, caller = spot
+            found = "line" if exact else "function"
         else:
-            where, found = through or names[key[-1]], "operator"
+            where, found = (range_, "range") if range_ else (through or names[key[-1]], "operator")
+            function = caller = ""
         # Places that read alike are one, whatever differs further out.
-        place = places.setdefault((where, through, range_), len(places))
-        rows.append((place, where, found, through, range_, stack))
+        place = places.setdefault((where, function, through, range_), len(places))
+        rows.append((place, where, function, caller, found, through, range_, "\n".join(stack)))
     return pl.DataFrame(rows, schema=schema, orient="row")[inverse]
 
 
@@ -199,7 +188,7 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
-    """Group the counted waits by place and kind, what starves the device most first.
+    """Group the counted waits by place and kind, those whose removal can win most first.
 
     Args:
         table: The waits.
@@ -207,24 +196,57 @@ def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
     """
     steps = scope.step_count or None
     in_step = pl.col("in_step")
+    place, costs = ("place", "kind"), ("starved_ns", "catch_up_ns", "waited_ns")
     return (
-        table.counted.sort("starved_ns", "waited_ns", descending=True)
-        .group_by("place", "kind", maintain_order=True)
+        table.counted.sort("can_win_ns", "starved_ns", "waited_ns", descending=True)
+        .group_by(place, maintain_order=True)
         .agg(
-            *(pl.col(key).first() for key in ("where", "through", "range")),
+            *(pl.col(key).first() for key in ("where", "in", "called_from", "through", "range")),
             pl.len().cast(pl.Int64).alias("count"),
-            *(pl.col(key).sum() for key in ("starved_ns", "waited_ns", "can_win_ns")),
-            *(
-                (pl.col(key).filter(in_step).sum() / steps).alias(f"{key}_per_step")
-                for key in ("starved_ns", "waited_ns", "can_win_ns")
-            ),
+            *(pl.col(key).sum() for key in costs),
+            *((pl.col(key).filter(in_step).sum() / steps).alias(f"{key}_per_step") for key in costs),
             (in_step.sum() / steps).alias("per_step"),
             pl.col("bytes").sum(),
             # The most expensive one stands for the group.
             *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
         )
-        .sort("starved_ns", "waited_ns", descending=True, maintain_order=True)
+        .join(recoverable(table.counted, place, steps), on=place, how="left", maintain_order="left")
+        .sort(
+            "can_win_ns_per_step",
+            "can_win_ns",
+            "starved_ns",
+            "waited_ns",
+            descending=True,
+            nulls_last=True,
+            maintain_order=True,
+        )
     )
+
+
+def recoverable(counted: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
+    """Return what removing waits together can win at most, in all and per step.
+
+    Within a step that is the smaller of their host waits and of the device time they cost, starved and catch-up:
+    without them the host comes no further ahead than by the time it stood.
+
+    Args:
+        counted: Waits.
+        by: Columns whose values are alike for waits that are removed together; none = all of them.
+        steps: Number of steps; None = the trace marks none, and the whole of it counts as one.
+
+    Returns:
+        Columns ``by``, ``can_win_ns`` and ``can_win_ns_per_step`` (null without steps).
+    """
+    cost = pl.col("starved_ns") + pl.col("catch_up_ns")
+    in_each = counted.group_by(*by, "step").agg(
+        pl.min_horizontal(pl.col("waited_ns").sum(), cost.sum()).alias("can_win_ns"),
+        pl.col("in_step").first(),
+    )
+    total = (
+        pl.col("can_win_ns").sum(),
+        (pl.col("can_win_ns").filter(pl.col("in_step")).sum() / steps).alias("can_win_ns_per_step"),
+    )
+    return in_each.group_by(*by).agg(*total) if by else in_each.select(*total)
 
 
 def calls(trace: Trace, scope: Scope) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from tuiprof.analyses import _ancestry
 from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, union
 
 Mask = npt.NDArray[np.bool_]
 
@@ -170,6 +170,23 @@ def find(trace: Trace, window: Window) -> Waits:
         apart=apart[inside],
         ancestry=waits.ancestry.take(inside),
     )
+
+
+def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
+    """Return when at least one thread is inside a blocking call, as a disjoint set in ns.
+
+    Between the copy and the synchronise of one wait the host runs, so this is no longer than the sum of ``waited``.
+
+    Args:
+        trace: The trace.
+        waits: The waits.
+        which: Which of them, shape ``(k,)``.
+    """
+    starts, ends, last = waits.starts[which], waits.ends[which], waits.last[which]
+    last_starts = trace.starts[last]
+    # Where the wait begins with its last call, the first interval is empty.
+    first_ends = np.where(starts < last_starts, trace.ends[waits.first[which]], starts)
+    return union(np.concatenate((starts, last_starts)), np.concatenate((first_ends, ends)))
 
 
 def _find(trace: Trace) -> Waits:

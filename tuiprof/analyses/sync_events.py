@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from tuiprof.analyses import Analysis, _wait_table, _waits
+from tuiprof.analyses import Analysis, _catch_up, _wait_table, _waits
 from tuiprof.analyses._scope import Scope, device_word, plural
 from tuiprof.analyses._wait_table import WaitTable
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import total, union
+from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
 
@@ -16,7 +16,7 @@ NAME, TITLE = "sync_events", "Syncs"
 
 #: From this share of the step to be won on, syncs are called bad; from the lower one on, worth a look.
 BAD_SHARE, WARN_SHARE = 0.05, 0.01
-#: Below this share of the step starved, syncs are called harmless.
+#: Below this share of the step to be won, syncs are called harmless.
 HARMLESS_SHARE = 0.0005
 
 _RULES = (
@@ -35,17 +35,24 @@ _RULES = (
         "device starved",
         "From when all work launched before the sync's end is done (not before the wait began) to the start of the "
         "first work launched after it: the device is idle on all streams for want of the host. Each instant is "
-        "charged once, to the sync that began last. Syncs are ranked by it.",
+        "charged once, to the sync that began last.",
+    ),
+    Rule(
+        "catch-up",
+        "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
+        "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
+        f"to work that was launched {format_ns(_catch_up.LEAD_NS)} before or earlier) or until the next sync.",
     ),
     Rule(
         "can win",
-        "Upper bound of what removing this sync alone can win: the smaller of its host wait and the device's idle time "
-        "until the next sync; 0 where it starves nobody.",
+        "Upper bound of what removing the syncs of one place can win: in each step the smaller of their host waits and "
+        "of starved + catch-up; without a wait the host comes no further ahead than by the time it stood. Places are "
+        "ranked by it. The headline figure is for all syncs removed together.",
     ),
     Rule(
         "verdict",
         f"bad where removing syncs can win {format_share(BAD_SHARE)} of the step or more, a warning from "
-        f"{format_share(WARN_SHARE)}; harmless where they starve less than {format_share(HARMLESS_SHARE)} of it.",
+        f"{format_share(WARN_SHARE)}; harmless below {format_share(HARMLESS_SHARE)}.",
     ),
     Rule(
         "where",
@@ -100,23 +107,27 @@ def _unavailable(trace: Trace) -> Unavailable:
 
 def _figures(trace: Trace, scope: Scope, table: WaitTable, counted: pl.DataFrame) -> dict[str, float | None]:
     """Return the headline figures, per step where there are steps, else in all."""
-    in_steps = counted.filter(pl.col("in_step")) if scope.step_count else counted
+    stepped = bool(scope.step_count)
+    in_steps = counted.filter(pl.col("in_step")) if stepped else counted
     per = scope.step_count or 1
-    has_device = bool(trace.device_indices)
-    starved = float(in_steps["starved_ns"].sum())
-    if scope.step_count:
-        base = float(scope.step_time_ns)
+    starved, catch_up, waited = (
+        float(in_steps[key].sum()) / per for key in ("starved_ns", "catch_up_ns", "waited_ns")
+    )
+    win = float(_wait_table.recoverable(in_steps, (), None)["can_win_ns"][0]) / per
+    if stepped:
+        # With several devices each can be starved for the whole step.
+        base = float(scope.step_time_ns) * max(len(trace.device_indices), 1)
     else:
         base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
-    # With several devices each can be starved for the whole step.
-    base *= max(len(trace.device_indices), 1) if scope.step_count else 1
+    has_device, base = bool(trace.device_indices), base / per
     return {
         "count": len(in_steps) / per,
-        "waited": float(in_steps["waited_ns"].sum()) / per,
-        "starved": starved / per if has_device else None,
-        "can_win": float(in_steps["can_win_ns"].sum()) / per if has_device else None,
+        "waited": waited,
+        "starved": starved if has_device else None,
+        "catch_up": catch_up if has_device else None,
+        "can_win": win if has_device else None,
         "share": min(starved / base, 1.0) if has_device and base else None,
-        "win_share": float(in_steps["can_win_ns"].sum()) / base if has_device and base else None,
+        "win_share": min(win / base, 1.0) if has_device and base else None,
     }
 
 
@@ -124,24 +135,37 @@ def _facts(
     scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None]
 ) -> list[Fact]:
     stepped = bool(scope.step_count)
-    starts, ends = counted["start_ns"].to_numpy(), counted["end_ns"].to_numpy()
+    inside = _waits.inside_calls(scope.trace, table.waits, table.waits.apart == _waits.COUNTED)
     has_device = figures["starved"] is not None
     lines_known = int((counted["found"] == "line").sum())
     return [
         Fact("steps", "steps", scope.step_count or None, "count", "Whole steps in the window."),
         Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
         Fact(
+            "can_win_ns_per_step",
+            "can win a step, at most",
+            figures["can_win"] if stepped else None,
+            "ns",
+            "What removing all syncs can win: in each step the smaller of host waits and starved + catch-up.",
+        ),
+        Fact(
             "device_starved_ns_per_step",
             "starved a step",
             figures["starved"] if stepped else None,
             "ns",
-            "Idle time of the device that a sync is the reason for.",
+            "Idle time of the device from a sync until the next launch arrives.",
+        ),
+        Fact(
+            "device_catch_up_ns_per_step",
+            "catch-up a step",
+            figures["catch_up"] if stepped else None,
+            "ns",
+            "Further idle time from late launches until the host is ahead again.",
         ),
         Fact(
             "starved_share", "starved", figures["share"], "share", "Device-starved time over the steps' time."
         ),
         Fact("host_wait_ns_per_step", "host waits a step", figures["waited"] if stepped else None, "ns"),
-        Fact("can_win_ns_per_step", "can win a step, at most", figures["can_win"] if stepped else None, "ns"),
         Fact("syncs", "syncs in all", len(counted), "count"),
         Fact(
             "device_starved_ns",
@@ -151,14 +175,21 @@ def _facts(
             "Every instant is charged to one sync only, so this is a sum and a union at once.",
         ),
         Fact(
+            "device_catch_up_ns",
+            "catch-up in all",
+            int(counted["catch_up_ns"].sum()) if has_device else None,
+            "ns",
+            "As starved time, charged once.",
+        ),
+        Fact(
             "host_wait_ns", "host wait, sum", int(counted["waited_ns"].sum()), "ns", "Added over all threads."
         ),
         Fact(
             "host_wait_union_ns",
             "host wait, union",
-            total(*union(starts, ends)),
+            total(*inside),
             "ns",
-            "Time in which at least one thread waits.",
+            "Time in which at least one thread is inside a blocking call.",
         ),
         Fact(
             "lines_known", "syncs with their exact line", lines_known if table.sites.seen else None, "count"
@@ -176,7 +207,8 @@ def _facts(
 def _verdict(
     trace: Trace, scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str
 ) -> Verdict:
-    count, waited, starved, share = (figures[k] or 0.0 for k in ("count", "waited", "starved", "share"))
+    count, waited, win, gain = (figures[k] or 0.0 for k in ("count", "waited", "can_win", "win_share"))
+    lost = (figures["starved"] or 0.0) + (figures["catch_up"] or 0.0)
     a_step = " a step" if scope.step_count else ""
     one = format_count(round(count, 2)) == "1"
     hold = f"{plural(count, 'sync')}{a_step} {'holds' if one else 'hold'} the host {format_ns(waited)}"
@@ -191,21 +223,25 @@ def _verdict(
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
-    if share < HARMLESS_SHARE:
-        dry = f"hardly runs dry ({format_ns(starved)})" if starved else "never runs dry"
+    if gain < HARMLESS_SHARE:
+        dry = f"hardly runs dry for {'it' if one else 'them'} ({format_ns(win)})" if win else "never runs dry"
         return Verdict(f"{hold}, but the {word} {dry}: harmless", "good")
-    gain, win = figures["win_share"] or 0.0, figures["can_win"] or 0.0
     level: Level = "bad" if gain >= BAD_SHARE else "warn" if gain >= WARN_SHARE else "good"
-    where = str(groups["where"][0])
-    through = str(groups["through"][0])
-    place = f"{where} ({through})" if through and through != where else where
-    first = f", most of it at {place}" if len(groups) > 1 else f": {place}"
-    starve = "starves" if one else "starve"
-    little = (
-        f"; removing {'it' if one else 'them'} wins {format_ns(win)} at most" if win < 0.7 * starved else ""
+    cost = f"{hold} and {'costs' if one else 'cost'} the {word} up to {format_ns(win)} ({format_share(gain)})"
+    # The device idles for longer than the host stood: the rest is not the syncs' fault.
+    most = (
+        f" of the {format_ns(lost)} that it idles after {'it' if one else 'them'}" if win < 0.7 * lost else ""
     )
-    cost = f"{hold} and {starve} the {word} {format_ns(starved)} ({format_share(share)})"
-    return Verdict(f"{cost}{first}{little}", level)
+    return Verdict(f"{cost}{most}{', most of it at' if len(groups) > 1 else ':'} {_place(groups)}", level)
+
+
+def _place(groups: pl.DataFrame) -> str:
+    """Return the first group's place for a sentence: ``where function (through)``."""
+    first = groups.row(0, named=True)
+    # "file function() from line N" names the function already.
+    named = first["where"] if first["found"] != "line" else f"{first['where']} {first['in']}".strip()
+    through = first["through"]
+    return f"{named} ({through})" if through and through != named else named
 
 
 def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
@@ -218,6 +254,11 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
         notes.append("No step markers: figures are for the whole window, not per step.")
     if table.counted.is_empty():
         return notes
+    if trace.is_category("python_function").any():
+        notes.append(
+            "Recorded with Python stacks, which slow the host down: without them it is late less often, and the device "
+            "idles less than here."
+        )
     if not (table.counted["found"].is_in(["line", "function"])).any():
         notes.append("No Python frames and no sync warnings: places are named ranges or operators.")
     if table.sites.unjoined:
@@ -229,24 +270,34 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
 
 def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) -> list[Table]:
     stepped = bool(scope.step_count)
+    figures = (
+        ("can_win_ns", "can win", "What removing the syncs of this place can win, at most"),
+        ("starved_ns", "starved", "Device-starved time"),
+        ("catch_up_ns", "catch-up", "Further device idle until the host is ahead again"),
+        ("waited_ns", "waited", "Host wait"),
+    )
     cost = (
-        Column(
-            "starved_ns_per_step", "starved/step", "ns", "Device-starved time a step.", hidden=not stepped
-        ),
-        Column("waited_ns_per_step", "waited/step", "ns", "Host wait a step.", hidden=not stepped),
-        Column(
-            "can_win_ns_per_step", "can win ≤", "ns", "Upper bound of the gain a step.", hidden=not stepped
+        *(
+            Column(f"{key}_per_step", f"{label}/step", "ns", f"{help_}, a step.", hidden=not stepped)
+            for key, label, help_ in figures
         ),
         Column("per_step", "n/step", "count", "Syncs a step.", hidden=not stepped),
-        Column("starved_ns", "starved", "ns", "Device-starved time in all.", hidden=stepped),
-        Column("waited_ns", "waited", "ns", "Host wait in all.", hidden=stepped),
-        Column("can_win_ns", "can win ≤", "ns", "Upper bound of the gain in all.", hidden=stepped),
+        *(Column(key, label, "ns", f"{help_}, in all.", hidden=stepped) for key, label, help_ in figures),
         Column("count", "n", "count", "Syncs in all.", hidden=stepped),
     )
     place = (
         Column("kind", "kind", "text", "Why the host waits."),
-        Column("where", "where", "text", "Line, function, named range or operator."),
+        Column("where", "where", "text", "Line, function, named range or operator.", elide="start"),
         Column("through", "through", "text", "Operators, outermost first."),
+        Column(
+            "called_from",
+            "called from",
+            "text",
+            "Innermost frame of the script's own code, where the wait is in a library.",
+            hidden=not (table.frame["called_from"] != "").any(),
+            elide="start",
+        ),
+        Column("in", "in", "text", "Function."),
         Column("range", "range", "text", "Innermost named range.", hidden=True),
         Column("calls", "calls", "text", "Calls of one sync.", hidden=True),
         Column(
@@ -263,9 +314,10 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
     each = (
         Column("start_ns", "at", "ns", "When the host began to wait."),
         Column("step", "step", "text"),
+        Column("can_win_ns", "can win", "ns", "By itself: the smaller of its wait and starved + catch-up."),
         Column("starved_ns", "starved", "ns"),
+        Column("catch_up_ns", "catch-up", "ns"),
         Column("waited_ns", "waited", "ns"),
-        Column("can_win_ns", "can win ≤", "ns", hidden=True),
         *place,
         *work,
     )
@@ -296,7 +348,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
             "syncs",
             "Every sync",
             each,
-            table.counted.sort("starved_ns", "waited_ns", descending=True),
+            table.counted.sort("can_win_ns", "starved_ns", "waited_ns", descending=True),
             empty="no syncs",
         ),
     ]

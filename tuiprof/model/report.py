@@ -15,6 +15,7 @@ from tuiprof.model.window import Window
 #: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
 Level = Literal["good", "info", "warn", "bad"]
+Elide = Literal["end", "start", "middle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class Column:
         help: Its definition in one sentence.
         hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
         whole: A text that says nothing when it is cut: where there is no room, other columns give way.
+        elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
+            places, whose end (``file:line``) tells most.
     """
 
     key: str
@@ -82,6 +85,7 @@ class Column:
     help: str = ""
     hidden: bool = False
     whole: bool = False
+    elide: Elide | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

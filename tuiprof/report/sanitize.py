@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Literal
 
 # C0, DEL and C1 controls (escape sequences begin with one), marks that reorder or hide text, lone surrogates.
 _UNSAFE: Final = re.compile(
@@ -45,30 +46,33 @@ def width(text: str) -> int:
     )
 
 
-def clip(text: str, cells: int) -> str:
-    """Return sanitised text cut to a number of cells, an ellipsis in the middle where something is missing.
+def clip(text: str, cells: int, elide: Literal["end", "start", "middle"] = "middle") -> str:
+    """Return sanitised text cut to a number of cells, an ellipsis where something is missing.
 
-    The middle, because the end of a path and the end of a kernel's name tell as much as their beginning.
+    By default that is the middle, because the end of a path and the end of a kernel's name tell as much as their
+    beginning.
 
     Args:
         text: Text without control characters.
         cells: Cells available, at least 1.
+        elide: Where to cut.
     """
     if width(text) <= cells:
         return text
     if cells <= 1:
         return "…"[:cells]
-    head_cells = (cells - 1) // 2
-    head, used = "", 0
-    for character in text:
-        used += width(character)
-        if used > head_cells:
-            break
-        head += character
-    tail, used = "", width(head) + 1
-    for character in reversed(text):
+    head_cells = {"end": cells - 1, "start": 0, "middle": (cells - 1) // 2}[elide]
+    head = text[: _fitting(text, head_cells)]
+    tail = _fitting(reversed(text), cells - 1 - width(head)) if elide != "end" else 0
+    return f"{head}…{text[len(text) - tail :]}"
+
+
+def _fitting(characters: Iterable[str], cells: int) -> int:
+    """Return how many characters fit into a number of cells."""
+    count = used = 0
+    for character in characters:
         used += width(character)
         if used > cells:
             break
-        tail = character + tail
-    return f"{head}…{tail}"
+        count += 1
+    return count

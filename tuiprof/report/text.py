@@ -17,6 +17,8 @@ _COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
 _LEAST = 8
 #: Nor below this many while another one can still give way.
 _COMFORT = 20
+#: A place (a column that is cut at its start) keeps this many, or half the width: a row is about its file and line.
+_PLACE = 24
 _GAP = 2
 #: Texts that would like this many times the width are printed row by row instead of as a table.
 _TOO_WIDE = 1.5
@@ -66,14 +68,16 @@ def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
     for floor in (_COMFORT, _LEAST):
         # The last column first: what matters more stands further left.
         for i in reversed(texts):
-            spare = min(sum(widths) - room, widths[i] - _least(columns[i], widths[i], floor))
+            spare = min(sum(widths) - room, widths[i] - _least(columns[i], widths[i], floor, style.width))
             widths[i] -= max(spare, 0)
     return widths
 
 
-def _least(column: Column, natural: int, floor: int = _LEAST) -> int:
+def _least(column: Column, natural: int, floor: int, room: int) -> int:
     """Return how many cells a column takes at least."""
-    return natural if column.kind != "text" or column.whole else min(natural, floor)
+    if column.kind != "text" or column.whole:
+        return natural
+    return min(natural, max(floor, min(_PLACE, room // 2)) if column.elide == "start" else floor)
 
 
 def _table(table: Table, style: Style) -> list[str]:
@@ -92,8 +96,9 @@ def _table(table: Table, style: Style) -> list[str]:
     ]
     heads = [sanitize(column.label) for column in columns]
     widths = [max(width(head), *(width(row[i]) for row in cells)) for i, head in enumerate(heads)]
+    has_place = any(column.elide == "start" for column in columns)
     if style.width is not None and (
-        _texts(columns, widths) > _TOO_WIDE * style.width
+        (_texts(columns, widths) > _TOO_WIDE * style.width and not has_place)
         or (table.prose and 2 + sum(widths) + _GAP * (len(widths) - 1) > style.width)
     ):
         lines += _records(columns, heads, cells, style)
@@ -128,7 +133,7 @@ def _records(
     """Print rows of long texts one below the other: figures and first text, then the other texts by name."""
     lines: list[str] = []
     for row in cells:
-        figures = [text for text, column in zip(row, columns, strict=True) if column.kind != "text"]
+        figures = [f"{h} {t}" for h, t, c in zip(heads, row, columns, strict=True) if c.kind != "text"]
         texts = [(h, t) for h, t, c in zip(heads, row, columns, strict=True) if c.kind == "text" and t]
         first = texts[0][1] if texts else ""
         lines += _wrap(" · ".join([*figures, first]), style, "  ", "    ")
@@ -140,17 +145,26 @@ def _records(
 def _drop(
     columns: list[Column], widths: list[int], cells: list[list[str]], heads: list[str], style: Style
 ) -> tuple[list[Column], list[int], list[list[str]], list[str], list[str]]:
-    """Leave out the last columns of a table that cannot fit even squeezed."""
+    """Leave out columns of a table that cannot fit even squeezed: the last first, but never the place.
+
+    Where a row is about a place, the texts that follow it go before they are squeezed to stubs.
+    """
     dropped: list[str] = []
     if style.width is None:
         return columns, widths, cells, heads, dropped
     keep = list(range(len(columns)))
+    place = next((i for i in keep if columns[i].elide == "start"), None)
+    floors = [_LEAST if place is None or i < place else _COMFORT for i in keep]
+    room = style.width
 
     def least(indices: list[int]) -> int:
-        return 2 + sum(_least(columns[i], widths[i]) for i in indices) + _GAP * (len(indices) - 1)
+        sizes = (_least(columns[i], widths[i], floors[i], room) for i in indices)
+        return 2 + sum(sizes) + _GAP * (len(indices) - 1)
 
-    while len(keep) > 1 and least(keep) > style.width:
-        dropped.insert(0, heads[keep.pop()])
+    while len(keep) > 1 and least(keep) > room:
+        last = max(i for i in keep if i != place)
+        keep.remove(last)
+        dropped.insert(0, heads[last])
     return (
         [columns[i] for i in keep],
         [widths[i] for i in keep],
@@ -163,7 +177,7 @@ def _drop(
 def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
     parts = []
     for text, column, cells in zip(row, columns, widths, strict=True):
-        text = clip(text, cells)
+        text = clip(text, cells, column.elide or "middle")
         pad = " " * (cells - width(text))
         parts.append(text + pad if column.kind == "text" else pad + text)
     return (" " * _GAP).join(parts).rstrip()

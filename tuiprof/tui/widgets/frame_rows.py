@@ -28,7 +28,9 @@ class FrameRows:
     def __init__(self, frame: pl.DataFrame, columns: Sequence[Column]) -> None:
         self.frame = frame
         self.columns = tuple(column for column in columns if not column.hidden)
-        self.headings = tuple(Heading(sanitize(c.label), c.kind != "text", c.help) for c in self.columns)
+        self.headings = tuple(
+            Heading(sanitize(c.label), c.kind != "text", c.help, c.elide or "end") for c in self.columns
+        )
         self._series = [frame[column.key] for column in self.columns]
         self._ascending: dict[int, tuple[Ints, int]] = {}
         self._order: Ints | None = None  # None = as given

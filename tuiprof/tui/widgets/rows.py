@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import clip, sanitize
 
 #: Cells between two columns of a table.
 GAP: Final = 2
@@ -27,11 +27,13 @@ class Heading:
         label: Its heading.
         right: Whether its values are right-aligned, as numbers are.
         help: Its definition in one sentence.
+        elide: Where a text that is too long is cut.
     """
 
     label: str
     right: bool = False
     help: str = ""
+    elide: Literal["end", "start", "middle"] = "end"
 
 
 class Rows(Protocol):
@@ -172,15 +174,21 @@ def _comparable(key: SortKey) -> tuple[bool, float, str]:
     return (True, 0.0, key.casefold()) if isinstance(key, str) else (False, float(key or 0), "")
 
 
-def fit_text(text: str, width: int, right: bool = False) -> str:
-    """Pad or cut a text to a number of cells; a cut text ends in an ellipsis.
+def fit_text(
+    text: str, width: int, right: bool = False, elide: Literal["end", "start", "middle"] = "end"
+) -> str:
+    """Pad or cut a text to a number of cells; where it is cut stands an ellipsis.
 
     Args:
         text: One line.
         width: Cells.
         right: Whether to align right.
+        elide: Where to cut.
     """
     length = cell_len(text)
+    if length > width and elide != "end":
+        text = clip(text, width, elide)
+        length = cell_len(text)
     if length > width:
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
     pad = " " * (width - length)

@@ -282,7 +282,7 @@ class VirtualTable(ScrollView, can_focus=True):
         cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
         segments = [Segment(" " * _LEAD, style)]
         for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
-            text = fit_text(self.rows.text(position, index), width, heading.right)
+            text = fit_text(self.rows.text(position, index), width, heading.right, heading.elide)
             segments.append(Segment(text, cell_style if index == self.column else style))
             segments.append(Segment(" " * GAP, style))
         return Strip(segments)

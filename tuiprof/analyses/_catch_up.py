@@ -1,0 +1,75 @@
+"""How long a device runs dry after a wait because the host, having lost its head start, launches late."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tuiprof.analyses._starved import Starvation
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Coverage, Ints, complement, intersection, union
+
+#: The host is ahead of the device again once a launch has returned this long before the device was free for its work.
+LEAD_NS = 100_000
+
+
+def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Ints:
+    """Work out how long the device idles after each wait, beyond starving, until the host is ahead again.
+
+    Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
+    kernels. After it the queue is empty, and every launch may come late until the host has gained a head start again.
+    Catch-up is the device's idle time in gaps that a late launch ended (the call began after the device had run
+    dry; a gap whose work had been submitted before is a hand-over and does not count), outside of all starved time,
+    from the later of the wait's end and its starvation's end to the earliest of
+
+    - the instant at which the device became free for the first work that had by then been launched for
+      ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
+    - the begin of the next wait for that device.
+
+    These spans are disjoint, so every instant is charged to one wait at most, and starved time and catch-up
+    together are a part of device idle time.
+
+    Args:
+        trace: The trace.
+        starved: What the same waits starved, shape ``(k,)``.
+        starts: Start of each wait, ns.
+        ends: End of each, ns, ascending.
+
+    Returns:
+        Catch-up of each wait, ns, shape ``(k,)``.
+    """
+    result = np.zeros(len(starts), dtype=np.int64)
+    for device in trace.device_indices:
+        mine = np.flatnonzero(starved.device == device)
+        busy_starts, busy_ends = trace.busy(device)
+        if not len(mine) or len(busy_starts) < 2:
+            continue
+        work = trace.device_work[trace.ints("device")[trace.device_work] == device]
+        late = _late_gaps(trace, work, busy_ends[:-1], busy_starts[1:])
+        charged = union(starved.starts[mine], starved.ends[mine])
+        late = intersection(*late, *complement(*charged, int(busy_starts[0]), int(busy_ends[-1])))
+        begins = starts[mine]
+        following = np.append(np.minimum.accumulate(begins[::-1])[::-1][1:], busy_ends[-1])
+        recovered = _ahead_again(trace, work, ends[mine], int(busy_ends[-1]))
+        since = np.maximum(ends[mine], starved.ends[mine])
+        result[mine] = Coverage(*late).between(since, np.minimum(following, recovered))
+    return result
+
+
+def _late_gaps(trace: Trace, work: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Return those gaps whose first work was launched after the device had run dry."""
+    launch = trace.links.launch_of[work[np.searchsorted(trace.starts[work], ends, side="left")]]
+    late = (launch >= 0) & (trace.starts[np.maximum(launch, 0)] > starts)
+    return starts[late], ends[late]
+
+
+def _ahead_again(trace: Trace, work: Ints, instants: Ints, never: int) -> Ints:
+    """Return when the host is ahead of the device again after each instant; ``never`` where it is not again."""
+    dry = np.maximum.accumulate(trace.ends[work])
+    free = np.minimum(trace.starts[work], np.append(never, dry[:-1]))
+    launch, first = np.unique(trace.links.launch_of[work], return_index=True)
+    known = launch >= 0
+    launch, free = launch[known], free[first[known]]
+    ahead = np.flatnonzero(free - trace.ends[launch] >= LEAD_NS)
+    # Rows ascend with start, so launches stand in the order in which they were made.
+    following = np.searchsorted(trace.starts[launch[ahead]], instants, side="left")
+    return np.append(free[ahead], never)[following]
