@@ -113,13 +113,11 @@ def first_paint(text: str, *command: str) -> float:
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[Path]:
     """A session that grows while the test runs."""
-    made = subprocess.Popen(
-        [sys.executable, str(SYNTHETIC), str(tmp_path), "--seconds", "600"], stdout=subprocess.PIPE, text=True
-    )
-    assert made.stdout is not None
-    yield Path(made.stdout.readline().strip())
-    made.kill()
-    made.wait()
+    command = [sys.executable, str(SYNTHETIC), str(tmp_path), "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as made:
+        assert made.stdout is not None
+        yield Path(made.stdout.readline().strip())
+        made.kill()
 
 
 @pytest.fixture

@@ -51,7 +51,6 @@ class TuiprofApp(App[int], inherit_bindings=False):
         farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """
 
-    CSS_PATH = "app.tcss"
     TITLE = "tuiprof"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
     DEFAULT_MODE = "first"
@@ -87,7 +86,11 @@ class TuiprofApp(App[int], inherit_bindings=False):
     ]
 
     def __init__(self, start: Start) -> None:
-        super().__init__()
+        # The first screen's style sheet is read together with the application's own: reading it when the
+        # screen comes would mean to work out every style twice before the first picture.
+        here = Path(__file__).parent
+        first = "live" if start.view == "replay" else start.view
+        super().__init__(css_path=[here / "app.tcss", here / "screens" / f"{first}.tcss"])
         self.start = start
         self.farewell = ""
         self.settings = load_settings()

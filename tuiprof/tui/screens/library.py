@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the folder of sessions: runs come and go.
 _LOOK_S: Final = 2.0
+#: Seconds until the first one.
+_FIRST_LOOK_S: Final = 0.05
 
 
 class LibraryScreen(Screen[None], inherit_bindings=False):
@@ -128,7 +130,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         """Show the frame at once; what is found comes when it is found."""
         self.query_one("#head", Painted).paint(self._head)
         self.query_one("#items", Choices).focus()
-        self.call_after_refresh(self._begin)
+        # Not before the first picture is out: what the threads import would hold it up.
+        self.set_timer(_FIRST_LOOK_S, self._begin)
 
     def _begin(self) -> None:
         self._look()

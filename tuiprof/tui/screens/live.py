@@ -69,6 +69,8 @@ class LiveScreen(RunScreen):
         self._baseline: tuple[str, float] | None = None
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
+        self._least = 0
+        self._printed_at = 0.0
 
     def compose(self) -> ComposeResult:
         """Verdict on top, evidence below, keys at the bottom."""
@@ -116,7 +118,7 @@ class LiveScreen(RunScreen):
         self.feed.advance()
         slow = self._ticks % _SLOW == 0
         self._ticks += 1
-        self.query_one(OutputPane).poll()
+        self._poll_output()
         if slow and self.running:
             self.status = self.session.status()
             if not self.session.meta.devices:
@@ -128,6 +130,12 @@ class LiveScreen(RunScreen):
         fresh = self._shown[1:] != state[1:]
         self._shown = state
         self._draw(now, slow=slow or fresh, fresh=fresh)
+
+    def _poll_output(self) -> None:
+        """Show what was printed: at once after a silence, once a second in a stream of lines."""
+        now = time.monotonic()
+        if now - self._printed_at >= 1.0 and self.query_one(OutputPane).poll():
+            self._printed_at = now
 
     def _draw(self, now_ns: int, *, slow: bool, fresh: bool) -> None:
         """Draw; what is expensive or would only flicker goes at the slow rate."""
@@ -185,7 +193,10 @@ class LiveScreen(RunScreen):
         panel = self.query_one(DevicePanel)
         panel.compact = self.has_class("-narrow") or self.has_class("-short")
         # Stacked, one line a device is kept, whatever that leaves for the output.
-        self.query_one("#lower").styles.min_height = min(len(devices), 10) + 1 if panel.compact else None
+        least = min(len(devices), 10) + 1 if panel.compact else 0
+        if least != self._least:  # even setting a style to what it was draws the whole screen anew
+            self._least = least
+            self.query_one("#lower").styles.min_height = least
         panel.show(devices, self._device_notes(devices_known=bool(devices)))
         row = self._what_to_say(finding(fold, stats, means, devices))
         self.query_one("#finding", Painted).paint(lambda _width, _height: [row])

@@ -198,16 +198,16 @@ class Lines(Widget):
 
     def redraw(self) -> None:
         """Draw again and mark what differs from the screen for repainting."""
-        size = self.size
-        if not self.is_attached or not size or self.screen is not self.app.screen:
+        if not self.is_attached or not self.outer_size or self.screen is not self.app.screen:
             if not self._unseen:
                 self._unseen = True
                 self.refresh()  # so that Textual does not take the old lines from its cache
             self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
             return
-        if size != self._drawn_for:
+        if self.outer_size != self._drawn_for:
             self.refresh()
             return
+        size = self.size
         for y, row in enumerate(self._complete(size)):
             old = self._rows[y]
             if row == old:
@@ -219,15 +219,17 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the content."""
-        size = self.size
-        if size != self._drawn_for:
+        # The size of the content is worked out from the whole layout; the size around it is at hand.
+        if self.outer_size != self._drawn_for:
+            size = self.size
             self._unseen = False
             self._rows = self._complete(size)
             self._strips = [self._strip(row, size.width) for row in self._rows]
-            self._drawn_for = size
+            self._drawn_for = self.outer_size
         if y < len(self._strips):
             return self._strips[y]
-        return Strip([Segment(" " * size.width, self.style_of("text"))], size.width)
+        width = self.size.width
+        return Strip([Segment(" " * width, self.style_of("text"))], width)
 
     def _complete(self, size: Size) -> list[Row]:
         """Draw exactly as many rows as there are lines, each exactly as wide as the widget."""

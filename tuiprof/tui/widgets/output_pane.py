@@ -77,8 +77,8 @@ class OutputPane(Lines, can_focus=True):
         """Close the files with the screen."""
         self.close()
 
-    def poll(self) -> None:
-        """Take up what was printed since."""
+    def poll(self) -> bool:
+        """Take up what was printed since; return whether there was anything."""
         before = (len(self._lines), self._unfinished)
         unfinished = []
         for reader, role in self._readers:
@@ -86,12 +86,14 @@ class OutputPane(Lines, can_focus=True):
             if rest := reader.unfinished:
                 unfinished.append((rest, role))
         self._unfinished = unfinished
-        if (len(self._lines), unfinished) != before:
+        changed = (len(self._lines), unfinished) != before
+        if changed:
             if len(self._lines) > _KEEP_LINES + 1000:
                 cut = len(self._lines) - _KEEP_LINES
                 self._lines = self._lines[cut:]
                 self._bottom = max(0, self._bottom - cut)
             self._moved()
+        return changed
 
     @property
     def position(self) -> str:

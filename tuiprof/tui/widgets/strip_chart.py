@@ -28,6 +28,8 @@ _MOVE_S = 0.5
 #: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
 #: be seen between its dots only, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
+#: The median is drawn through gaps of at least so many cells.
+_GAP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ class StripChart(Lines):
         return self._range
 
     def _draw_median(self, rows: list[Row], low: float, high: float) -> None:
-        """Draw the median as a dotted line through the cells that hold nothing else."""
+        """Draw the median as a dotted line where the line of the chart leaves room for it."""
         median = self._data.median_ms
         if median is None or not low <= median <= high:
             return
@@ -199,7 +201,7 @@ class StripChart(Lines):
         out: Row = []
         for text, role in rows[index]:
             out.extend(
-                (run, role) if run.strip() else (glyphs.MEDIAN * len(run), "median")
+                (glyphs.MEDIAN * len(run), "median") if run.isspace() and len(run) >= _GAP else (run, role)
                 for run in re.split("( +)", text)
                 if run
             )
@@ -236,12 +238,14 @@ class StripChart(Lines):
         """Return the y axis: a round number where its line is, the unit with each."""
         step = nice_step(high - low, max(2, height // 2))
         texts = [""] * height
-        value = np.ceil(low / step) * step
-        while value <= high + step * 1e-6:
+        value = np.floor(high / step + 1e-6) * step
+        while value >= low - step * 1e-6:
             line = int((high - value) / (high - low) * height)
-            if line < height or not texts[height - 2]:  # the lowest one lies on the edge
-                texts[min(line, height - 1)] = _milliseconds(float(value), step)
-            value += step
+            if line < height:
+                texts[line] = _milliseconds(float(value), step)
+            elif not texts[height - 2]:  # on the lower edge, where two numbers could come to touch
+                texts[height - 1] = _milliseconds(float(value), step)
+            value -= step
         return [
             [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts
         ]
