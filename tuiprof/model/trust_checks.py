@@ -80,8 +80,8 @@ def _device(trace: Trace) -> list[Remark]:
         remarks.append(
             Remark(
                 "skew",
-                f"{format_count(early)} device events start up to {format_ns(-int(np.min(latency)))} before their launch: "
-                "host and device clocks differ",
+                f"{format_count(early)} device events start before their launch call, up to "
+                f"{format_ns(-int(np.min(latency)))}: host and device clocks differ",
                 level="warn",
             )
         )

@@ -1,4 +1,4 @@
-"""``python -m tuiprof.telemetry [SAMPLES]``: print what is found on this machine and some readings of it, as JSON lines."""
+"""``python -m tuiprof.telemetry [SAMPLES]``: what is found on this machine and some readings, as JSON lines."""
 
 from __future__ import annotations
 
