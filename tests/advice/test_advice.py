@@ -6,8 +6,10 @@ import pytest
 from analyses.made import Made, site
 
 from tuiprof.advice import NEEDS, advise, available
+from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
 from tuiprof.model import Report, Trace
+from tuiprof.report import render
 from tuiprof.session.scenarios import ladders
 
 
@@ -64,7 +66,7 @@ def test_the_nan_check_of_a_metric_is_told_from_other_reads() -> None:
     findings = advice(made.trace()).table("findings").rows
     assert findings["rule"].to_list()[0] == "nan-check"
     assert "item-each-step" not in findings["rule"].to_list()
-    assert findings["proof"][0] == "metrics:naive,no-nan-check"
+    assert findings["proof"][0] == "tuiprof ladder metrics --variants naive,no-nan-check"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,16 @@ def test_nothing_to_say_about_a_busy_device() -> None:
 def test_a_cpu_trace_gets_advice_without_a_device() -> None:
     made = Made().step(1, 0, 100).op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50)
     assert rules(made.trace()) == {"loader-workers"}
+
+
+def test_advice_is_an_analysis_like_any_other() -> None:
+    names = list(analyses())
+    assert names.index("advice") > names.index("sync_events")
+    trace = steps_of(**ITEM).trace()
+    found = run("advice", trace)
+    assert isinstance(found, Report)
+    assert found.table("findings").rows.equals(advice(trace).table("findings").rows)
+    assert "measured on 4 steps" in render(found, "text")
 
 
 def test_every_proof_names_a_scenario_that_is_there() -> None:

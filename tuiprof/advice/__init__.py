@@ -13,6 +13,8 @@ from typing import Literal
 
 import polars as pl
 
+from tuiprof.analyses import Analysis
+from tuiprof.analyses import run as run_analysis
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns
@@ -21,7 +23,7 @@ from tuiprof.plugins import discover
 Reports = Mapping[str, Report | Unavailable]
 Sure = Literal["high", "medium", "low"]
 
-#: The analyses that rules read; whoever asks for advice runs these first.
+#: The analyses that rules read.
 NEEDS: tuple[str, ...] = (
     "sync_events",
     "kernel_launches",
@@ -198,7 +200,7 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
                 "instead": finding.instead,
                 "sure": finding.sure,
                 "because": finding.because,
-                "proof": finding.proof,
+                "proof": _command(finding.proof),
                 "event": finding.event,
             }
             for name, finding in findings
@@ -216,7 +218,7 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
         "Advice",
         _verdict([finding for _, finding in findings], bool(step)),
         (Fact("findings", "findings", len(findings), "count"),),
-        (_table(rows, bool(step)),),
+        (_table(rows, evidence),),
         (
             Rule(
                 "costs",
@@ -231,6 +233,22 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
     )
 
 
+def run(trace: Trace, window: Window) -> Report:
+    """Ask the analyses and turn their answers into advice.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    return advise(trace, {name: run_analysis(name, trace, window) for name in NEEDS}, window)
+
+
+def _command(proof: str) -> str:
+    """Return what to run to see a finding before and after: ``tuiprof ladder metrics --variants naive,off``."""
+    ladder, _, variants = proof.partition(":")
+    return f"tuiprof ladder {ladder} --variants {variants}" if proof else ""
+
+
 def _verdict(findings: list[Finding], stepped: bool) -> Verdict:
     if not findings:
         return Verdict("nothing to advise: no rule applies to this trace", "good")
@@ -241,7 +259,9 @@ def _verdict(findings: list[Finding], stepped: bool) -> Verdict:
     return Verdict(f"{first.what}{cost}: {first.instead}", level)
 
 
-def _table(rows: pl.DataFrame, stepped: bool) -> Table:
+def _table(rows: pl.DataFrame, evidence: Evidence) -> Table:
+    stepped = bool(evidence.step_ns)
+    steps = evidence.figure("steps", "steps")
     return Table(
         "findings",
         "What to change",
@@ -251,14 +271,21 @@ def _table(rows: pl.DataFrame, stepped: bool) -> Table:
             ),
             Column("share", "of step", "share", hidden=not stepped),
             Column("what", "what", "text"),
-            Column("where", "where", "text"),
+            Column("where", "where", "text", elide="start"),
             Column("instead", "instead", "text"),
             Column("sure", "sure", "text"),
-            Column("because", "because", "text", hidden=True),
-            Column("proof", "proof", "text", "Ladder and variants that show it before and after."),
+            Column("because", "because", "text", "What that rests on."),
+            Column("proof", "proof", "text", "What to run to see it before and after."),
             Column("rule", "rule", "text", hidden=True),
             Column("event", "event", "count", hidden=True),
         ),
         rows,
+        f"measured on {format_count(steps)} step{'s' if steps != 1 else ''}" if stepped and steps else "",
         empty="no rule applies to this trace",
+        prose=True,
     )
+
+
+ANALYSIS = Analysis(
+    "advice", "Advice", "What is worth changing, what does it cost, and what to write instead?", run, 90
+)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from tuiprof.analyses._memo import remember
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.plugins import discover
@@ -44,6 +45,8 @@ def available() -> dict[str, Analysis]:
 def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unavailable:
     """Run one analysis.
 
+    An answer is kept for as long as the trace lives, because others build on it: advice on most.
+
     Args:
         name: Its name.
         trace: The trace.
@@ -56,4 +59,5 @@ def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unava
         analysis = available()[name]
     except KeyError:
         raise UsageProblem(f"no analysis {name!r}", f"there are {', '.join(available())}") from None
-    return analysis.run(trace, window or Window())
+    window = window or Window()
+    return remember(trace, f"answer {name} {window}", lambda: analysis.run(trace, window))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tuiprof.session.store import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
-DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels")
+DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels", "advice")
 
 
 @click.command("open")
