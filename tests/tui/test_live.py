@@ -171,7 +171,10 @@ async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
             assert said in text, said
 
 
-async def test_leaving_says_how_to_come_back_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
     made = recorded(tmp_path, 5)
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -180,6 +183,13 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(tmp_path: Path)
     assert f"tuiprof attach {made.session.id}" in app.farewell
     assert control.read_stop(made.session) is None
     assert app.return_value == 0
+    # Elsewhere than where sessions are looked for, the name alone would not be found.
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "other"))
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "running")
+        await pilot.press("q")
+    assert f"tuiprof attach {made.session.path}" in app.farewell
 
 
 async def test_stopping_asks_first(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import ClassVar, Final
@@ -10,9 +11,10 @@ from textual.binding import BindingType
 from textual.getters import app as getters_app
 from textual.screen import Screen
 
+from tuiprof.report.sanitize import sanitize
 from tuiprof.session import control, process
 from tuiprof.session.replay import Live, Replay
-from tuiprof.session.store import Session
+from tuiprof.session.store import Session, sessions_root
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.live_view import WINDOWS_S
@@ -248,11 +250,13 @@ class RunScreen(Screen[None], inherit_bindings=False):
             return
         code = self.status.code or 0 if self.app.start.launched and self.status.over else 0
         if self.running:
-            how = f"tuiprof attach {self.session.id}"
+            known = self.session.path.parent == sessions_root()
+            how = f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
+            title = sanitize(self.session.title)
             if len(self.app.screen_stack) > 1:
-                self.app.notify(f"{self.session.title} goes on. Come back here, or: {how}", markup=False)
+                self.app.notify(f"{title} goes on. Come back here, or: {how}", markup=False)
             else:
-                self.app.farewell = f"{self.session.title} goes on.\n  watch it again:  {how}"
+                self.app.farewell = f"{title} goes on.\n  watch it again:  {how}"
         self.app.leave(code)
 
     def action_stop(self) -> None:
@@ -269,5 +273,6 @@ class RunScreen(Screen[None], inherit_bindings=False):
                     self.app.notify("asked the script to stop", markup=False)
 
         self.app.push_screen(
-            ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run"), answered
+            ConfirmScreen(f"Stop {sanitize(self.session.title)}?", lines, yes="stop it", no="let it run"),
+            answered,
         )
