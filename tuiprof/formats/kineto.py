@@ -73,7 +73,7 @@ class _Partial:
 
         stats = _stats(self._reader, 0)
         stats.remarks.append(Remark("partial", "still reading: what follows is missing yet", level="bad"))
-        self._options.partial(_trace(self._reader, stats))
+        self._options.partial(_trace(self._reader, stats, complete=False))
         self._due = 2 * (time.monotonic() - self._began)
 
 
@@ -95,7 +95,7 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
     return stats
 
 
-def _trace(reader: EventReader, stats: ReadStats) -> Trace:
+def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
     from tuiprof.formats.chrome.about import base_unix_ns, describe_file
     from tuiprof.formats.chrome.assemble import assemble
     from tuiprof.formats.chrome.raw import RawChunks
@@ -108,6 +108,7 @@ def _trace(reader: EventReader, stats: ReadStats) -> Trace:
         base_unix_ns=base_unix_ns(reader.properties),
         sync_sites=read_sync_sites(reader.source.path),
         raw=RawChunks(reader.source, reader.places),
+        complete=complete,
     )
 
 

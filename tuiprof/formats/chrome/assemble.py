@@ -21,6 +21,7 @@ from tuiprof.model.trust import ReadStats, Remark
 
 Ints = npt.NDArray[np.int64]
 _LARGEST_DEVICE = 1 << 10
+_NO_INTS, _NO_CODES = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
 
 
 def assemble(
@@ -31,6 +32,7 @@ def assemble(
     base_unix_ns: int | None,
     sync_sites: pl.DataFrame | None = None,
     raw: RawSource | None = None,
+    complete: bool = True,
 ) -> Trace:
     """Build a trace.
 
@@ -41,16 +43,22 @@ def assemble(
         base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
         sync_sites: Source lines of host waits, where the probe recorded them.
         raw: Source of raw event text.
+        complete: Whether all is read; the events then move out of ``gathered``, so that they never lie in
+            memory twice.
     """
     labels = Labels()
     labels.read(gathered.rare)
-    spans, instants = gathered.spans.columns(), gathered.instants.columns()
-    spans = _with_pairs(spans, gathered.pairs.columns(), gathered, stats)
+    spans, ends, instants = (
+        rows.columns(give_away=complete) for rows in (gathered.spans, gathered.pairs, gathered.instants)
+    )
+    spans = _with_pairs(spans, ends, gathered, stats)
     origin = _origin(spans, instants)
     lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
     category, device, stream = _places(spans, gathered, lanes)
-    events = _table(spans, category, device, stream, gathered.names, origin)
-    tracks = _tracks(gathered, lanes, spans, category, device)
+    tracks = _tracks(gathered, lanes, spans, device)
+    places: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
+    del category, device, stream
+    events = _table(spans, places, gathered.names, origin)
     return Trace(
         events,
         tracks,
@@ -65,6 +73,8 @@ def assemble(
 
 def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadStats) -> Columns:
     """Add the spans that were written as begin and end."""
+    if not len(ends) and not any(event.phase == "b" for event in gathered.rare):
+        return spans
     last = max(
         int(ends.ts.max()) if len(ends) else 0, int((spans.ts + _durations(spans)).max()) if len(spans) else 0
     )
@@ -162,7 +172,7 @@ def _with_origin(info: TraceInfo, origin_unix_ns: int | None) -> TraceInfo:
 
 def _places(
     spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
-) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16], Ints]:
     """Tell category, device and stream of every span; -1 = none."""
     other = words.CODE["other"]
     by_word = [words.category(word) for word in gathered.cats]
@@ -172,7 +182,7 @@ def _places(
     if unsaid.any():
         _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, gathered, lanes)
     on_device = np.isin(category, list(words.ON_DEVICE))
-    device = np.full(len(spans), -1, dtype=np.int64)
+    device = np.full(len(spans), -1, dtype=np.int16)
     stream = np.full(len(spans), -1, dtype=np.int64)
     rows = np.flatnonzero(on_device)
     if len(rows):
@@ -185,8 +195,8 @@ def _places(
             [tid if isinstance(tid, int) and 0 <= tid < 1 << 62 else -1 for _, tid in gathered.lanes],
             dtype=np.int64,
         )[lane]
-        device[rows] = _said(spans.numbers.get("device"), rows, lane_device, _LARGEST_DEVICE)
-        stream[rows] = _said(spans.numbers.get("stream"), rows, lane_stream, 1 << 62)
+        device[rows] = _said(spans.numbers.pop("device", None), rows, lane_device, _LARGEST_DEVICE)
+        stream[rows] = _said(spans.numbers.pop("stream", None), rows, lane_stream, 1 << 62)
     return category, device, stream
 
 
@@ -231,32 +241,49 @@ def _by_name_and_lane(
 
 
 def _table(
-    spans: Columns,
-    category: npt.NDArray[np.uint8],
-    device: Ints,
-    stream: Ints,
-    names: Sequence[str],
-    origin: int,
+    spans: Columns, places: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
 ) -> pl.DataFrame:
-    """Sort the events by time and put them into a table."""
-    dur = _durations(spans)
-    order = time_order(spans.ts, dur, spans.ordinal)
+    """Sort the events by time and put them into a table; each column is let go of once it is there."""
+    given: dict[str, npt.NDArray[Any]] = {
+        "ts": spans.ts,
+        "dur": _durations(spans),
+        "name": spans.name,
+        "track": spans.lane,
+        "ordinal": spans.ordinal,
+        **places,
+        **{key: column for key, column in spans.numbers.items() if key not in places},
+    }
+    places.clear()
+    spans.numbers.clear()
+    spans.ts, spans.dur, spans.name, spans.lane, spans.ordinal = (
+        _NO_INTS,
+        None,
+        _NO_CODES,
+        _NO_CODES,
+        _NO_CODES,
+    )
+    order = time_order(given["ts"], given["dur"], given["ordinal"])
+    if len(order) < 1 << 32:
+        order = order.astype(np.uint32)  # half the memory while the columns are put in order
+
+    def sorted_(key: str) -> npt.NDArray[Any]:
+        return given.pop(key)[order]
+
     columns = [
-        pl.Series("ts", (spans.ts - origin)[order]),
-        pl.Series("dur", dur[order]),
-        _worded(pl.Series("name", spans.name[order]), pl.Enum(list(names))),
-        _worded(pl.Series("category", category[order]), CATEGORY_TYPE),
-        pl.Series("track", spans.lane[order]),
-        _nullable("device", device[order], -1).cast(pl.Int16),
-        _nullable("stream", stream[order], -1),
+        pl.Series("ts", sorted_("ts") - origin),
+        pl.Series("dur", sorted_("dur")),
+        _worded(pl.Series("name", sorted_("name")), pl.Enum(list(names))),
+        _worded(pl.Series("category", sorted_("category")), CATEGORY_TYPE),
+        pl.Series("track", sorted_("track")),
+        _nullable("device", sorted_("device"), -1),
+        _nullable("stream", sorted_("stream"), -1),
     ]
     for key in ("correlation", "external_id", "bytes"):
-        column = spans.numbers.pop(key, None)
-        if column is None:
-            columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
+        if key in given:
+            columns.append(_nullable(key, sorted_(key), NONE))
         else:
-            columns.append(_nullable(key, column[order], NONE))
-    columns.append(pl.Series("ordinal", spans.ordinal[order]))
+            columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
+    columns.append(pl.Series("ordinal", sorted_("ordinal")))
     return pl.DataFrame(columns)
 
 
@@ -266,14 +293,14 @@ def _worded(codes: pl.Series, words: pl.Enum) -> pl.Series:
     return codes.cast(words) if to is None else to(words)
 
 
-def _nullable(name: str, values: Ints, missing: int) -> pl.Series:
+def _nullable(name: str, values: npt.NDArray[Any], missing: int) -> pl.Series:
     series = pl.Series(name, values)
     absent = values == missing
     return series.set(pl.Series(absent), None) if absent.any() else series
 
 
 def _tracks(
-    gathered: Gathered, lanes: Sequence[Lane], spans: Columns, category: npt.NDArray[np.uint8], device: Ints
+    gathered: Gathered, lanes: Sequence[Lane], spans: Columns, device: npt.NDArray[np.int16]
 ) -> tuple[Track, ...]:
     """Describe every lane; one with device work is a stream, whatever the metadata say."""
     device_of = np.full(len(lanes), -1, dtype=np.int64)

@@ -50,9 +50,12 @@ class Rows:
     """
 
     def __init__(self, numbers: Sequence[str], missing: int) -> None:
-        self.length = 0
         self._missing = missing
         self._number_names = numbers
+        self._empty()
+
+    def _empty(self) -> None:
+        self.length = 0
         self._numbers: dict[str, Column] = {}
         self._ts, self._dur = Column(np.int64), Column(np.int64)
         self._ordinal, self._name, self._lane = Column(np.uint32), Column(np.uint32), Column(np.uint32)
@@ -92,10 +95,15 @@ class Rows:
             self._numbers[key].append(column)
         self.length += count
 
-    def columns(self) -> Columns:
-        """Return views of all columns; let go of them before more is appended."""
+    def columns(self, *, give_away: bool) -> Columns:
+        """Return views of all columns.
+
+        Args:
+            give_away: Keep nothing here, so that a column is freed as soon as whoever asked lets go of it.
+                Otherwise let go of the views before more is appended.
+        """
         dur, phase = self._dur.values(), self._phase.values()
-        return Columns(
+        columns = Columns(
             self._ordinal.values(),
             self._ts.values(),
             dur if len(dur) == self.length else None,
@@ -105,6 +113,9 @@ class Rows:
             {key: column.values() for key, column in self._numbers.items()},
             phase if len(phase) == self.length else None,
         )
+        if give_away:
+            self._empty()
+        return columns
 
 
 class Gathered:
