@@ -152,6 +152,8 @@ def changes(before: Trace, after: Trace) -> tuple[str, ...]:
         before: The trace of the variant that is built on.
         after: The other one.
     """
+    if not (before.steps.numbers.size and after.steps.numbers.size):
+        return ("cannot be told: not both traces mark steps",)
     report = compare(before, after)
     if before.device_indices and after.device_indices:
         return (
@@ -184,11 +186,17 @@ def _syncs(report: Report) -> list[str]:
     told = [f"syncs {old} → {new} a step"]
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        named = names.sort(f"{here}_ns", descending=True)["name"].head(_MOST).to_list()
+        named = [_place(name) for name in names.sort(f"{here}_ns", descending=True)["name"].head(_MOST)]
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         if named:
             told.append(f"{word}: {', '.join(named)}{more}")
     return told
+
+
+def _place(name: str) -> str:
+    """Return the place of a sync once where it is named by its own operators."""
+    where, _, through = name.partition(" ← ")
+    return where if where == through else name
 
 
 def _launches(report: Report) -> list[str]:
@@ -235,8 +243,13 @@ def _operators(report: Report) -> list[str]:
     shares = rows.select(
         "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
     )
-    shares = shares.with_columns((pl.col("after_ns") - pl.col("before_ns")).abs().alias("change"))
-    largest = shares.filter(pl.col("change") >= HOST_SHARE).sort("change", descending=True).head(_MOST)
+    shares = shares.fill_nan(0.0).with_columns(
+        (pl.col("after_ns") - pl.col("before_ns")).abs().alias("change")
+    )
+    both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
+    largest = (
+        shares.filter(both & (pl.col("change") >= HOST_SHARE)).sort("change", descending=True).head(_MOST)
+    )
     told += [
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()

@@ -1,0 +1,145 @@
+"""What a ladder says of its traces: the sync that vanished, the launches that fell, the kernels that changed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from made import Made, site
+
+from tuiprof.formats import open_trace
+from tuiprof.ladder_report import change, report
+from tuiprof.ladder_why import changes
+from tuiprof.model import Trace
+from tuiprof.report import Style, render
+from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
+from tuiprof.session.store import SessionMeta
+from tuiprof.session.store import create as create_session
+
+
+def naive() -> Trace:
+    """Two steps of 100 µs: three kernels, then a NaN check that waits for them."""
+    made, sites = Made(), []
+    for number, start in enumerate((0, 100)):
+        made.step(number, start, start + 100)
+        for index in range(3):
+            begin = start + 5 + 10 * index
+            made.launch(
+                "elementwise_kernel", (begin, begin + 4), (begin + 6, begin + 16), 10 * number + index + 1
+            )
+        made.op("aten::item", start + 40, start + 90)
+        made.call("cudaStreamSynchronize", start + 42, start + 88)
+        sites.append(site(start + 43, "aggregation.py:91 update"))
+    return made.trace(sites)
+
+
+def checked() -> Trace:
+    """The same without the check, and with one kernel for three."""
+    made = Made()
+    for number, start in enumerate((0, 50)):
+        made.step(number, start, start + 50)
+        made.launch("triton_fused_add", (start + 5, start + 9), (start + 11, start + 41), number + 1)
+    return made.trace()
+
+
+def cpu(*names: str) -> Trace:
+    made = Made()
+    for number, start in enumerate((0, 100)):
+        made.step(number, start, start + 100)
+        for index, name in enumerate(names):
+            made.op(name, start + 10 * index + 1, start + 10 * index + 9)
+    return made.trace()
+
+
+def test_a_sync_that_vanished_and_launches_that_fell() -> None:
+    told = changes(naive(), checked())
+    assert told[0] == "syncs 1 → 0 a step"
+    assert told[1].startswith("gone: aggregation.py:91")
+    assert told[2] == "launches 3 → 1 a step"
+    assert "device time of elementwise 30.0 µs → 0 ns a step" in told
+    assert changes(naive(), naive()) == ()
+    assert any(clause.startswith("new: aggregation.py:91") for clause in changes(checked(), naive()))
+
+
+def test_on_a_cpu_operators_come_and_go_and_their_share_counts() -> None:
+    told = changes(cpu("aten::mm", "aten::isnan"), cpu("aten::mm", "aten::mm"))
+    assert told == (
+        "gone: aten::isnan (1 a step)",
+        "aten::mm 50.0 % → 100 % of the operators' time",
+        *told[2:],
+    )
+    assert changes(cpu("aten::mm"), cpu("aten::mm")) == ()
+    unmarked = Made().op("aten::mm", 0, 9).trace()
+    assert changes(unmarked, cpu("aten::mm")) == ("cannot be told: not both traces mark steps",)
+
+
+def test_real_traces_of_two_devices_can_be_held_against_each_other(shared: Path) -> None:
+    steps = open_trace(shared / "traces" / "kineto-resnet50-v100-torch19-steps.pt.trace.json.gz")
+    assert changes(steps, steps) == ()
+    told = changes(cpu("aten::mm"), steps)  # operators are what both have
+    assert told[0] == "gone: aten::mm (1 a step)" or told[0].startswith("new: ")
+    assert not any("nan" in clause for clause in told)
+
+
+@pytest.fixture
+def ladder_of_two(tmp_path: Path) -> LadderMeta:
+    return LadderMeta(
+        v=1,
+        ladder="toy",
+        title="toys",
+        source="NVIDIA A40",
+        script="toy.py",
+        digest="",
+        baseline="naive",
+        preset="fit",
+        steps=None,
+        rounds=2,
+        python="python",
+        host="here",
+        machine="1 toy",
+        cwd="/",
+        unix_ns=time.time_ns(),
+        price=2.0,
+        rungs=(Rung("naive", "naive"), Rung("checked", "naive", "naive", published=("10 % faster",))),
+    )
+
+
+def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: LadderMeta) -> None:
+    ladder = create(tmp_path, ladder_of_two)
+    traces = {}
+    for name, trace, step_ns in (("naive", naive(), 100e3), ("checked", checked(), 40e3)):
+        session = create_session(ladder.root, SessionMeta(1, name, ["toy.py"], "/", time.time_ns(), 0))
+        path = session.path / "traces" / "rank0.1.pt.trace.json"
+        path.touch()
+        traces[path] = trace
+        ladder.put(Trial("trace", 0, name, session.id, "done", equal=True))
+        for number in (1, 2):
+            figures = Figures(step_ns + number, 20, batch=8, samples_per_s=8e9 / step_ns, peak_bytes=1 << 30)
+            ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
+    told = report(ladder, traces.__getitem__)
+    assert told.verdict.level == "good"
+    assert told.verdict.sentence == "checked is 2.5 times as fast as naive"
+    rungs = told.table("rungs").rows
+    assert rungs["syncs_per_step"].to_list() == [1.0, 0.0]
+    assert rungs["launches_per_step"].to_list() == [3.0, 1.0]
+    assert rungs["samples_per_usd"].to_list() == pytest.approx([8e4 * 1800, 2e5 * 1800])
+    why = told.table("why").rows.row(0, named=True)
+    assert (why["variant"], why["against"]) == ("checked", "naive")
+    assert why["changes"].startswith("syncs 1 → 0 a step; gone: aggregation.py:91")
+    narrow = render(
+        report(ladder, traces.__getitem__, brief=True), style=Style(width=80, rows=None, details=True)
+    )
+    assert all(len(line) <= 80 for line in narrow.splitlines())
+    assert "checked  faster    40.0 µs  ÷2.5" in narrow
+    assert told.table("trials").rows.height == 6
+    assert pl.Series(rungs["published"]).to_list() == ["", "10 % faster"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.957, "−4.3 %"), (1.045, "+4.5 %"), (0.5, "÷2"), (3.214, "×3.21"), (1 / 1265, "÷1265")],
+)
+def test_ratios_as_people_read_them(ratio: float, text: str) -> None:
+    assert change(ratio) == text
