@@ -48,7 +48,7 @@ def test_item_in_every_step_names_the_line_the_cost_and_how_sure() -> None:
     made = steps_of(**ITEM)
     trace = made.trace([site(number * 200 + 99, "train.py:57 step") for number in range(4)])
     row = advice(trace).table("findings").rows.row(0, named=True)
-    assert (row["rule"], row["where"], row["sure"]) == ("item-each-step", "train.py:57 step", "high")
+    assert (row["rule"], row["where"], row["sure"]) == ("item-each-step", "step, train.py:57", "high")
     # Idle from 91 to 122 and from 190 to 210, before the next wait; in the last step only the former.
     assert row["cost_ns"] == (3 * 51_000 + 31_000) / 4
     assert "every N steps" in row["instead"]

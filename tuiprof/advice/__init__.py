@@ -129,12 +129,12 @@ class Evidence:
         return float(value) if isinstance(value, (int, float)) else None
 
     def place(self, row: Mapping[str, object]) -> str:
-        """Return where a sync is, for a sentence: ``file:line function``, or what else is known.
+        """Return where a sync is, for a sentence: ``function, file:line``, or what else is known.
 
         Args:
             row: A row of the syncs by place.
         """
-        return f"{row['where']} {row['in']}" if row["found"] == "line" else str(row["where"])
+        return f"{row['in']}, {row['where']}" if row["found"] == "line" else str(row["where"])
 
     def often(self, row: Mapping[str, object]) -> bool:
         """Return whether a row happens in steady state: in most steps, or many times where there are no steps.

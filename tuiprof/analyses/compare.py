@@ -40,6 +40,7 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("device_idle", "idle_share", "device idle", "share"),
     ("sync_events", "syncs_per_step", "syncs a step", "count"),
     ("sync_events", "device_starved_ns_per_step", "starved by syncs a step", "ns"),
+    ("sync_events", "can_win_ns_per_step", "to be won from syncs a step", "ns"),
     ("sync_events", "host_wait_ns_per_step", "host waits a step", "ns"),
     ("kernel_launches", "launches_per_step", "launches a step", "count"),
     ("kernel_launches", "launch_host_ns_per_step", "host time in launches a step", "ns"),

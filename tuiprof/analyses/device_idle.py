@@ -223,7 +223,11 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
             Column("step", "step", "text"),
             Column("cause", "most of it", "text", "The cause with the largest part."),
             Column(
-                "where", "next launch from", "text", "Where the host launched the work that ended the gap."
+                "where",
+                "next launch from",
+                "text",
+                "Where the host launched the work that ended the gap.",
+                elide="start",
             ),
             Column("after", "ended by", "text", "The work that ended the gap."),
             Column("before", "after", "text", "The work before it.", hidden=True),

@@ -20,6 +20,7 @@ from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, column_wid
 
 _SAMPLE = 200
 _LEAD = 1
+_PLACE = 30
 
 
 class VirtualTable(ScrollView, can_focus=True):
@@ -198,12 +199,17 @@ class VirtualTable(ScrollView, can_focus=True):
             else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
         )
         headings = self.rows.headings
+        contents = [
+            max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
+            for index in range(len(headings))
+        ]
         self._widths = column_widths(
-            [cell_len(heading.label) for heading in headings],
             [
-                max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
-                for index in range(len(headings))
+                # What is cut at its start is a place: its file and line stay readable.
+                max(cell_len(heading.label), min(content, _PLACE) if heading.elide == "start" else 0)
+                for heading, content in zip(headings, contents, strict=True)
             ],
+            contents,
             [heading.right for heading in headings],
             max(self.size.width - 1 - _LEAD, 0),
         )
