@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,11 +93,26 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
         text: Name, path, prefix or ``last``.
 
     Raises:
-        SessionError: It is neither a file nor a session.
+        UsageProblem: It is neither a file nor a session.
     """
+    from tuiprof.errors import UsageProblem
     from tuiprof.session.store import find_session, sessions_root
 
     path = Path(text)
+    if not path.exists() and ("/" in text or path.suffix):
+        raise UsageProblem(f"there is no file {text!r}", _similar(path))
     if path.is_file() or (path.is_dir() and not (path / "session.json").exists()):
         return None
     return find_session(sessions_root(invocation.sessions), text)
+
+
+def _similar(path: Path) -> str:
+    """Return what may have been meant by a file that is not there."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
+    return (
+        f"did you mean {str(path.with_name(near[0]))!r}?"
+        if near
+        else "`tuiprof list` shows recorded sessions"
+    )

@@ -29,7 +29,7 @@ from tuiprof.session.writer_state import MemorySeries, WriterState
 #: Readings of a device kept whole: an hour at two a second.
 KEEP_READINGS: Final = 7200
 #: Figures kept a device; what a backend invents beyond is left out.
-MOST_FIGURES: Final = 96
+MOST_FIGURES: Final = 512
 KEEP_NOTES: Final = 1000
 #: A process that is so far behind another of its rank is not the one to watch.
 SILENT_NS: Final = 10_000_000_000
