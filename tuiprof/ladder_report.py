@@ -73,7 +73,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     preset = _preset(meta)
     return Report(
         NAME,
-        " · ".join(filter(None, (f"Ladder {meta.ladder}", preset, meta.machine))),
+        f"Ladder {meta.ladder} · {preset}",
         _verdict(meta, judged),
         _facts(meta, judged),
         tuple(table for table in tables if not table.rows.is_empty()),
@@ -150,7 +150,6 @@ def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
         Fact("trials_done", "trials", len(schedule(meta)) - len(pending(meta)), "count"),
         Fact("trials_left", "still to run", len(pending(meta)), "count"),
         *(Fact(word, word, count, "count") for word, count in numbers.items()),
-        Fact("host", "host", meta.host, "text"),
     )
 
 
@@ -352,7 +351,8 @@ def _notes(meta: LadderMeta, judged: Sequence[Judged]) -> list[str]:
     for one in judged:
         if one.word not in _OUT and one.why:
             by_reason.setdefault(one.why, []).append(one.name)
-    notes = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    notes = [f"measured on {meta.host}: {meta.machine}"]
+    notes += [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
     clocks = {item.clock for one in judged for item in one.trials.values()}
     if "probe" in clocks:
         notes.append(
