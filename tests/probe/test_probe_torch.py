@@ -271,7 +271,7 @@ for name in sys.argv[1:]: setattr(steps.Steps, name, broken)
 train(DataLoader(data, batch_size=64)); print(float(model(data[0][0])))
 """
     )
-    names = ["data_begins", "backward_ended", "optimizer_begins"]
+    names = ["data_begins", "backward_ended", "optimizer_ended"]
     broken = run(script, *names)
     assert broken.code == 0, broken.err
     assert float(broken.out)

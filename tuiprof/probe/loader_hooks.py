@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from time import monotonic_ns
 from typing import Any
 
 from .runtime import Runtime
+from .steps import BATCH
 
 
 def install(runtime: Runtime, module: Any) -> None:
@@ -26,22 +28,22 @@ def install(runtime: Runtime, module: Any) -> None:
     def __next__(iterator: Any) -> Any:  # noqa: N807
         if not hook.on:
             return original(iterator)
-        began = 0
-        try:
-            began = steps.data_begins()
-        except Exception:
-            hook.failed()
+        if steps.source <= BATCH:
+            try:
+                steps.data_begins()
+            except Exception:
+                hook.failed()
+        began = monotonic_ns()
         more = False
         try:
             batch = original(iterator)
             more = True
             return batch
         finally:  # the end of the data is a wait too
-            if began:
-                try:
-                    steps.data_ended(began, more)
-                except Exception:
-                    hook.failed()
+            try:
+                steps.data_ended(began, more)
+            except Exception:
+                hook.failed()
 
     __next__._tuiprof = True  # type: ignore[attr-defined]
     iterator_class.__next__ = __next__

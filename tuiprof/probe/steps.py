@@ -71,6 +71,7 @@ class Steps:
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
         source: What ends a step, one of the constants above.
+        in_optimizer: An optimizer's step is running; what it calls belongs to it.
         stepped: An optimizer has stepped; the one who uses this sets it back.
         own_annotation: An annotation that ends now was made by the probe itself.
     """
@@ -93,7 +94,7 @@ class Steps:
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
         self._optimizer: Any = None  # weak reference to the one whose steps count
-        self._in_optimizer = False
+        self.in_optimizer = False
         self._others = 0
 
     # -- the end of a step ----------------------------------------------------------------------------------
@@ -200,17 +201,11 @@ class Steps:
 
     # -- parts found by hooks -------------------------------------------------------------------------------
 
-    def data_begins(self) -> int:
-        """A batch is asked for.
-
-        Returns:
-            Now, to be given to :meth:`data_ended`; 0 = not ours to time.
-        """
+    def data_begins(self) -> None:
+        """A batch is asked for, which ends a step where batches are the steps."""
         if _get_ident() != self.thread:
-            return 0
+            return
         t = monotonic_ns()
-        if self.source > BATCH:
-            return t
         if not self.source:
             self.touch(t)
         elif self._between_loaders:
@@ -219,16 +214,17 @@ class Steps:
             self.parts = []
         else:
             self.end(BATCH, t)
-        return monotonic_ns()
 
     def data_ended(self, began: int, more: bool) -> None:
         """The batch has come.
 
         Args:
-            began: What :meth:`data_begins` returned.
+            began: When it was asked for, monotonic ns.
             more: False = there was none any more.
         """
         t = monotonic_ns()
+        if _get_ident() != self.thread:
+            return
         if self.source <= BATCH:
             self._count_batch(began, t, more)
         self.parts.append((DATA_PART, began, t, monotonic_ns()))
@@ -248,71 +244,43 @@ class Steps:
                 self._began = began
                 self.parts = []
 
-    def backward_begins(self) -> int:
-        """Backward begins.
-
-        Returns:
-            Now, to be given to :meth:`backward_ended`; 0 = not ours to time.
-        """
-        if _get_ident() != self.thread:
-            return 0
-        t = monotonic_ns()
-        if not self.source:
-            self._backward_seen = True
-            self.touch(t)
-        return t
-
     def backward_ended(self, began: int) -> None:
         """Backward has returned; on a device it has been launched.
 
         Args:
-            began: What :meth:`backward_begins` returned.
+            began: When it was called, monotonic ns.
         """
         t = monotonic_ns()
-        self.parts.append((BACKWARD_PART, began, t, monotonic_ns()))
-
-    def optimizer_begins(self, optimizer: Any) -> int:
-        """An optimizer's step begins.
-
-        Args:
-            optimizer: The optimizer.
-
-        Returns:
-            Now, to be given to :meth:`optimizer_ended`; 0 = not ours to time (another thread, or an
-            optimizer that another one calls).
-        """
-        if self._optimizer is None:
-            self._optimizer = weakref.ref(optimizer)
-        elif self._in_optimizer or _get_ident() != self.thread:
-            return 0
-        self._in_optimizer = True
-        t = monotonic_ns()
+        if _get_ident() != self.thread:
+            return
         if not self.source:
-            self.touch(t)
-        return t
-
-    def optimizer_failed(self) -> None:
-        """An optimizer's step has raised: it ended no step."""
-        self._in_optimizer = False
+            self._backward_seen = True
+            self.touch(began)
+        self.parts.append((BACKWARD_PART, began, t, monotonic_ns()))
 
     def optimizer_ended(self, optimizer: Any, began: int) -> None:
         """An optimizer's step has returned; the one whose steps count ends the step.
 
         Args:
-            optimizer: The optimizer.
-            began: What :meth:`optimizer_begins` returned.
+            optimizer: The optimizer; not one that another one called.
+            began: When it was called, monotonic ns.
         """
         t = monotonic_ns()
-        self._in_optimizer = False
-        self.stepped = True
-        chosen = self._optimizer()
-        if chosen is not optimizer:
+        self.in_optimizer = False
+        chosen = self._optimizer
+        if chosen is None:
+            self._optimizer = weakref.ref(optimizer)
+            self.touch(began)
+        elif _get_ident() != self.thread:
+            return
+        elif chosen() is not optimizer:
             self._others += 1
-            if chosen is not None and self._others <= _STEPS_OF_OTHERS:
+            if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
                 self.parts.append((OPTIMIZER_PART, began, t, monotonic_ns()))
                 return
             self._optimizer = weakref.ref(optimizer)
         self._others = 0
+        self.stepped = True
         self.parts.append((OPTIMIZER_PART, began, t, t))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)

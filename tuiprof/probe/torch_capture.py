@@ -84,8 +84,9 @@ class TorchProfiler:
         folder = os.path.join(capturer.session, "traces")
         os.makedirs(folder, exist_ok=True)
         self._session = capturer.session
-        self._stem = os.path.join(folder, f"{capturer.writer}.{time.time_ns() // 1_000_000}")
-        self._raw = os.path.join(folder, f".{capturer.writer}.{os.getpid()}.json")
+        name = f"{capturer.writer}.{time.time_ns() // 1_000_000}"
+        self._stem = os.path.join(folder, name)
+        self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():

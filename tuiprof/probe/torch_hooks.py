@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from time import monotonic_ns
 from typing import Any, Callable
 
 from .runtime import Runtime
@@ -19,7 +20,11 @@ def install(runtime: Runtime, torch: Any) -> None:
     """
     if getattr(torch.autograd.backward, "_tuiprof", False):
         return
-    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _never
+    compiler = getattr(torch, "compiler", None)
+    # The first is as good and does less; both are constants under torch.compile.
+    compiling = (
+        getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
+    )
     _hook_backward(runtime, torch, compiling)
     _hook_optimizers(runtime, torch, compiling)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
@@ -44,17 +49,12 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         # Under torch.compile this is a constant, and the rest of the wrapper is never traced.
         if compiling() or not hook.on:
             return original(*args, **kwargs)
-        began = 0
+        began = monotonic_ns()
+        result = original(*args, **kwargs)
         try:
-            began = steps.backward_begins()
+            steps.backward_ended(began)
         except Exception:
             hook.failed()
-        result = original(*args, **kwargs)
-        if began:
-            try:
-                steps.backward_ended(began)
-            except Exception:
-                hook.failed()
         return result
 
     backward._tuiprof = True  # type: ignore[attr-defined]
@@ -77,24 +77,19 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or not hook.on:
+            if compiling() or steps.in_optimizer or not hook.on:
                 return original(optimizer, *args, **kwargs)
-            began = 0
-            try:
-                began = steps.optimizer_begins(optimizer)
-            except Exception:
-                hook.failed()
+            steps.in_optimizer = True
+            began = monotonic_ns()
             try:
                 result = original(optimizer, *args, **kwargs)
             except BaseException:
-                if began:
-                    steps.optimizer_failed()
+                steps.in_optimizer = False
                 raise
-            if began:
-                try:
-                    steps.optimizer_ended(optimizer, began)
-                except Exception:
-                    hook.failed()
+            try:
+                steps.optimizer_ended(optimizer, began)
+            except Exception:
+                hook.failed()
             return result
 
         step._tuiprof = True  # type: ignore[attr-defined]
