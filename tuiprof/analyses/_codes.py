@@ -32,14 +32,14 @@ def places(codes: Ints) -> tuple[Ints, Ints]:
     return (np.flatnonzero(seen) - 1).astype(np.int64), place[codes + 1] if len(codes) else codes
 
 
-def member(codes: Ints, wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
+def member(codes: Ints, wanted: Ints | Iterable[int]) -> npt.NDArray[np.bool_]:
     """Return which codes are among the wanted; -1 never is.
 
     Args:
         codes: Codes, shape ``(k,)``.
         wanted: Codes to look for.
     """
-    chosen = np.fromiter(wanted, dtype=np.int64)
+    chosen = wanted if isinstance(wanted, np.ndarray) else np.fromiter(wanted, dtype=np.int64)
     size = max(int(codes.max(initial=-1)), int(chosen.max(initial=-1))) + 2
     table = np.zeros(size, dtype=bool)
     table[chosen[chosen >= 0]] = True

@@ -86,21 +86,24 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]
         codes,
         _before(ends - starts),
         _before(gap),
-        _before(np.where(launch >= 0, (trace.ends - trace.starts)[np.maximum(launch, 0)], 0)),
+        _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0)),
     )
+    # What cannot be part of a loop (any more) gets a word of its own, which nothing equals.
+    own_word = -1 - np.arange(len(work), dtype=np.int32)
+    words = np.where(short, codes.astype(np.int32), own_word)
     taken = np.zeros(len(work), dtype=bool)
     found: list[dict[str, object]] = []
     for period in range(1, LONGEST_PERIOD + 1):
         if len(work) < period * LEAST_REPEATS:
             break
-        same = (codes[:-period] == codes[period:]) & short[:-period] & short[period:]
-        same &= ~taken[:-period] & ~taken[period:]
+        same = words[:-period] == words[period:]
         if period == 1:
             same &= ~whole[1:]
         run_starts, run_ends = _runs(same, period * (LEAST_REPEATS - 1))
         for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True):
             times = (end + period - start) // period
-            taken[start : start + times * period] = True
+            loop = slice(start, start + times * period)
+            taken[loop], words[loop] = True, own_word[loop]
             found.append(stream.entry("loop", start, period, times))
     run_starts, run_ends = _runs(of_kind(*_FUSABLE) & short & ~taken, 2)
     return found + [
@@ -148,7 +151,8 @@ class _Stream:
 
 def _runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
     """Return begin and end of the runs of True that are at least so long."""
-    edges = np.diff(mask.astype(np.int8), prepend=0, append=0)
-    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    at = np.flatnonzero(mask)
+    breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
+    starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1
     keep = ends - starts >= least
     return starts[keep], ends[keep]

@@ -107,14 +107,20 @@ def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
     end, track = ends[order], tracks[order]
     found: npt.NDArray[np.int32 | np.int64] = np.arange(-1, n - 1, dtype=np.int32 if n < 2**31 else np.int64)
     first_of_track = np.append(True, track[1:] != track[:-1])
-    found[first_of_track] = -1
     first[order[first_of_track]] = True
+    # What ends after everything before it on its track is enclosed by nothing.
+    reach = np.empty_like(end)
+    begins = np.flatnonzero(first_of_track).tolist()
+    for low, high in zip(begins, [*begins[1:], n], strict=True):
+        np.maximum.accumulate(end[low:high], out=reach[low:high])
+    found[first_of_track] = -1
+    found[1:][reach[:-1] < end[1:]] = -1
     looking = np.flatnonzero((found >= 0) & (end[np.maximum(found, 0)] < end))
     own_end, candidate = end[looking], found[looking]
-    while len(looking):
+    while len(looking):  # each does have a parent, so that nobody moves on past the first of a track
         candidate = found[candidate]
         found[looking] = candidate
-        too_short = (candidate >= 0) & (end[candidate] < own_end)
+        too_short = end[candidate] < own_end
         looking, own_end, candidate = looking[too_short], own_end[too_short], candidate[too_short]
     nested = found >= 0
     parent[order[nested]] = order[found[nested]]

@@ -222,7 +222,7 @@ class Trace:
 
         pattern = re.compile(predicate)
         hits = np.fromiter((bool(pattern.search(n)) for n in self.names), dtype=bool, count=len(self.names))
-        return hits[self.name_codes] if len(hits) else np.zeros(len(self), dtype=bool)
+        return hits[self.name_codes] if hits.any() else np.zeros(len(self), dtype=bool)
 
     # -- extent --------------------------------------------------------------------------------------------
 
