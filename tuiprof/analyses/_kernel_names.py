@@ -8,9 +8,10 @@ from functools import lru_cache
 from tuiprof.analyses._codes import distinct
 from tuiprof.model.intervals import Ints
 
-#: Category by name, the first that matches. Libraries' own names first, then PyTorch's native kernels.
+#: Category by name, the first that matches. Libraries' own names first, then PyTorch's native kernels. Names and
+#: patterns meet in lower case, which is several times faster than ignoring case on names of a thousand characters.
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (category, re.compile(pattern, re.IGNORECASE))
+    (category, re.compile(pattern.lower()))
     for category, pattern in (
         (
             "collective",
@@ -68,7 +69,8 @@ def category(name: str) -> str:
     Args:
         name: Its name as the profiler wrote it.
     """
-    return next((word for word, pattern in _RULES if pattern.search(name)), "other")
+    lower = name.lower()
+    return next((word for word, pattern in _RULES if pattern.search(lower)), "other")
 
 
 def classify(names: list[str], codes: Ints) -> dict[int, str]:

@@ -130,6 +130,10 @@ def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     Returns:
         Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
     """
+    return remember(trace, "calls that wait", lambda: _calls_by_kind(trace))
+
+
+def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
     for code, name in enumerate(trace.names):
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
