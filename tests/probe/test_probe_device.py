@@ -120,11 +120,26 @@ class Event:
     def synchronize(self): pass
 class Stream:
     def synchronize(self): synchronize()
-cuda = types.SimpleNamespace(synchronize=lambda: None, Event=Event, Stream=Stream,
-    get_sync_debug_mode=lambda: mode, set_sync_debug_mode=set_mode)
+class Memory:
+    def __init__(self, is_cuda, pinned=False): self.is_cuda, self.pinned = is_cuda, pinned
+    def is_pinned(self): return self.pinned
+    def to(self, where, non_blocking=False): return Memory(where == "cuda")
+    def cuda(self, device=None, non_blocking=False): return Memory(True)
+    def copy_(self, source, non_blocking=False): return self
+class Tensor(Memory): pass
+history = []
+def record(enabled, **options): history.append((enabled, options))
+def entry(action, frames): return {"action": action, "time_us": 7, "frames": frames}
+here = [{"filename": "train.py", "line": 9, "name": "grow"}]
+memory = types.SimpleNamespace(_record_memory_history=record, _snapshot=lambda: {"device_traces": [
+    [entry("alloc", here), entry("segment_alloc", here), entry("segment_alloc", [])]]})
+cuda = types.SimpleNamespace(synchronize=lambda: None, Event=Event, Stream=Stream, empty_cache=lambda: None,
+    memory=memory, get_sync_debug_mode=lambda: mode, set_sync_debug_mode=set_mode)
+torch = types.SimpleNamespace(cuda=cuda, Tensor=Tensor, compiler=types.SimpleNamespace(),
+    _C=types.SimpleNamespace(_cuda_isHistoryEnabled=lambda: False))
 before = cuda.synchronize, Event.synchronize, Stream.synchronize
 filters = list(warnings.filters)
-watch = syncs.SyncWatch(types.SimpleNamespace(cuda=cuda))
+watch = syncs.SyncWatch(torch, True)
 
 block = warnings.catch_warnings(record=True)
 seen = block.__enter__()
@@ -147,7 +162,14 @@ cuda.synchronize()                                                      # line D
 Event().synchronize()                                                   # line E
 def inner(): Stream().synchronize()                                     # line F
 thread = threading.Thread(target=inner); thread.start(); thread.join()
+Tensor(False).to("cuda", non_blocking=True)                             # line G
+Tensor(False, pinned=True).to("cuda", non_blocking=True)
+Tensor(False).to("cuda")
+Tensor(True).copy_(Memory(False), True)                                 # line H
+cuda.empty_cache()                                                      # line I
 watch.stop()
+assert [enabled for enabled, _ in history] == ["all", None]
+assert Tensor.to is Memory.to and Tensor.copy_ is Memory.copy_
 assert mode == 0
 assert (cuda.synchronize, Event.synchronize, Stream.synchronize) == before
 assert type(warnings) is types.ModuleType
@@ -170,22 +192,27 @@ def test_sync_sites_are_exact_and_the_scripts_warnings_its_own(
     lines = SYNCS.splitlines()
     wanted = {
         letter: next(i for i, text in enumerate(lines, 1) if f"# line {letter}" in text)
-        for letter in "ABCDEF"
+        for letter in "ABCDEFGHI"
     }
     sites = [json.loads(line) for line in path.read_text().splitlines()]
+    allocation = sites.pop(0)  # stamped by the allocator, in µs
+    assert (allocation["unix_ns"], allocation["what"]) == (7000, "cudaMalloc")
+    assert allocation["frames"] == ["train.py:9 grow"]
     first = [
         site["frames"][0] if "synchronize" not in site["frames"][0] else site["frames"][1] for site in sites
     ]
     assert [frame.split(":")[1].split(" ")[0] for frame in first] == [
-        str(wanted[letter]) for letter in "ABCDEF"
+        str(wanted[letter]) for letter in "ABCDEFGHI"
     ]
     assert [site["what"] for site in sites] == [
         *["called a synchronizing CUDA operation"] * 3,
         "torch.cuda.synchronize",
         "torch.cuda.Event.synchronize",
         "torch.cuda.Stream.synchronize",
+        *["copy of pageable memory"] * 2,
+        "torch.cuda.empty_cache",
     ]
-    assert first[-1].endswith(" inner")
+    assert first[5].endswith(" inner")
     assert len({site["tid"] for site in sites}) == 2
     times = [site["unix_ns"] for site in sites]
     assert times == sorted(times)

@@ -2,7 +2,8 @@
 
 During a capture ``torch.cuda.set_sync_debug_mode("warn")`` lets PyTorch warn where it synchronises. The
 warnings are taken before they reach the script's filters, handlers or stderr; all other warnings pass
-untouched. PyTorch does not warn for explicit waits, so those are wrapped for the window.
+untouched. PyTorch does not warn for explicit waits, for copies that are asked not to block and do (because the
+host memory is pageable), and for what its allocator asks of the driver: these calls are wrapped for the window.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import warnings
 from json import dumps
 from typing import Any, Callable
 
-_MESSAGE = re.compile(r"called a synchronizing|Synchronization debug mode is a prototype")
+from .allocations import AllocationWatch
+
+_PROTOTYPE = "Synchronization debug mode is a prototype"  # said once when it is switched on
+_MESSAGE = re.compile(r"called a synchronizing|" + _PROTOTYPE)
 _FILTER = ("always", _MESSAGE, Warning, None, 0)
 _MOST_FRAMES = 100
 _MOST_SITES = 500_000
@@ -28,10 +32,13 @@ class SyncWatch:
 
     Args:
         torch: The module, with CUDA initialised.
+        stacks: The capture records Python stacks, so allocations may be watched as well.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, stacks: bool) -> None:
         self._torch = torch
+        self._allocations = AllocationWatch(torch) if stacks else None
+        self._more: list[tuple[int, int, str, list[str]]] = []
         self._sites: list[tuple[int, int, str, list[tuple[types.CodeType, int]]]] = []
         self._undo: list[Callable[[], None]] = []
         self._inside = threading.local()
@@ -44,6 +51,11 @@ class SyncWatch:
         self._wrap(cuda, "synchronize", "torch.cuda.synchronize")
         self._wrap(cuda.Event, "synchronize", "torch.cuda.Event.synchronize")
         self._wrap(cuda.Stream, "synchronize", "torch.cuda.Stream.synchronize")
+        self._wrap(cuda, "empty_cache", "torch.cuda.empty_cache")
+        for name in ("to", "cuda", "copy_"):
+            self._wrap_copy(name)
+        if self._allocations is not None:
+            self._allocations.start()
         if self._mode_before == 2:  # the script wants an exception at every wait; there will be none to see
             return
         self._take_warnings()
@@ -55,6 +67,8 @@ class SyncWatch:
         """Put everything back; harmless when not started."""
         while self._undo:
             self._undo.pop()()
+        if self._allocations is not None:
+            self._more += self._allocations.stop()
 
     def write(self, path: str) -> None:
         """Write one line a wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``.
@@ -63,15 +77,17 @@ class SyncWatch:
             path: The file; it is replaced.
         """
         texts: dict[tuple[types.CodeType, int], str] = {}
+        sites = list(self._more)
+        for unix_ns, tid, what, frames in self._sites:
+            for frame in frames:
+                if frame not in texts:
+                    code, lineno = frame
+                    name = getattr(code, "co_qualname", code.co_name)
+                    texts[frame] = f"{code.co_filename}:{lineno} {name}"
+            sites.append((unix_ns, tid, what, [texts[frame] for frame in frames]))
         with open(path, "w", encoding="ascii") as file:
-            for unix_ns, tid, what, frames in self._sites:
-                for frame in frames:
-                    if frame not in texts:
-                        code, lineno = frame
-                        name = getattr(code, "co_qualname", code.co_name)
-                        texts[frame] = f"{code.co_filename}:{lineno} {name}"
-                line = {"unix_ns": unix_ns, "tid": tid, "what": what, "frames": [texts[f] for f in frames]}
-                file.write(dumps(line) + "\n")
+            for unix_ns, tid, what, lines in sorted(sites):
+                file.write(dumps({"unix_ns": unix_ns, "tid": tid, "what": what, "frames": lines}) + "\n")
 
     # -- collecting -----------------------------------------------------------------------------------------
 
@@ -107,8 +123,32 @@ class SyncWatch:
                 inside.on = False
                 self._saw(what, sys._getframe(1))
 
+        self._replace(owner, name, synchronize)
+
+    def _wrap_copy(self, name: str) -> None:
+        """Note calls of a tensor's copy that was asked not to block, between the device and pageable memory."""
+        tensor = self._torch.Tensor
+        original = getattr(tensor, name)
+        compiling = getattr(self._torch.compiler, "is_dynamo_compiling", lambda: False)
+
+        def copy(*args: Any, **kwargs: Any) -> Any:
+            if compiling():  # the compiler traces through here, and must see the copy alone
+                return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if kwargs.get("non_blocking") or True in args[2:]:
+                source = args[1] if name == "copy_" else args[0]
+                if source.is_cuda != result.is_cuda:
+                    host = result if source.is_cuda else source
+                    if not host.is_pinned():
+                        self._saw("copy of pageable memory", sys._getframe(1))
+            return result
+
+        self._replace(tensor, name, copy)
+
+    def _replace(self, owner: Any, name: str, function: Any) -> None:
+        """Put a function in the place of another, until :meth:`stop`."""
         own = vars(owner).get(name)
-        setattr(owner, name, synchronize)
+        setattr(owner, name, function)
         if own is None:
             self._undo.append(lambda: delattr(owner, name))
         else:
@@ -123,6 +163,8 @@ class SyncWatch:
         def show_or_take(message: Any) -> None:
             if not _MESSAGE.search(str(message.message)):
                 show(message)
+                return
+            if _PROTOTYPE in str(message.message) and not told_by_script:
                 return
             if not getattr(self._inside, "on", False):
                 self._saw(_what(str(message.message)), sys._getframe(1))

@@ -1,0 +1,61 @@
+"""Which lines made the allocator call the driver: from the history that PyTorch's allocator keeps itself.
+
+``cudaMalloc`` makes the host wait, and PyTorch has no warning for it. Its caching allocator can record the
+Python stack of every allocation; of those the ones that had to ask the driver (``segment_alloc``) count. Recording
+costs some microseconds an allocation, so it runs only in captures that ask for stacks.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+#: Allocations of a capture window that are kept; beyond it the oldest are forgotten.
+_MOST_ENTRIES = 200_000
+
+
+class AllocationWatch:
+    """Collects allocations that reached the driver between :meth:`start` and :meth:`stop`.
+
+    Args:
+        torch: The module, with CUDA initialised.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tid = 0
+        self._on = False
+
+    def start(self) -> None:
+        """Begin to collect, unless the script keeps this history for itself."""
+        if self._torch._C._cuda_isHistoryEnabled():
+            return
+        self._tid = threading.get_native_id()
+        self._record("all", context="all", stacks="python", max_entries=_MOST_ENTRIES)
+        self._on = True
+
+    def stop(self) -> list[tuple[int, int, str, list[str]]]:
+        """Stop, and return what was seen: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``."""
+        if not self._on:
+            return []
+        self._on = False
+        try:
+            history = self._torch.cuda.memory._snapshot()["device_traces"]
+        finally:
+            self._record(None)
+        return [
+            # The history does not tell the thread; only the training thread has Python frames here, because
+            # backward runs in threads of PyTorch's own.
+            (entry["time_us"] * 1000, self._tid, "cudaMalloc", _texts(entry["frames"]))
+            for device in history
+            for entry in device
+            if entry["action"] == "segment_alloc" and entry.get("frames") and "time_us" in entry
+        ]
+
+    def _record(self, *args: Any, **kwargs: Any) -> None:
+        self._torch.cuda.memory._record_memory_history(*args, **kwargs)
+
+
+def _texts(frames: list[dict[str, Any]]) -> list[str]:
+    """Return frames as sites hold them, innermost first."""
+    return [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in frames]
