@@ -311,16 +311,16 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
         Column("bytes", "bytes", "bytes", "Bytes its copies moved.", hidden=True),
         Column("event", "event", "count", hidden=True),
     )
-    each = (
+    moment = (
         Column("start_ns", "at", "ns", "When the host began to wait."),
         Column("step", "step", "text"),
+    )
+    lost = (
         Column("can_win_ns", "can win", "ns", "By itself: the smaller of its wait and starved + catch-up."),
         Column("starved_ns", "starved", "ns"),
         Column("catch_up_ns", "catch-up", "ns"),
-        Column("waited_ns", "waited", "ns"),
-        *place,
-        *work,
     )
+    waited = Column("waited_ns", "waited", "ns")
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)
     return [
@@ -328,7 +328,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
         Table(
             "apart",
             "Listed apart, not in any total",
-            (Column("apart", "why", "text"), *each),
+            (Column("apart", "why", "text", whole=True), *moment, waited, *place, *work),
             apart,
             empty="none",
         ),
@@ -347,7 +347,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
         Table(
             "syncs",
             "Every sync",
-            each,
+            (*moment, *lost, waited, *place, *work),
             table.counted.sort("can_win_ns", "starved_ns", "waited_ns", descending=True),
             empty="no syncs",
         ),
