@@ -3,7 +3,7 @@
 Every planted line ends in a comment ``sync: KIND xN``: the kind as the sync view names it and how often a step runs
 it. Lines marked ``no sync`` look dangerous and are not. Recorded with::
 
-    tuiprof record --stack --capture 4@6 --name planted-syncs -- python tests/gpu/planted_syncs.py
+    tuiprof record --stack --memory --capture 4@6 --name planted-syncs -- python tests/gpu/planted_syncs.py
 """
 
 from __future__ import annotations

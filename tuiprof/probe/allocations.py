@@ -2,7 +2,8 @@
 
 ``cudaMalloc`` makes the host wait, and PyTorch has no warning for it. Its caching allocator can record the
 Python stack of every allocation; of those the ones that had to ask the driver (``segment_alloc``) count. Recording
-costs some microseconds an allocation, so it runs only in captures that ask for stacks.
+slows every allocation down (on an H200 it doubled the time a ResNet-18 step's host lost behind a sync), so it runs
+only in captures that ask for memory.
 """
 
 from __future__ import annotations

@@ -32,12 +32,12 @@ class SyncWatch:
 
     Args:
         torch: The module, with CUDA initialised.
-        stacks: The capture records Python stacks, so allocations may be watched as well.
+        memory: The capture is about memory, so what allocations cost to be watched may be paid.
     """
 
-    def __init__(self, torch: Any, stacks: bool) -> None:
+    def __init__(self, torch: Any, memory: bool) -> None:
         self._torch = torch
-        self._allocations = AllocationWatch(torch) if stacks else None
+        self._allocations = AllocationWatch(torch) if memory else None
         self._more: list[tuple[int, int, str, list[str]]] = []
         self._sites: list[tuple[int, int, str, list[tuple[types.CodeType, int]]]] = []
         self._undo: list[Callable[[], None]] = []

@@ -102,7 +102,7 @@ class TorchProfiler:
             with_stack=request.stack,
             **options,
         )
-        self._syncs = SyncWatch(torch, request.stack) if torch.cuda.is_initialized() else None
+        self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
         self._range: Any = None
         self._prepared = self._started = False
 
