@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import compress
 
 import msgspec
 import numpy as np
@@ -196,8 +197,7 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
     every = np.arange(len(events), dtype=np.uint32)
 
     def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
-        ordinals = every[mask]
-        return [events[i] for i in ordinals.tolist()], ordinals
+        return list(compress(events, mask.tolist())), every[mask]
 
     is_span = phases == _X
     linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ from tuiprof.formats.chrome.columns import MEMORY_NUMBERS, NUMBERS, Columns
 from tuiprof.formats.chrome.decode import Chunk, Rare
 from tuiprof.formats.chrome.events import MISSING, NONE
 from tuiprof.formats.chrome.lanes import Identity
-from tuiprof.model.trust import ReadStats
+
+if TYPE_CHECKING:
+    from tuiprof.model.trust import ReadStats
 
 
 class Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -98,6 +99,9 @@ class EventReader:
                 if pool is not None and pool.offer(number, stretch):
                     yield from pool.answers(0)
                     continue
+                if pool is not None:
+                    # Needed at the end, and slow to load: now the workers are just starting themselves.
+                    importlib.import_module("polars")
                 yield number, self._decoder.decode(self._text(stretch, stream))
                 if pool is not None:
                     yield from pool.answers(0)

@@ -29,8 +29,6 @@ def _sniff(head: bytes, path: Path) -> bool:
 
 def _kind(head: bytes, path: Path) -> str:
     """Tell what a file is by its first bytes: ``parquet``, ``json``, ``summary``, ``monitor`` or nothing of ours."""
-    from tuiprof.formats.neuron.tables import JSON_KEYS
-
     if head.startswith(b"PAR1"):
         return "parquet" if _is_profile(path.parent) else ""
     match = _FIRST_KEY.match(head)
@@ -38,6 +36,10 @@ def _kind(head: bytes, path: Path) -> str:
         return ""
     if _SUMMARY_KEY.match(match[1]):
         return "summary"
+    from tuiprof.formats.neuron.tables import (
+        JSON_KEYS,
+    )  # loads Polars, which other formats need only at the end
+
     if match[2] == b"[" and match[1].decode("utf-8", "replace") in JSON_KEYS:
         return "json"
     return "monitor" if _MONITOR.search(head) else ""
