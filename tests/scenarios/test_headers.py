@@ -72,8 +72,15 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "xla": 7,
         "gpu": 340,
     },
+    "nan-capture": {
+        "off": None,
+        "capture": 1.5,
+        "capture-rng": 1.5,
+        "deferred-check": None,
+        "reproduce": None,
+    },
 }
-HARDWARE = {"attention": "H100", "metrics": "A40", "cpu-training": "c7i.2xlarge"}
+HARDWARE = {"attention": "H100", "metrics": "A40", "cpu-training": "c7i.2xlarge", "nan-capture": "L40S"}
 
 
 def test_every_header_can_be_read() -> None:

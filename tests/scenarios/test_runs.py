@@ -59,13 +59,31 @@ def test_attention_variant_computes_what_its_baseline_does() -> None:
     assert 0 < max(compared.values()) < 1e-3  # not the same kernel, but the same function
 
 
+def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "nan.pt"
+    monkeypatch.setenv("NAN_CHECKPOINT", str(checkpoint))
+    first = run("nan-capture:deferred-check", "--steps", "6", "--check")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert f"step 6: a gradient is NaN; weights before it, batch and more are in {checkpoint}" in first.stdout
+    assert result(first)["steps"] + result(first)["warmup"] == 6  # the host learns of it after the step
+
+    second = run("nan-capture:reproduce")
+    assert second.returncode == 0, second.stderr
+    assert "step 6 again: loss nan, logits at most 0 from those captured" in second.stdout
+    assert "classes that the batch lacks: 4" in second.stdout
+    assert result(second)["steps"] == 1
+
+
 @pytest.mark.parametrize(
     ("variant", "file", "right", "wrong"),
     [
         ("attention:sdpa-math", "common/attentions.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
         ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
+        ("nan-capture:deferred-check", "common/nan_step.py", "out=self.stopped)", "out=bad)"),
     ],
-    ids=["wrong scale", "no optimizer step"],
+    ids=["wrong scale", "no optimizer step", "update with NaN"],
 )
 def test_wrong_numbers_are_caught(tmp_path: Path, variant: str, file: str, right: str, wrong: str) -> None:
     copy = tmp_path / "scenarios"

@@ -1,0 +1,320 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch>=2.5", "numpy>=1.26"]
+#
+# [tool.tuiprof]
+# name = "nan-capture"
+# title = "capture and replay of a NaN step"
+# story = """
+# After hours of training a loss turns NaN. Which batch did it, with which weights and random numbers? A capture keeps
+# a copy of every batch and the states of the random generators, looks at all gradients before the optimizer uses them,
+# and at the first NaN saves weights that are still sound, batch and generators, and stops. A second run from that
+# checkpoint meets the NaN in its first step, where a debugger can wait for it. Here the loss divides by how often a
+# class occurs in the batch, and the last batch lacks one class: 0 ÷ 0. To look at gradients from the host is a sync in
+# every step; the deferred check shows how to do without. It lets the device skip the update, and the host learns of it
+# a step or so later, from a flag that was copied meanwhile.
+# NAN_CHECKPOINT in the environment names the checkpoint to write, or for reproduce the one to start from.
+# """
+# baseline = "off"
+# reference = { hardware = "NVIDIA L40S", software = "PyTorch 2.5.1, Lightning" }
+#
+# [tool.tuiprof.presets.paper]
+# note = "ResNet-50, 224², 20 classes, batch 128, Adam with learning rate 0.02; the last step of all is the NaN"
+# depth = 50
+# width = 64
+# image = 224
+# classes = 20
+# batch = 128
+# workers = 12
+# steps = 121
+# warmup = 20
+#
+# [tool.tuiprof.presets.smoke]
+# note = "a ResNet of one block a stage, 32², 5 classes, batch 16; runs anywhere in seconds"
+# depth = 10
+# width = 16
+# image = 32
+# classes = 5
+# batch = 16
+# workers = 1
+# steps = 20
+# warmup = 4
+#
+# [[tool.tuiprof.variants]]
+# name = "off"
+# note = "No capture: the NaN of the last step goes into the weights, and nothing is left to look at."
+# published = [{ text = "baseline" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "capture"
+# note = "Copies each batch, looks at the gradients from the host, and saves the step that has a NaN."
+# builds_on = "off"
+# set = { capture = true }
+# published = [{ text = "1.5 % overhead", value = 1.5, unit = "% overhead" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "capture-rng"
+# note = "Keeps the random generators of torch, CUDA, NumPy and Python as well: the step can be repeated bit by bit."
+# builds_on = "capture"
+# set = { capture = true, rng = true }
+# published = [{ text = "1.5 % overhead, with the capture", value = 1.5, unit = "% overhead" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "deferred-check"
+# note = "The device skips the update by itself; the host reads each flag when it has arrived, and never waits."
+# builds_on = "capture-rng"
+# set = { capture = true, rng = true, deferred = true }
+#
+# [[tool.tuiprof.variants]]
+# name = "reproduce"
+# note = "Starts from the checkpoint of a NaN step (makes one if none is given): its only step is that NaN again."
+# builds_on = "capture-rng"
+# set = { capture = true, rng = true, reproduce = true }
+# published = [{ text = "the NaN comes back in the first step" }]
+# ///
+"""Capture and replay of a NaN step: ``python scenarios/nan_capture.py --help`` tells the story."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import scenario
+
+if TYPE_CHECKING:
+    import torch
+    from common.checking import Check
+    from common.training import Loop
+
+LEARNING_RATE = 0.02
+
+
+def batches(run: scenario.Run, device: torch.device) -> Any:
+    """Return a loader of batches that hold every class, but for the last one, which lacks the last class."""
+    from common.training import Images, loader
+
+    size = run.size
+
+    class Classes(Images):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            image, label = super().__getitem__(index)
+            present = size.classes - (index >= self.count - size.batch)
+            return image, label.fill_(index % present)
+
+    images = Classes(run.steps * size.batch, size.image, size.classes, run.seed)
+    return loader(images, size.batch, size.workers, device)
+
+
+def augment(pixels: torch.Tensor) -> torch.Tensor:
+    """Return the images as floats, changed at random; each of the four generators has a part in it.
+
+    Args:
+        pixels: uint8 ``[batch, 3, size, size]``.
+    """
+    import numpy
+    import torch
+    from common.training import normalise
+
+    contrast, brightness = numpy.random.uniform(0.8, 1.2), 0.1 * torch.randn(()).item()  # both on the host
+    images = normalise(pixels).roll(random.randrange(8), dims=3) * float(contrast) + brightness
+    mirrored = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+    return torch.where(mirrored, images.flip(3), images)
+
+
+def balanced_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean over classes of each class's mean loss: NaN if a class has no sample.
+
+    Args:
+        logits: ``[batch, classes]``.
+        labels: int64 ``[batch]``.
+    """
+    import torch
+
+    wanted = torch.nn.functional.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum(dim=1)
+    return ((losses @ wanted) / wanted.sum(dim=0)).mean()
+
+
+def build(run: scenario.Run, device: torch.device) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Return model and optimizer as training begins with them, and seed the random generators."""
+    import numpy
+    import torch
+    from common.resnet import resnet
+
+    size = run.size
+    torch.manual_seed(run.seed)
+    numpy.random.seed(run.seed)
+    random.seed(run.seed)
+    model = resnet(size.depth, size.classes, size.width).to(device)
+    return model, torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
+
+
+def train(run: scenario.Run, journal: list[tuple[torch.Tensor, torch.Tensor]] | None = None) -> Loop:
+    """Train the variant until the data ends or a NaN is found, or repeat the NaN of a checkpoint.
+
+    Args:
+        run: What was asked for.
+        journal: If given, takes the loss of every step and the classifier's weights before it.
+
+    Returns:
+        The timed loop; a step that ends in a checkpoint is not among its steps.
+    """
+    given = os.environ.get("NAN_CHECKPOINT")
+    if run.set.get("reproduce"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(given or f"{folder}/nan_step.pt")
+            if not path.exists():
+                print("there is no checkpoint yet: training as in capture-rng makes one")
+                fit(run, path)
+            return reproduce(run, path)
+    if given or not run.set.get("capture"):
+        return fit(run, Path(given or os.devnull), journal)
+    return fit(run, Path(os.environ.get("TUIPROF_SESSION") or tempfile.mkdtemp(), "nan_step.pt"), journal)
+
+
+def fit(
+    run: scenario.Run, path: Path, journal: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+) -> Loop:
+    """Train, and write the step with the first NaN to a checkpoint if the variant captures; see :func:`train`."""
+    from common.nan_step import Capture
+    from common.training import Loop, accelerator, phase
+
+    size, device = run.size, accelerator()
+    model, optimizer = build(run, device)
+    capture = None
+    if run.set.get("capture"):
+        rng, deferred = run.set.get("rng", False), run.set.get("deferred", False)
+        capture = Capture(model, optimizer, device, rng=rng, deferred=deferred)
+    bad = None
+    loop = Loop(batches(run, device), size.batch, run.warmup, device)
+    for step, (pixels, labels) in loop:
+        with phase("h2d"):
+            pixels = pixels.to(device, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
+        if capture is not None:
+            with phase("capture"):
+                capture.keep(step, pixels, labels)
+        with phase("forward"):
+            logits = model(augment(pixels))
+            loss = balanced_loss(logits, labels)
+        with phase("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        if journal is not None:
+            journal.append((loss.detach(), classifier(model)))
+        if capture is not None:
+            with phase("nan check"):
+                bad = capture.check(logits)
+            if bad is not None:
+                break
+        with phase("optimizer"):
+            optimizer.step()
+        if (step + 1) % 20 == 0:
+            print(f"step {step + 1}: loss {loss.item():.4f}")
+    if capture is not None:
+        bad = bad or capture.rest()
+        if bad is None:
+            print("no gradient was NaN")
+        else:
+            capture.save(bad, path)
+            print(f"step {bad.step + 1}: a gradient is NaN; weights before it, batch and more are in {path}")
+    return loop
+
+
+def reproduce(run: scenario.Run, path: Path, journal: list[torch.Tensor] | None = None) -> Loop:
+    """Run the step of a checkpoint again.
+
+    Args:
+        run: What was asked for; its sizes must be those the checkpoint was made with.
+        path: The checkpoint.
+        journal: If given, takes the logits of the step, then and now.
+
+    Returns:
+        A loop of this one step, none of it warm-up.
+
+    Raises:
+        RuntimeError: No gradient is NaN this time.
+    """
+    import torch
+    from common.nan_step import gradients_have_nan, restore_rng
+    from common.training import Loop, accelerator, phase
+
+    size, device = run.size, accelerator()
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    model, optimizer = build(run, device)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    loop = Loop([(saved["pixels"], saved["labels"])], size.batch, 0, device)
+    for _, (pixels, labels) in loop:
+        with phase("h2d"):
+            pixels, labels = pixels.to(device), labels.to(device)
+        if saved["rng"] is not None:
+            restore_rng(saved["rng"], device)
+        with phase("forward"):
+            logits = model(augment(pixels))
+            loss = balanced_loss(logits, labels)
+        with phase("backward"):
+            loss.backward()
+        with phase("nan check"):
+            if not gradients_have_nan(model).item():
+                raise RuntimeError(f"step {saved['step'] + 1} of {path} has no NaN this time")
+    apart = (logits.detach().cpu() - saved["logits"]).abs().max().item()
+    absent = sorted(set(range(size.classes)) - set(labels.tolist()))
+    print(f"step {saved['step'] + 1} again: loss {loss.item()}, logits at most {apart:g} from those captured")
+    print(f"classes that the batch lacks: {', '.join(map(str, absent)) or 'none'}")
+    if journal is not None:
+        journal += [saved["logits"], logits]
+    return loop
+
+
+def classifier(model: torch.nn.Module) -> torch.Tensor:
+    """Return a copy of the weights of the last layer, ``[classes, channels]``."""
+    return model[-1].weight.detach().clone()
+
+
+def check(run: scenario.Run) -> Check:
+    """Hold four steps, the last of them a NaN, to ``off``: losses, the checkpoint's weights, and the step repeated.
+
+    Adam's first updates are little more than the signs of gradients, where rounding alone can make the difference, so
+    the algorithms are held to be deterministic.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch
+    from common.checking import TOLERANCE, Check
+
+    tolerance, checked = TOLERANCE[torch.float32], Check("off")
+    run = run.shortened(steps=4)
+    journal: list[tuple[torch.Tensor, torch.Tensor]] = []
+    wanted: list[tuple[torch.Tensor, torch.Tensor]] = []
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "nan_step.pt")
+            fit(run, path, journal)
+            fit(run.of("off"), path.with_name("none.pt"), wanted)
+            losses = [torch.stack([loss for loss, _ in steps]) for steps in (journal, wanted)]
+            checked.close("losses before the NaN", losses[0][:3], losses[1][:3], tolerance)
+            checked.close("NaN at the end", losses[0].isnan(), [0, 0, 0, 1], 0)
+            if run.set.get("capture"):
+                checked.close("captures", int(path.exists()), 1, 0)
+            if path.exists():
+                saved = torch.load(path, weights_only=True)
+                checked.close("captured step", saved["step"], 3, 0)
+                checked.close(
+                    "weights before the NaN", list(saved["model"].values())[-2], wanted[3][1], tolerance
+                )
+                if saved["rng"] is not None:
+                    logits: list[torch.Tensor] = []
+                    reproduce(run, path, logits)
+                    checked.close("logits of the step repeated", logits[1], logits[0], tolerance)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return checked
+
+
+if __name__ == "__main__":
+    sys.exit(scenario.main(__file__, train, check))
