@@ -100,6 +100,8 @@ for epoch in range(epochs):
         on = epoch >= epochs // 2 if kind == "traceml" else i // 5 % 2 == 1
         if epoch not in (0, epochs // 2) and i % 5:  # the first step after a switch has both in it
             times[on].append(now - last)
+        if device == "cuda":  # outside of the time taken: behind a full launch queue every call would wait
+            torch.cuda.synchronize()
         if i % 5 == 4:
             switch((epoch if i < 199 else epoch + 1) >= epochs // 2 if kind == "traceml" else not on)
         last = clock()

@@ -170,3 +170,35 @@ def test_the_capture_joins_the_sites(recorded: tuple[Path, dict[str, Any], list[
         f"\nsite after its wait: median {statistics.median(distances) / 1e3:.1f} µs, max {max(distances) / 1e3:.1f} µs"
     )
     assert statistics.median(distances) < 200_000
+
+
+FORKS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 8))
+model = torch.nn.Linear(8, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for epoch in range(4):
+    for (x,) in DataLoader(data, batch_size=8, num_workers=2):
+        model(x.cuda()).mean().backward(); optimizer.step(); optimizer.zero_grad()
+print("trained")
+"""
+
+
+def test_workers_forked_after_device_steps_live(tmp_path: Path) -> None:
+    """Workers of the second epoch inherit the events of the first one's steps; destroying those would abort."""
+    session = new_session(tmp_path)
+    path = tmp_path / "forks.py"
+    path.write_text(FORKS)
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env=environment(session),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    steps = [json.loads(line) for line in (session / "log" / "rank0.jsonl").read_text().splitlines()]
+    assert sum(record["t"] == "step" for record in steps) == 32
+    assert any(record["t"] == "dev" for record in steps)
