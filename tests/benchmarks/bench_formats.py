@@ -147,9 +147,8 @@ def test_open_and_analyse(tmp_path: Path) -> None:
     events, rows = ours[0]["events"], ours[0]["rows"]
     print(f"\n{size / 1e6:.0f} MB of JSON, {events:.0f} events, {rows:.0f} spans; {os.cpu_count()} cores,")
     print(f"load {os.getloadavg()[0]:.1f}; medians of {ROUNDS}; tuiprof runs {analyses}")
-    print(
-        f"{'':36}{'open s':>9}{'+ analyses s':>14}{'MB/s opened':>13}{'RSS MB':>9}{'× size':>8}{'slower':>8}"
-    )
+    heads = f"{'open s':>9}{'MB/s':>7}{'+ analyses':>12}{'whole process':>15}{'RSS MB':>8}{'× size':>8}{'slower':>8}"
+    print(f"{'':36}{heads}")
     for name, results in measured.items():
         total, rss = median(results, "total"), median(results, "rss")
         opened = median(results, "open") if "open" in results[0] else total
