@@ -163,7 +163,8 @@ def test_open_and_analyse(tmp_path: Path) -> None:
     watched = run(sys.executable, OURS, str(plain), analyses, "watch")
     both = watched["rss"] + watched["worker"]
     print(f"tuiprof with its workers: {both / 1e6:.0f} MB, {both / size:.2f}× the file")
-    assert both < size * (1.2 if large else 2.0)
+    if MEGABYTES >= 100:  # below, Python and Polars themselves are larger than the file
+        assert both < size * (1.2 if large else 2.0)
     for peer, (small_factor, large_factor) in zip(PEERS, ((10, 20), (20, 40)), strict=True):
         if peer in measured:
             ratio = median(measured[peer], "process") / median(ours, "process")
