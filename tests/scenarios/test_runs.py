@@ -82,8 +82,9 @@ def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
         ("attention:sdpa-math", "common/attentions.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
         ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
         ("nan-capture:deferred-check", "common/nan_step.py", "out=self.stopped)", "out=bad)"),
+        ("giou-loss:padded", "common/giou.py", "< counts[:, None]", "<= counts[:, None]"),
     ],
-    ids=["wrong scale", "no optimizer step", "update with NaN"],
+    ids=["wrong scale", "no optimizer step", "update with NaN", "a box too many"],
 )
 def test_wrong_numbers_are_caught(tmp_path: Path, variant: str, file: str, right: str, wrong: str) -> None:
     copy = tmp_path / "scenarios"

@@ -1,0 +1,302 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch>=2.5"]
+#
+# [tool.tuiprof]
+# name = "giou-loss"
+# title = "a per-sample loss, fused and as a kernel of one's own"
+# story = """
+# A detector predicts up to 256 faces in each of 1024 images; the generalised IoU loss compares each with its target.
+# Every image has another number of faces, so the obvious loop over images launches some dozens of kernels for each and
+# leaves the device idle in between. Concatenating first calculates only once, but still cuts and copies image by image.
+# Padding every image to the full 256 boxes computes far more and is far faster: one copy, one pass. What is left are a
+# dozen small kernels that read and write the same memory; torch.compile, Triton or CUDA make one of them. The kernels
+# written by hand have their own backward pass. Most boxes are padding: leaving them out (conditional execution) hardly
+# pays, as memory is what it takes; give GIOU_WORK=k in the environment to do the arithmetic of the CUDA kernels k
+# times, and see from where on it does.
+# """
+# baseline = "per-sample"
+# reference = { hardware = "NVIDIA L4", software = "PyTorch 2.4; calc loss, forward only" }
+#
+# [tool.tuiprof.presets.paper]
+# note = "256² pixels, four convolutions, linear 65536 → 16384 → 1024, 256 boxes, batch 1024"
+# image = 256
+# hidden = 16384
+# boxes = 256
+# batch = 1024
+# workers = 8
+# steps = 40
+# warmup = 10
+#
+# [tool.tuiprof.presets.smoke]
+# note = "32² pixels, four convolutions, linear 1024 → 64 → 64, 16 boxes, batch 16; runs anywhere in seconds"
+# image = 32
+# hidden = 64
+# boxes = 16
+# batch = 16
+# workers = 1
+# steps = 12
+# warmup = 3
+#
+# [[tool.tuiprof.variants]]
+# name = "per-sample"
+# note = "A Python loop over images: copies, computes and sums the boxes of each."
+# published = [{ text = "938.07 ms (copy data 28.8 ms)", value = 938.07, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "concatenated"
+# note = "Puts the valid boxes of all images into one tensor, then computes once."
+# builds_on = "per-sample"
+# published = [{ text = "25.41 ms, 37× (copy data 52.2 ms)", value = 25.41, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "padded"
+# note = "Every image has 256 boxes; those that are not valid are masked."
+# builds_on = "concatenated"
+# published = [{ text = "1.844 ms, a further 14× (copy data 5.71 ms)", value = 1.844, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "padded-compiled"
+# note = "The padded loss through torch.compile."
+# builds_on = "padded"
+# set = { compile = true }
+# needs = { compile = true }
+# published = [{ text = "0.828 ms (copy data 5.69 ms)", value = 0.828, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda"
+# note = "A CUDA kernel, one block an image, on predictions cast to float32: loss and gradient in one pass."
+# builds_on = "padded"
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+# published = [{ text = "0.629 ms (copy data 5.69 ms)", value = 0.629, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda-conditional"
+# note = "The same, but threads of padding neither load nor compute."
+# builds_on = "cuda"
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+# published = [{ text = "0.623 ms (copy data 5.70 ms)", value = 0.623, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "triton"
+# note = "A Triton kernel, one program an image, on predictions cast to float32."
+# builds_on = "padded"
+# needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
+# published = [{ text = "0.891 ms (copy data 5.71 ms)", value = 0.891, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "triton-compiled"
+# note = "The Triton loss through torch.compile, which merges the casts and launches with less ado."
+# builds_on = "triton"
+# set = { compile = true }
+# needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
+# published = [{ text = "0.719 ms (copy data 5.70 ms)", value = 0.719, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "triton-native-compiled"
+# note = "The kernel reads the predictions in their own type and casts in registers."
+# builds_on = "triton-compiled"
+# set = { compile = true }
+# needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
+# published = [{ text = "0.622 ms (copy data 5.70 ms)", value = 0.622, unit = "ms calc loss" }]
+# ///
+"""A per-sample loss, fused and as kernels: ``python scenarios/giou_loss.py --help`` tells the story."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from common import scenario
+
+if TYPE_CHECKING:
+    import torch
+    from common.checking import Check
+    from common.training import Loop
+
+IN_LISTS = ("per-sample", "concatenated")  # these take the targets as one tensor an image
+
+
+def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
+    """Return the variant's loss of predicted boxes, targets and counts; ``common/giou.py`` says what they are."""
+    import torch
+    from common import giou
+
+    match run.variant["name"]:
+        case "per-sample":
+            loss = giou.per_sample
+        case "concatenated":
+            loss = giou.concatenated
+        case "padded" | "padded-compiled":
+            loss = giou.padded
+        case "cuda" | "cuda-conditional" as name:
+            from common import giou_cuda
+
+            work = int(os.environ.get("GIOU_WORK", "1"))
+            if work < 1:
+                raise ValueError(f"GIOU_WORK is {work}; the arithmetic must be done once at least")
+            loss = partial(giou_cuda.loss, conditional=name == "cuda-conditional", work=work)
+        case "triton" | "triton-compiled":
+            from common import giou_triton
+
+            loss = giou_triton.loss_after_cast
+        case "triton-native-compiled":
+            from common import giou_triton
+
+            loss = giou_triton.loss
+        case other:
+            raise ValueError(f"no loss is called {other!r}")
+    return torch.compile(loss) if run.set.get("compile") else loss
+
+
+def cut(targets: torch.Tensor, counts: torch.Tensor) -> list[torch.Tensor]:
+    """Return the valid boxes of each image; ``counts`` is on the host."""
+    return [boxes[:count] for boxes, count in zip(targets, counts.tolist(), strict=True)]
+
+
+def network(image: int, hidden: int, boxes: int) -> torch.nn.Module:
+    """Return the detector: uint8-valued floats ``[batch, 1, image, image]`` to boxes ``[batch, boxes, 4]``."""
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for level in range(4):
+        convolution = nn.Conv2d(4**level, 4 ** (level + 1), 3, padding="same")
+        layers += [convolution, nn.MaxPool2d(2), nn.ReLU(inplace=True)]
+    pixels = 256 * (image // 16) ** 2
+    linear = [nn.Linear(pixels, hidden), nn.Linear(hidden, 4 * boxes), nn.Unflatten(1, (boxes, 4))]
+    return nn.Sequential(*layers, nn.Flatten(), *linear)
+
+
+def faces(run: scenario.Run) -> Any:
+    """Return a dataset of images and padded boxes with their count, for a loader."""
+    import torch
+    from torch.utils.data import Dataset
+
+    size = run.size
+
+    class Faces(Dataset):
+        def __len__(self) -> int:
+            return run.steps * size.batch
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            random = torch.Generator().manual_seed(run.seed * 1_000_003 + index)
+            numbers = torch.empty(size.image**2 // 8, dtype=torch.int64).random_(
+                -(2**63), None, generator=random
+            )
+            image = numbers.view(torch.uint8).view(1, size.image, size.image)
+            count = min(int(3 * torch.randn((), generator=random).abs()), size.boxes - 1)
+            boxes = torch.zeros(size.boxes, 4)
+            boxes[:count] = random_boxes((count,), random)
+            return image, boxes, torch.tensor(count, dtype=torch.int32)
+
+    return Faces()
+
+
+def random_boxes(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    """Return boxes ``[*shape, 4]`` in the unit square."""
+    import torch
+
+    corner, opposite = torch.rand(2, *shape, 2, generator=random)
+    return torch.cat([torch.minimum(corner, opposite), torch.maximum(corner, opposite)], dim=-1)
+
+
+def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
+    """Train the variant.
+
+    Args:
+        run: What was asked for.
+        losses: If given, takes the loss of every step.
+
+    Returns:
+        The timed loop.
+    """
+    import torch
+    from common.training import Loop, accelerator, loader, normalise, phase
+
+    size, device = run.size, accelerator()
+    torch.manual_seed(run.seed)
+    with device:  # a billion weights are drawn faster where they are needed
+        model = network(size.image, size.hidden, size.boxes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss_of, in_lists = loss_function(run), run.variant["name"] in IN_LISTS
+    loop = Loop(loader(faces(run), size.batch, size.workers, device), size.batch, run.warmup, device)
+    for step, (pixels, targets, counts) in loop:
+        with phase("copy data"):
+            pixels = normalise(pixels.to(device, non_blocking=True))
+            if in_lists:
+                targets = [boxes.to(device, non_blocking=True) for boxes in cut(targets, counts)]
+            else:
+                targets = targets.to(device, non_blocking=True)
+            counts = counts.to(device, non_blocking=True)
+        with phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
+            predicted = model(pixels)
+        with phase("calc loss"):
+            loss = loss_of(predicted, targets, counts)
+        with phase("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with phase("optimizer"):
+            optimizer.step()
+        if losses is not None:
+            losses.append(loss.detach())
+        if (step + 1) % 10 == 0 or step + 1 == run.steps:
+            print(f"step {step + 1}: loss {loss.item():.4f}")
+    return loop
+
+
+def check(run: scenario.Run) -> Check:
+    """Hold loss and gradient to the padded loss in float64, and three training steps to the baseline's losses.
+
+    Counts run from 0 to all boxes, and some predicted boxes are inside out. The CUDA kernels are also compared with
+    finite differences in float64.
+    """
+    import torch
+    from common import giou
+    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
+    from common.training import accelerator
+
+    size, device, checked = run.size, accelerator(), Check("per-sample")
+    random = torch.Generator().manual_seed(run.seed)
+    counts = torch.randint(0, size.boxes, (32,), generator=random, dtype=torch.int32)
+    counts[:3] = torch.tensor([0, size.boxes - 1, size.boxes])
+    targets = random_boxes((32, size.boxes), random)
+    predicted = targets + 0.2 * torch.randn(targets.shape, generator=random)
+    loss_of, name = loss_function(run), run.variant["name"]
+
+    for dtype in (torch.float32, torch.bfloat16):
+        got, want = (predicted.to(device, dtype, copy=True).requires_grad_() for _ in range(2))
+        on_device = cut(targets.to(device), counts) if name in IN_LISTS else targets.to(device)
+        loss = loss_of(got, on_device, counts.to(device))
+        exact = giou.padded(want.double(), targets.to(device).double(), counts.to(device))
+        loss.backward()
+        exact.backward()
+        checked.close(f"loss of {dtype}".replace("torch.", ""), loss, exact, TOLERANCE[torch.float32])
+        checked.close(f"gradient of {dtype}".replace("torch.", ""), got.grad, want.grad, TOLERANCE[dtype])
+    if name.startswith("cuda"):
+        few = [tensor[:4, :8].double().to(device) for tensor in (predicted, targets)]
+        counted = counts[:4].clamp(max=8).to(device)
+        agrees = torch.autograd.gradcheck(
+            lambda boxes: loss_of(boxes, few[1], counted), few[0].requires_grad_(), raise_exception=False
+        )
+        checked.close("finite differences agree", int(agrees), 1, 0)
+    none = loss_of(
+        predicted.to(device),
+        cut(targets.to(device), 0 * counts) if name in IN_LISTS else targets.to(device),
+        0 * counts.to(device),
+    )
+    checked.close("loss without any box", 1 + none, 1, 0)
+
+    losses: list[torch.Tensor] = []
+    wanted: list[torch.Tensor] = []
+    run = run.shortened(steps=3)
+    train(run, losses)
+    train(run.of("per-sample"), wanted)
+    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
+    return checked
+
+
+if __name__ == "__main__":
+    sys.exit(scenario.main(__file__, train, check))
