@@ -21,9 +21,6 @@ SCRIPT = Path(__file__).parent / "gpu" / "planted_syncs.py"
 TRACE = Path(__file__).parents[1] / "traces" / "planted-syncs.pt.trace.json.gz"
 _COMMENT = re.compile(r"#\s*sync: (?P<kind>[a-z ]+) x(?P<count>\d+)")
 
-#: PyTorch has no sync warning for these, so that for some of them the trace knows the function only.
-WITHOUT_WARNING = ("allocator", "copy to device")
-
 #: One wait: function, line, kind.
 Wait = tuple[str, int, str]
 
@@ -84,9 +81,7 @@ def test_every_line_is_right_where_the_line_is_known() -> None:
     exact = {wait: count for wait, count in found().items() if wait[1]}
     wrong = {wait: count for wait, count in exact.items() if planted()[wait] != count}
     assert not wrong
-    assert len(exact) >= 18
-    by_name_only = [kind for (_, line, kind) in found() if not line]
-    assert set(by_name_only) <= set(WITHOUT_WARNING)
+    assert exact.keys() == planted().keys()
 
 
 def test_nothing_else_stands_in_the_way() -> None:

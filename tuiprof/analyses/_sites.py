@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tuiprof.analyses import _frames
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
@@ -40,7 +41,8 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     """Find the source line of each wait by thread and time.
 
     A site belongs to the last wait of its thread that ended before the site was stamped. All waits of
-    the same outermost operator share the line, because one Python call made them.
+    the same outermost operator share the line, because one Python call made them; so do those of one call of a
+    library's function, such as ``torch.cuda.empty_cache``, which frees several blocks.
 
     Args:
         trace: The trace.
@@ -61,7 +63,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     wait_thread = np.array(
         [thread_of_track.get(int(track), -1) for track in trace.ints("track")[rows]], dtype=np.int64
     )
-    call = np.where(outer_rows >= 0, outer_rows, rows)
+    call = np.where(outer_rows >= 0, outer_rows, _library_call(trace, rows))
     joined = 0
     site_of_wait = np.full(len(rows), -1, dtype=np.int64)
     for thread in np.unique(threads):
@@ -95,3 +97,15 @@ def _thread(tid: int | str) -> int:
         return int(tid)
     except ValueError:
         return -2
+
+
+def _library_call(trace: Trace, rows: Ints) -> Ints:
+    """Return the row of the library's function that made each call directly; the call itself if none did."""
+    parent = trace.nesting.parent[rows]
+    frame = (parent >= 0) & trace.is_category("python_function")[np.maximum(parent, 0)]
+    codes = trace.name_codes[np.maximum(parent, 0)]
+    library = {int(code): not _frames.is_user(trace.names[code]) for code in np.unique(codes[frame])}
+    of_library = np.array(
+        [bool(f) and library[int(c)] for f, c in zip(frame, codes, strict=True)], dtype=bool
+    )
+    return np.where(of_library, parent, rows)
