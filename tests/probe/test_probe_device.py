@@ -27,7 +27,8 @@ class FakeCuda:
                 cuda.made += 1
                 self.at = -1.0
 
-            def record(self) -> None:
+            def record(self, stream: str) -> None:
+                assert stream == "current"
                 assert not cuda.capturing, "the event would become part of the graph"
                 self.at = cuda.host
 
@@ -47,6 +48,9 @@ class FakeCuda:
 
     def current_device(self) -> int:
         return 0
+
+    def current_stream(self) -> str:
+        return "current"
 
     def is_current_stream_capturing(self) -> bool:
         return self.capturing

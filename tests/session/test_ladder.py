@@ -151,7 +151,7 @@ def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
 
 
 def test_it_stops_after_a_trial_and_goes_on_where_it_was(toys: Path, tmp_path: Path) -> None:
-    meta = planned(toys, variants=["slow", "quick"], rounds=1)
+    meta = planned(toys, variants=["slow", "quick"], rounds=1, steps=300)  # long enough to be stopped
     ladder = create(tmp_path, msgspec.structs.replace(meta, rungs=tuple(_unchecked(meta))))
     asked: list[Progress] = []
     for progress in run(ladder, lambda: len(asked)):

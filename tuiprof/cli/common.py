@@ -99,11 +99,14 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     from tuiprof.session.store import find_session, sessions_root
 
     path = Path(text)
-    if not path.exists() and ("/" in text or path.suffix):
-        raise UsageProblem(f"there is no file {text!r}", _similar(path))
     if path.is_file() or (path.is_dir() and not (path / "session.json").exists()):
         return None
-    return find_session(sessions_root(invocation.sessions), text)
+    try:
+        return find_session(sessions_root(invocation.sessions), text)
+    except UsageProblem:
+        if path.exists() or not ("/" in text or path.suffix):
+            raise
+        raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
 
 
 def _similar(path: Path) -> str:

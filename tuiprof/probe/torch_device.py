@@ -87,7 +87,7 @@ class TorchDevice:
                 self._last = None
                 return
             self._last = self._cuda.Event(enable_timing=True)
-            self._last.record()
+            self._last.record(self._cuda.current_stream())
         except Exception:
             self._hook.failed()
 
