@@ -1,0 +1,54 @@
+"""The shipped samples are the tour: each opens, and says what its README says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuiprof.analyses import run
+from tuiprof.formats import open_trace
+from tuiprof.model import Report
+from tuiprof.resources import shipped
+from tuiprof.session.store import Session
+from tuiprof.session.summary import summarise
+
+SAMPLES = shipped("traces")
+
+
+def syncs(name: str) -> Report:
+    answer = run("sync_events", open_trace(SAMPLES / f"{name}.pt.trace.json.gz"))
+    assert isinstance(answer, Report)
+    return answer
+
+
+def test_the_readme_names_every_sample() -> None:
+    text = (SAMPLES / "README.md").read_text()
+    for path in SAMPLES.iterdir():
+        assert path.name == "README.md" or path.name in text or path.name.endswith(".syncs.jsonl")
+
+
+def test_the_naive_metrics_wait_twice_a_step_on_one_line_of_torchmetrics() -> None:
+    report = syncs("metrics-naive")
+    assert report.fact("syncs_per_step") == 2
+    assert report.table("groups").rows["where"].to_list() == ["torchmetrics/aggregation.py:93"]
+    assert "torchmetrics/aggregation.py:93" in report.verdict.sentence
+
+
+def test_without_the_nan_check_nothing_waits() -> None:
+    assert syncs("metrics-no-nan-check").fact("syncs_per_step") == 0
+
+
+@pytest.mark.parametrize("name", ["attention-native", "attention-sdpa-flash"])
+def test_the_attention_samples_have_steps_and_kernels(name: str) -> None:
+    trace = open_trace(SAMPLES / f"{name}.pt.trace.json.gz")
+    assert len(trace.steps) == 2
+    assert isinstance(run("kernels", trace), Report)
+
+
+def test_the_session_replays_to_its_end() -> None:
+    session = Session(SAMPLES / "session-metrics-naive")
+    report = summarise(session)
+    assert report.fact("exit_code") == 0
+    assert report.fact("steps") == 61
+    assert [path.name for path in session.traces()] == ["rank0.1795252887389.pt.trace.json.gz"]
