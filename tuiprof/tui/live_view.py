@@ -301,7 +301,7 @@ def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list
             )
     for device in devices:
         recent = [value for value in device.history.get("util", ())[-20:] if value == value]
-        if device.kind != "host" and stats.count >= 20 and len(recent) >= 10:
+        if device.kind != "host" and stats.count >= 20 and len(recent) >= 10 and _stepping(fold):
             busy = float(np.median(recent))
             if busy < _IDLE_UTIL:
                 return _flag(
@@ -314,6 +314,15 @@ def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list
         if note.level in ("warn", "bad"):
             return _flag(note.text, note.level)
     return []
+
+
+def _stepping(fold: Fold) -> bool:
+    """Whether steps have been made for as long as twenty readings take: not while it starts, nor after its end."""
+    lead = fold.lead
+    if lead is None or not len(lead.steps.rows):
+        return False
+    t_ns = lead.steps.rows["t_ns"]
+    return bool(t_ns[0] <= fold.now_ns - 10_000_000_000 and t_ns[-1] >= fold.now_ns - 2_000_000_000)
 
 
 def _flag(text: str, role: str) -> Row:
