@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
+from common.scenario import CannotRun
 from common.vit import Attention
 
 
@@ -56,6 +57,13 @@ def transformer_engine(heads: int, head_dim: int) -> Attention:
 def xformers() -> Attention:
     from xformers.ops import memory_efficient_attention
 
+    try:  # a wheel may hold no operators for this PyTorch and GPU, and says so only when it is called
+        memory_efficient_attention(*(torch.zeros(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16),) * 3)
+    except NotImplementedError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise CannotRun(
+            f"xformers has no operator for this PyTorch and GPU ({reason})", "build it from source"
+        ) from error
     return lambda q, k, v: memory_efficient_attention(q, k, v)
 
 

@@ -124,7 +124,30 @@ def main(
         return relaunch([sys.executable, *start, os.path.abspath(script), *sys.argv[1:]])
     if os.environ.get("RANK", "0") != "0":
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end; rank 0 speaks for all
-    result: dict[str, Any] = {"ladder": ladder["name"], "variant": variant["name"], "preset": run.preset}
+    try:
+        return _measure(run, {"ladder": ladder["name"], "variant": variant["name"]}, train, check)
+    except CannotRun as error:
+        return cannot_run(run.name, [(error.reason, error.remedy)])
+
+
+class CannotRun(Exception):
+    """What a variant needs is installed and still cannot do its work here; only trying tells.
+
+    Args:
+        reason: Why.
+        remedy: What to do; may be empty.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+def _measure(
+    run: Run, result: dict[str, Any], train: Callable[[Run], Loop], check: Callable[[Run], Check]
+) -> int:
+    """Check and train as asked, and report; return the exit status."""
+    result["preset"] = run.preset
     if run.check:
         checked = check(run)
         result["check"] = checked.result()
