@@ -1,40 +1,35 @@
-"""What changed between two traces: by step, by kind of work, by kernel, operator and sync."""
+"""What changed between two traces: by step, by kind of work, by kernel, operator, launch and sync."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses import run
+from tuiprof.analyses._change import RULES as CHANGE_RULES
+from tuiprof.analyses._change import StepChange, step_change
+from tuiprof.analyses._kernel_names import short_name
 from tuiprof.analyses._scope import Scope
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.report import Kind
+from tuiprof.model.units import format_value
 
 NAME, TITLE = "compare", "Compare"
-
-#: A difference of medians is called sure from this many standard errors on; told from so many steps a side on.
-SURE_ERRORS, LEAST_STEPS = 3.0, 4
-#: Below this share a difference is called none.
-SAME_SHARE = 0.01
 
 _RULES = (
     Rule(
         "per step",
-        "Per step where both traces mark steps, else per trace; names are matched exactly.",
+        "Per step where both traces mark steps, else per trace. Names are matched exactly; syncs by file, function, "
+        "kind and operators, because lines move when a script is changed.",
     ),
-    Rule(
-        "sure",
-        f"The medians differ by {SURE_ERRORS:g} standard errors or more (from the median absolute deviation of the "
-        f"step times of both), with at least {LEAST_STEPS} steps on each side.",
-    ),
-    Rule("same", f"Below {format_share(SAME_SHARE)} of the step time."),
+    *CHANGE_RULES,
 )
 _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
-    ("steps", "step_median_ns", "step time, median", "ns"),
+    ("steps", "step_median_ns", "step in the trace, median", "ns"),
     ("steps", "device_busy_ns_per_step", "device busy a step", "ns"),
     ("device_idle", "idle_ns_per_step", "device idle a step", "ns"),
     ("device_idle", "idle_share", "device idle", "share"),
@@ -49,55 +44,114 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of both sides.
+
+    Attributes:
+        key: Its stable name, with the unit.
+        label: What a person reads.
+        kind: How it is shown.
+        before: The baseline's; None = cannot be told.
+        after: The other's.
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        """After minus before; None where either cannot be told."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
 def compare(
-    before: Trace, after: Trace, before_window: Window | None = None, after_window: Window | None = None
+    before: Trace | None,
+    after: Trace | None,
+    before_window: Window | None = None,
+    after_window: Window | None = None,
+    *,
+    names: tuple[str, str] = ("", ""),
+    change: StepChange | None = None,
+    metrics: Iterable[Metric] = (),
+    differences: Sequence[tuple[str, str, str]] = (),
+    notes: Iterable[str] = (),
 ) -> Report:
     """Compare two traces of what is meant to be the same work.
 
     Args:
-        before: The baseline.
-        after: What to judge.
+        before: The baseline; None = only what is in ``change`` and ``metrics`` is known of it.
+        after: What to judge; None as above.
         before_window: The part of the baseline to look at; None = all of it.
         after_window: The part of the other.
+        names: What to call the two.
+        change: The change of the step time where it is known better than from these traces, which the profiler has
+            slowed down; None = from their steps.
+        metrics: More figures, shown before those of the traces.
+        differences: What else differs between the two runs: what, before, after.
+        notes: What else there is to know of them.
 
     Returns:
         A report of its own; differences are after minus before, so negative is faster.
     """
-    sides = (
-        Scope.of(before, before_window or Window()),
-        Scope.of(after, after_window or Window()),
+    recorded, figures = list(metrics), list[Metric]()
+    said = list(notes)
+    tables: list[Table] = []
+    if before is not None and after is not None:
+        sides = (Scope.of(before, before_window or Window()), Scope.of(after, after_window or Window()))
+        figures = _figures(sides)
+        stepped = all(side.step_count for side in sides)
+        if not stepped:
+            said.append(
+                "Not both traces mark steps: totals of the traces are compared, whatever their length."
+            )
+        change = change or step_change(*(_times(side) for side in sides))
+        said += _profiled_differently(before, after)
+        tables = [
+            _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
+            _changes("operators", "Operators by host time", sides, stepped, _operator_times),
+            _launch_changes(sides, stepped),
+            _changes("syncs", "Syncs by place", sides, stepped, _sync_times, by=("place",)),
+        ]
+    return Report(
+        NAME,
+        TITLE,
+        change.verdict
+        if change is not None
+        else Verdict("step times cannot be compared: not both sides mark steps", "info"),
+        (
+            Fact("before", "before", names[0] or None, "text"),
+            Fact("after", "after", names[1] or None, "text"),
+            Fact("sure", "sure", change.sure if change is not None else "cannot be told", "text"),
+            Fact("step_change_share", "step time", change.share if change is not None else None, "share"),
+        ),
+        (
+            *(
+                [_metric_table("recorded", "What changed in the runs, without a profiler", recorded)]
+                if recorded
+                else []
+            ),
+            _metric_table("metrics", "What changed in the traces", figures),
+            *tables,
+            _difference_table(differences),
+        ),
+        _RULES,
+        tuple(said),
     )
+
+
+def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
     reports = [
         {name: run(name, side.trace, side.window) for name in dict.fromkeys(metric[0] for metric in _METRICS)}
         for side in sides
     ]
-    metrics = []
-    for analysis, key, label, kind in _METRICS:
-        old, new = (_figure(report[analysis], key) for report in reports)
-        metrics.append((key, label, kind, old, new))
-    verdict, sure = _verdict(sides, metrics)
-    facts = [
-        Fact(f"{key}_change", label, new - old if old is not None and new is not None else None, kind)
-        for key, label, kind, old, new in metrics
+    return [
+        Metric(key, label, kind, *(_figure(report[analysis], key) for report in reports))
+        for analysis, key, label, kind in _METRICS
     ]
-    facts.insert(0, Fact("sure", "sure", sure, "text"))
-    stepped = all(side.step_count for side in sides)
-    return Report(
-        NAME,
-        TITLE,
-        verdict,
-        tuple(facts),
-        (
-            _metric_table(metrics),
-            _changes("kernels", "Device work by name", sides, stepped, _device_times),
-            _changes("operators", "Operators by host time", sides, stepped, _operator_times),
-            _changes("syncs", "Syncs by place", sides, stepped, _sync_times),
-        ),
-        _RULES,
-        ()
-        if stepped
-        else ("Not both traces mark steps: totals of the traces are compared, whatever their length.",),
-    )
 
 
 def _figure(report: Report | Unavailable, key: str) -> float | None:
@@ -111,59 +165,64 @@ def _times(scope: Scope) -> Ints:
     return (steps.ends - steps.starts)[scope.steps]
 
 
-def _verdict(
-    sides: tuple[Scope, Scope], metrics: list[tuple[str, str, Kind, float | None, float | None]]
-) -> tuple[Verdict, str]:
-    old, new = (_times(side) for side in sides)
-    if not len(old) or not len(new):
-        return Verdict("step times cannot be compared: not both traces mark steps", "info"), "cannot be told"
-    a, b = float(np.median(old)), float(np.median(new))
-    change = (b - a) / a if a else 0.0
-    # 1.4826 makes the deviation that of a normal distribution; a median is 1.2533 times less exact than a mean.
-    error = float(
-        np.hypot(
-            *(1.2533 * 1.4826 * np.median(np.abs(t - np.median(t))) / np.sqrt(len(t)) for t in (old, new))
-        )
-    )
-    if min(len(old), len(new)) < LEAST_STEPS:
-        sure = f"cannot be told from {min(len(old), len(new))} steps"
-    else:
-        sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within the spread of the steps"
-    if abs(change) < SAME_SHARE:
-        return Verdict(f"a step takes the same: {format_ns(a)} before, {format_ns(b)} after", "info"), sure
-    word = "faster" if b < a else "slower"
-    level: Level = "info" if sure != "yes" else "good" if b < a else "bad"
-    doubt = "" if sure == "yes" else f" (sure: {sure})"
-    said = f"a step is {format_share(abs(change))} {word}: {format_ns(a)} before, {format_ns(b)} after{doubt}"
-    return Verdict(said, level), sure
+def _profiled_differently(before: Trace, after: Trace) -> list[str]:
+    """Return what the profiler did to one of the traces only."""
+    notes = []
+    stacks = [bool(trace.is_category("python_function").any()) for trace in (before, after)]
+    if stacks[0] != stacks[1]:
+        slow = "before" if stacks[0] else "after"
+        notes.append(f"Only the trace {slow} was recorded with Python stacks, which slow its host down.")
+    work = [bool(trace.device_indices) for trace in (before, after)]
+    if work[0] != work[1]:
+        notes.append(f"Only the trace {'before' if work[0] else 'after'} has device activity.")
+    return notes
 
 
-def _metric_table(metrics: list[tuple[str, str, Kind, float | None, float | None]]) -> Table:
-    from tuiprof.model.units import format_value
-
+def _metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
     rows = [
         {
-            "metric": label,
-            "key": key,
-            "before": format_value(old, kind),
-            "after": format_value(new, kind),
-            "change": format_value(new - old, kind) if old is not None and new is not None else "–",
-            "ratio": new / old if old and new is not None else None,
+            "metric": one.label,
+            "key": one.key,
+            "kind": one.kind,
+            "before": format_value(one.before, one.kind),
+            "after": format_value(one.after, one.kind),
+            "change": format_value(one.change, one.kind),
+            "ratio": one.after / one.before if one.before and one.after is not None else None,
+            "before_value": one.before,
+            "after_value": one.after,
         }
-        for key, label, kind, old, new in metrics
+        for one in metrics
     ]
+    values = dict.fromkeys(("ratio", "before_value", "after_value"), pl.Float64)
+    words = dict.fromkeys(("metric", "key", "kind", "before", "after", "change"), pl.String)
     return Table(
-        "metrics",
-        "What changed",
+        key,
+        title,
         (
             Column("metric", "figure", "text"),
-            Column("before", "before", "text"),
-            Column("after", "after", "text"),
-            Column("change", "change", "text"),
+            Column("before", "before", "text", figure=True),
+            Column("after", "after", "text", figure=True),
+            Column("change", "change", "text", "After minus before.", figure=True),
             Column("ratio", "after/before", "number"),
             Column("key", "key", "text", hidden=True),
+            Column("kind", "kind", "text", "Unit of the values.", hidden=True),
+            Column("before_value", "before", "number", hidden=True),
+            Column("after_value", "after", "number", hidden=True),
         ),
-        pl.DataFrame(rows, schema_overrides={"ratio": pl.Float64}),
+        pl.DataFrame(rows, schema={**words, **values}),
+        empty="not both sides have a trace",
+    )
+
+
+def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
+    return Table(
+        "setup",
+        "What differs in the runs themselves",
+        (Column("what", "what"), Column("before", "before"), Column("after", "after")),
+        pl.DataFrame(differences, schema=["what", "before", "after"], orient="row")
+        if differences
+        else pl.DataFrame(schema=dict.fromkeys(("what", "before", "after"), pl.String)),
+        empty="nothing that is known of both",
     )
 
 
@@ -184,24 +243,39 @@ def _operator_times(scope: Scope) -> pl.DataFrame:
 def _named(scope: Scope, rows: Ints, ns: Ints) -> pl.DataFrame:
     trace = scope.trace
     return pl.DataFrame(
-        {"name": trace.events["name"].cast(pl.String).gather(rows), "ns": ns, "in_step": scope.in_steps(rows)}
+        {
+            "name": trace.events["name"].cast(pl.String).gather(rows),
+            "ns": ns,
+            "in_step": scope.in_steps(rows),
+            "event": rows,
+        }
     )
 
 
 def _sync_times(scope: Scope) -> pl.DataFrame:
     found = run("sync_events", scope.trace, scope.window)
     if not isinstance(found, Report):
-        return pl.DataFrame(schema={"name": pl.String, "ns": pl.Int64, "in_step": pl.Boolean})
+        words = dict.fromkeys(("name", "place"), pl.String)
+        return pl.DataFrame(schema={**words, "ns": pl.Int64, "in_step": pl.Boolean, "event": pl.Int64})
     rows = found.table("syncs").rows
+    # "train.py:31" and "train.py main() from line 20" without their numbers.
+    file = pl.col("where").str.replace(r"(:\d+| from line \d+)$", "")
     return rows.select(
         pl.concat_str("where", "through", separator=" ← ").alias("name"),
+        pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("place"),
         pl.col("waited_ns").alias("ns"),
         (pl.col("step") != "").alias("in_step"),
+        pl.col("event").cast(pl.Int64),
     )
 
 
 def _changes(
-    key: str, title: str, sides: tuple[Scope, Scope], stepped: bool, collect: Callable[[Scope], pl.DataFrame]
+    key: str,
+    title: str,
+    sides: tuple[Scope, Scope],
+    stepped: bool,
+    collect: Callable[[Scope], pl.DataFrame],
+    by: tuple[str, ...] = ("name",),
 ) -> Table:
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
@@ -210,14 +284,58 @@ def _changes(
             frame = frame.filter("in_step")
         per = side.step_count if stepped else 1
         frames.append(
-            frame.group_by("name").agg(
-                (pl.col("ns").sum() / per).alias(f"{name}_ns"), (pl.len() / per).alias(f"{name}_count")
+            frame.sort("ns", descending=True, maintain_order=True)
+            .group_by(by, maintain_order=True)
+            .agg(
+                *([] if by == ("name",) else [pl.col("name").first().alias(f"{name}_name")]),
+                (pl.col("ns").sum() / per).alias(f"{name}_ns"),
+                (pl.len() / per).alias(f"{name}_count"),
+                pl.col("event").first().alias(f"{name}_event"),
             )
         )
-    joined = (
-        frames[0]
-        .join(frames[1], on="name", how="full", coalesce=True)
-        .with_columns(pl.col("before_ns", "after_ns", "before_count", "after_count").fill_null(0.0))
+    joined = frames[0].join(frames[1], on=by, how="full", coalesce=True)
+    if by != ("name",):
+        joined = joined.with_columns(pl.coalesce("after_name", "before_name").alias("name"))
+    return _change_table(key, title, joined, stepped)
+
+
+def _shortened(table: Table) -> Table:
+    """Show the kernels' short names; the whole ones stay beside them."""
+    rows = table.rows.with_columns(
+        pl.col("name").map_elements(short_name, return_dtype=pl.String).alias("short")
+    )
+    columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
+    columns.insert(-2, Column("short", "kernel", "text"))
+    return replace(table, rows=rows, columns=tuple(columns))
+
+
+def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
+    """Compare launches by the operator that makes them, as the launch view has them."""
+    frames = []
+    for side, name in zip(sides, ("before", "after"), strict=True):
+        found = run("kernel_launches", side.trace, side.window)
+        host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
+        if isinstance(found, Report):
+            frame = found.table("by_operator").rows.select(
+                pl.col("operator").alias("name"),
+                pl.col(host).cast(pl.Float64).alias(f"{name}_ns"),
+                pl.col(count).cast(pl.Float64).alias(f"{name}_count"),
+                pl.col("event").cast(pl.Int64).alias(f"{name}_event"),
+            )
+        else:
+            values = dict.fromkeys((f"{name}_ns", f"{name}_count"), pl.Float64)
+            frame = pl.DataFrame(schema={"name": pl.String, **values, f"{name}_event": pl.Int64})
+        frames.append(frame)
+    joined = frames[0].join(frames[1], on="name", how="full", coalesce=True)
+    return _change_table("launches", "Launches by operator, host time in the calls", joined, stepped)
+
+
+def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool) -> Table:
+    """Rank what was joined by how much its time changed."""
+    ranked = (
+        joined.with_columns(
+            pl.col("before_ns", "after_ns", "before_count", "after_count").cast(pl.Float64).fill_null(0.0)
+        )
         .with_columns((pl.col("after_ns") - pl.col("before_ns")).alias("change_ns"))
         .sort(pl.col("change_ns").abs(), "name", descending=[True, False])
     )
@@ -232,7 +350,17 @@ def _changes(
             Column("before_count", "n before", "count"),
             Column("after_count", "n after", "count"),
             Column("name", "name", "text"),
+            Column(
+                "before_event",
+                "event before",
+                "count",
+                "Row of the longest in the trace before.",
+                hidden=True,
+            ),
+            Column(
+                "after_event", "event after", "count", "Row of the longest in the trace after.", hidden=True
+            ),
         ),
-        joined,
+        ranked,
         empty="in neither trace",
     )

@@ -24,6 +24,7 @@ import click
 from tuiprof import __version__
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation
+from tuiprof.cli.comparing import compare
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
@@ -92,7 +93,7 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 
 
-for _verb in (run, record, attach, replay, ladder, open_, report, check, list_, doctor, completion):
+for _verb in (run, record, attach, replay, ladder, open_, report, compare, check, list_, doctor, completion):
     cli.add_command(_verb)
 
 

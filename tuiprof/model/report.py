@@ -71,12 +71,13 @@ class Column:
     Attributes:
         key: Column name in ``Table.rows``, with its unit (``dur_ns``).
         label: Its heading.
-        kind: How to show its values; anything but text is right-aligned.
+        kind: How to show its values.
         help: Its definition in one sentence.
         hidden: Carried for JSON and for links (``event`` = row in the event table), not drawn as a column.
         whole: A text that says nothing when it is cut: where there is no room, other columns give way.
         elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
             places, whose end (``file:line``) tells most.
+        figure: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
     """
 
     key: str
@@ -86,6 +87,12 @@ class Column:
     hidden: bool = False
     whole: bool = False
     elide: Elide | None = None
+    figure: bool = False
+
+    @property
+    def right_aligned(self) -> bool:
+        """Whether its values stand at the right, as figures do."""
+        return self.figure or self.kind != "text"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -31,7 +31,7 @@ def _table(table: Table, style: Style) -> list[str]:
         return [*lines, f"{escape(table.empty)}", ""]
     rows = table.rows if style.rows is None else table.rows.head(style.rows)
     lines.append("| " + " | ".join(escape(column.label) for column in columns) + " |")
-    lines.append("|" + "|".join("---" if column.kind == "text" else "--:" for column in columns) + "|")
+    lines.append("|" + "|".join("--:" if column.right_aligned else "---" for column in columns) + "|")
     lines += [
         "| " + " | ".join(_cell(v, c) for v, c in zip(row, columns, strict=True)) + " |"
         for row in rows.select([column.key for column in columns]).iter_rows()

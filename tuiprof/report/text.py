@@ -179,7 +179,7 @@ def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
     for text, column, cells in zip(row, columns, widths, strict=True):
         text = clip(text, cells, column.elide or "middle")
         pad = " " * (cells - width(text))
-        parts.append(text + pad if column.kind == "text" else pad + text)
+        parts.append(pad + text if column.right_aligned else text + pad)
     return (" " * _GAP).join(parts).rstrip()
 
 

@@ -29,7 +29,7 @@ class FrameRows:
         self.frame = frame
         self.columns = tuple(column for column in columns if not column.hidden)
         self.headings = tuple(
-            Heading(sanitize(c.label), c.kind != "text", c.help, c.elide or "end") for c in self.columns
+            Heading(sanitize(c.label), c.right_aligned, c.help, c.elide or "end") for c in self.columns
         )
         self._series = [frame[column.key] for column in self.columns]
         self._ascending: dict[int, tuple[Ints, int]] = {}

@@ -1,0 +1,117 @@
+"""How much a step time changed, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.model import Rule, Verdict
+from tuiprof.model.intervals import Ints
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_ns, format_share
+
+#: A difference of medians is called sure from this many standard errors on; told from so many steps a side on.
+SURE_ERRORS, LEAST_STEPS = 3.0, 4
+#: Below this share a difference is called none.
+SAME_SHARE = 0.01
+#: 1.4826 makes a median absolute deviation the standard deviation of a normal distribution; a median is 1.2533
+#: times less exact than a mean. 1.96 standard errors on either side hold the true value in 95 % of the cases.
+_ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
+
+RULES = (
+    Rule(
+        "sure",
+        f"The medians differ by {SURE_ERRORS:g} standard errors or more (from the median absolute deviation of the "
+        f"step times of both), with at least {LEAST_STEPS} steps on each side. The interval is 1.96 of these errors. "
+        "It knows the spread within the two runs and not that from run to run: for that, interleaved trials "
+        "(`tuiprof ladder`).",
+    ),
+    Rule("same", f"Below {format_share(SAME_SHARE)} of the step time."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """The change of a step time.
+
+    Attributes:
+        before_ns: Median before, ns.
+        after_ns: Median after, ns.
+        low: Lower end of the 95 % interval of after / before; None = cannot be told.
+        high: Its upper end.
+        sure: ``yes``; ``no: …`` within the spread; ``cannot be told …`` from so few.
+        basis: What it was told from: ``180 and 200 steps``.
+    """
+
+    before_ns: float
+    after_ns: float
+    low: float | None
+    high: float | None
+    sure: str
+    basis: str
+
+    @property
+    def share(self) -> float:
+        """Change as a share of the time before; negative is faster."""
+        return (self.after_ns - self.before_ns) / self.before_ns if self.before_ns else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in one sentence."""
+        a, b = format_ns(self.before_ns), format_ns(self.after_ns)
+        span = self._span()
+        if abs(self.share) < SAME_SHARE:
+            return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
+        faster = self.after_ns < self.before_ns
+        level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
+        doubt = "" if self.sure == "yes" else f"; sure: {self.sure}"
+        word = "faster" if faster else "slower"
+        return Verdict(
+            f"a step is {format_share(abs(self.share))} {word}: {a} before, {b} after{span}{doubt}", level
+        )
+
+    def _span(self) -> str:
+        if self.low is None or self.high is None:
+            return f" ({self.basis})"
+        low, high = sorted((self.low - 1, self.high - 1))
+        return f" (95 %: {_signed(low)} to {_signed(high)}, {self.basis})"
+
+
+def _signed(share: float) -> str:
+    text = format_share(share)
+    return text if share < 0 or text == "0 %" else f"+{text}"
+
+
+def step_change(before: Ints, after: Ints) -> StepChange | None:
+    """Compare step times.
+
+    Args:
+        before: Step times before, ns.
+        after: Step times after, ns.
+
+    Returns:
+        The change; None where one side has no steps.
+    """
+    if not len(before) or not len(after):
+        return None
+    a, b = float(np.median(before)), float(np.median(after))
+    fewest = min(len(before), len(after))
+    basis = f"{len(before)} and {len(after)} steps"
+    if fewest < LEAST_STEPS:
+        return StepChange(a, b, None, None, f"cannot be told from {fewest} steps", basis)
+    errors = (_error(before), _error(after))
+    error = float(np.hypot(errors[0], errors[1]))
+    sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within the spread of the steps"
+    if not (a and b):
+        return StepChange(a, b, None, None, sure, basis)
+    # Of a ratio the relative errors add up; on the logarithm, so that no end is below 0.
+    wide = _Z95 * float(np.hypot(errors[0] / a, errors[1] / b))
+    ratio = b / a
+    return StepChange(a, b, ratio * float(np.exp(-wide)), ratio * float(np.exp(wide)), sure, basis)
+
+
+def _error(times: Ints) -> float:
+    """Return the standard error of the median of step times, ns."""
+    spread = float(np.median(np.abs(times - np.median(times))))
+    return _MEDIAN_ERROR * _ROBUST * spread / float(np.sqrt(len(times)))

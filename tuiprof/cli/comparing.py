@@ -1,0 +1,37 @@
+"""The verb that compares two runs: compare."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tuiprof.cli.common import Invocation
+
+
+@click.command(
+    epilog="BEFORE and AFTER are trace files, sessions (name, path, `last`) or rungs of a measured ladder "
+    "(LADDER:VARIANT, else the newest session of that scenario)."
+)
+@click.argument("before")
+@click.argument("after")
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(["text", "json", "csv", "md"]),
+    default="text",
+    show_default=True,
+)
+@click.pass_obj
+def compare(invocation: Invocation, before: str, after: str, format_: str) -> int:
+    """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
+    from dataclasses import replace
+
+    from tuiprof.cli.reading import open_with_progress
+    from tuiprof.comparison import compare_targets
+    from tuiprof.report import render, stdout_style
+
+    report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress)
+    sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
+    return 0

@@ -1,0 +1,348 @@
+"""Opens two things (trace files, sessions, rungs of a ladder) and compares them, for command line and screens.
+
+::
+
+    before = open_side("metrics:naive", root=sessions)
+    after = open_side("20261121T093000Z-metrics-naive", root=sessions)
+    report = compare_sides(before, after)       # the report that text, JSON, CSV, Markdown and screens show
+    before.step_ns, after.step_ns               # step times for a chart, ns, empty where nobody recorded them
+    before.trace, after.trace                   # for timelines; None where there is none, `why_no_trace` says why
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tuiprof.analyses._change import StepChange, step_change
+from tuiprof.analyses.compare import Metric, compare
+from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.formats import open_trace
+from tuiprof.model import Report, Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.model.report import Kind
+from tuiprof.session.ladder_state import Figures, LadderRun, Trial, find_ladder
+from tuiprof.session.store import Session, find_session, session_dirs, sessions_root
+
+_NOTHING: Final[Ints] = np.empty(0, dtype=np.int64)
+
+#: Reads a trace file.
+Opener = Callable[[Path], Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a run, as its recording has it.
+
+    Attributes:
+        key: Stable name with the unit.
+        label: What a person reads.
+        kind: How it is shown.
+        value: The figure.
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two things to compare.
+
+    Attributes:
+        target: What the user named.
+        name: What to call it in a heading.
+        trace: Its trace; None = there is none that can be read.
+        trace_path: Where that is; None = there is none.
+        why_no_trace: Why there is none; empty = there is one.
+        session: The session it is, or that holds its trace; None = a file.
+        step_numbers: Numbers of the recorded steps, those under the profiler left out, shape ``(n,)``.
+        step_ns: Their times, ns, shape ``(n,)``; empty = nobody recorded them.
+        figures: Figures of the recording.
+        setup: How it was run: what, and how.
+        ladder: Folder of the ladder whose rung it is; None = no rung.
+        rounds: What its timing trials measured, by round.
+    """
+
+    target: str
+    name: str
+    trace: Trace | None = None
+    trace_path: Path | None = None
+    why_no_trace: str = ""
+    session: Session | None = None
+    step_numbers: Ints = field(default_factory=_NOTHING.copy)
+    step_ns: Ints = field(default_factory=_NOTHING.copy)
+    figures: tuple[Figure, ...] = ()
+    setup: Mapping[str, str] = field(default_factory=dict)
+    ladder: Path | None = None
+    rounds: Mapping[int, Figures] = field(default_factory=dict)
+
+
+def open_side(target: str | Path, *, root: Path | None = None, opener: Opener = open_trace) -> Side:
+    """Open a trace file, a session or a rung of a measured ladder.
+
+    Args:
+        target: A trace file; a session as :func:`tuiprof.session.store.find_session` takes it (path, name, beginning
+            of a name, ``last``); ``LADDER:VARIANT``, which is that rung of the newest such ladder that was measured,
+            else the newest session of that scenario and variant.
+        root: Folder of sessions; None = the default one.
+        opener: Reads a trace file; give one with progress, or one that can be cancelled.
+
+    Raises:
+        UsageProblem: There is no such file, session or rung.
+        TraceError: The file is no trace.
+        SessionError: The session or ladder cannot be read.
+    """
+    text, path = str(target), Path(target).expanduser()
+    root = sessions_root(root)
+    if path.exists() and not (path / "session.json").exists():
+        trace = opener(path)
+        return Side(text, path.name, trace, path, setup=_trace_setup(trace))
+    name, colon, variant = text.rpartition(":")
+    if colon and name and not path.exists():
+        found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener)
+        if found is not None:
+            return found
+    return _of_session(text, find_session(root, text), opener)
+
+
+def compare_sides(before: Side, after: Side) -> Report:
+    """Compare two sides.
+
+    The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both
+    recorded without a profiler, else by those of the traces.
+
+    Args:
+        before: The baseline.
+        after: What to judge.
+
+    Returns:
+        The report; differences are after minus before, so negative is faster.
+    """
+    recorded = {figure.key: figure for figure in before.figures}
+    metrics = [
+        Metric(figure.key, figure.label, figure.kind, recorded[figure.key].value, figure.value)
+        for figure in after.figures
+        if figure.key in recorded
+    ]
+    differences = [
+        (what, before.setup.get(what, "–"), after.setup.get(what, "–"))
+        for what in dict.fromkeys((*before.setup, *after.setup))
+        if before.setup.get(what) != after.setup.get(what)
+        # A session says more of itself than a file: what only one of them says is no difference.
+        and (what in before.setup) == (what in after.setup)
+    ]
+    return compare(
+        before.trace,
+        after.trace,
+        names=(before.name, after.name),
+        change=_trials(before, after) or step_change(before.step_ns, after.step_ns),
+        metrics=metrics,
+        differences=differences,
+        notes=[f"{side.name}: {side.why_no_trace}" for side in (before, after) if side.why_no_trace],
+    )
+
+
+def compare_targets(
+    before: str | Path, after: str | Path, *, root: Path | None = None, opener: Opener = open_trace
+) -> Report:
+    """Open two things and compare them; the arguments are those of :func:`open_side`.
+
+    Args:
+        before: The baseline.
+        after: What to judge.
+        root: Folder of sessions; None = the default one.
+        opener: Reads a trace file.
+    """
+    return compare_sides(
+        open_side(before, root=root, opener=opener), open_side(after, root=root, opener=opener)
+    )
+
+
+def _trials(before: Side, after: Side) -> StepChange | None:
+    """Compare two rungs of one ladder by their trials, in pairs of one round."""
+    from tuiprof.session.ladder_stats import median_interval, ratio_interval, word_for
+
+    if before.ladder is None or before.ladder != after.ladder:
+        return None
+    both = sorted(before.rounds.keys() & after.rounds.keys())
+    pairs = [(after.rounds[number].median_ns, before.rounds[number].median_ns) for number in both]
+    ratio = ratio_interval(pairs)
+    if ratio is None:
+        return None
+    base = median_interval([old for _, old in pairs]).value
+    word = word_for(ratio)
+    sure = {"undecided": "no: the trials scatter too much", "no difference": "no: within the trials' scatter"}
+    return StepChange(
+        base, base * ratio.value, ratio.low, ratio.high, sure.get(word, "yes"), f"{len(pairs)} paired trials"
+    )
+
+
+def _rung(root: Path, text: str, name: str, variant: str, opener: Opener) -> Side | None:
+    """Return a rung of a measured ladder; None where no such ladder was measured."""
+    try:
+        ladder = find_ladder(root, name)
+    except UsageProblem:
+        return None
+    if not any(rung.name == variant for rung in ladder.meta.rungs):
+        known = ", ".join(rung.name for rung in ladder.meta.rungs)
+        raise UsageProblem(f"the ladder {ladder.id} has no variant {variant!r}", f"there are {known}")
+    timed = [t for t in _done(ladder, variant, "timing") if t.figures is not None]
+    traced = _done(ladder, variant, "trace")
+    sessions = [session for trial in timed if (session := _session(ladder, trial)) is not None]
+    runs = [_steps(session) for session in sessions]
+    base = _session(ladder, traced[-1]) if traced else None
+    trace, path, why = _trace_of(base, opener) if base is not None else (None, None, "no trace was captured")
+    shown = base or (sessions[0] if sessions else None)
+    return Side(
+        text,
+        f"{ladder.meta.ladder}:{variant}",
+        trace,
+        path,
+        why,
+        shown,
+        step_numbers=np.concatenate([_NOTHING, *(numbers for numbers, _ in runs)]),
+        step_ns=np.concatenate([_NOTHING, *(times for _, times in runs)]),
+        figures=_rung_figures([trial.figures for trial in timed if trial.figures is not None]),
+        setup=_session_setup(shown) if shown is not None else {},
+        ladder=ladder.path,
+        rounds={trial.round: trial.figures for trial in timed if trial.figures is not None},
+    )
+
+
+def _done(ladder: LadderRun, variant: str, kind: str) -> list[Trial]:
+    trials = ladder.meta.trials
+    return [t for t in trials if t.variant == variant and t.kind == kind and t.state == "done"]
+
+
+def _session(ladder: LadderRun, trial: Trial) -> Session | None:
+    try:
+        return ladder.session(trial)
+    except TuiprofError:  # deleted to save space: the trial's figures are in the ladder itself
+        return None
+
+
+def _rung_figures(trials: list[Figures]) -> tuple[Figure, ...]:
+    if not trials:
+        return ()
+    figures = [
+        Figure(
+            "step_trials_ns",
+            "step time, median of trials",
+            "ns",
+            float(np.median([t.median_ns for t in trials])),
+        )
+    ]
+    peaks = [t.peak_bytes for t in trials if t.peak_bytes is not None]
+    if peaks:
+        figures.append(Figure("peak_bytes", "peak memory", "bytes", float(max(peaks))))
+    rates = [t.samples_per_s for t in trials if t.samples_per_s is not None]
+    if rates:
+        figures.append(Figure("samples_per_s", "samples", "rate", float(np.median(rates))))
+    return tuple(figures)
+
+
+def _newest(root: Path, text: str, name: str, variant: str, opener: Opener) -> Side | None:
+    """Return the newest session of a scenario's variant; None where there is none."""
+    for path in session_dirs(root):
+        try:
+            session = Session(path)
+        except TuiprofError:
+            continue
+        scenario = session.meta.scenario
+        if scenario is not None and (scenario.name, scenario.variant) == (name, variant):
+            return _of_session(text, session, opener)
+    return None
+
+
+def _of_session(text: str, session: Session, opener: Opener) -> Side:
+    from tuiprof.session.summary import read_fold
+
+    trace, path, why = _trace_of(session, opener)
+    lead = read_fold(session).lead
+    numbers = times = _NOTHING
+    figures: list[Figure] = []
+    if lead is not None and len(lead.steps):
+        numbers, times = _plain(lead.steps.rows["n"], lead.steps.rows["dur_ns"], lead.steps.rows["captured"])
+        stats = lead.steps.whole_run()
+        if stats.count:
+            figures += [
+                Figure("step_recorded_median_ns", "step, median", "ns", stats.median_ns),
+                Figure("step_recorded_p95_ns", "step, 95th percentile", "ns", stats.p95_ns),
+                Figure("jitter_share", "jitter", "share", stats.jitter),
+            ]
+        for phase, ns in lead.steps.phase_means().items():
+            figures.append(Figure(f"phase_{phase}_ns", f"{phase} a step", "ns", ns))
+    return Side(
+        text,
+        session.title,
+        trace,
+        path,
+        why,
+        session,
+        step_numbers=numbers,
+        step_ns=times,
+        figures=tuple(figures),
+        setup={**(_trace_setup(trace) if trace is not None else {}), **_session_setup(session)},
+    )
+
+
+def _steps(session: Session) -> tuple[Ints, Ints]:
+    from tuiprof.session.summary import read_fold
+
+    lead = read_fold(session).lead
+    if lead is None:
+        return _NOTHING, _NOTHING
+    rows = lead.steps.rows
+    return _plain(rows["n"], rows["dur_ns"], rows["captured"])
+
+
+def _plain(
+    numbers: Ints, times: Ints, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> tuple[Ints, Ints]:
+    """Return the steps that no profiler slowed down."""
+    return numbers[~captured], times[~captured]
+
+
+def _trace_of(session: Session, opener: Opener) -> tuple[Trace | None, Path | None, str]:
+    """Return the last trace of a session, where it is, and why there is none."""
+    paths = session.traces()
+    if not paths:
+        return None, None, "no trace was captured"
+    try:
+        return opener(paths[-1]), paths[-1], ""
+    except TuiprofError as problem:  # a run that was killed while the profiler wrote still has its step times
+        return None, paths[-1], f"its trace cannot be read: {problem.message}"
+
+
+def _trace_setup(trace: Trace) -> dict[str, str]:
+    info = trace.info
+    said = {
+        "device": ", ".join(dict.fromkeys(device.name for device in info.devices if device.name)),
+        "framework": info.framework,
+        "world size": str(info.world_size or ""),
+    }
+    return {what: how for what, how in said.items() if how}
+
+
+def _session_setup(session: Session) -> dict[str, str]:
+    meta = session.meta
+    scenario, git = meta.scenario, meta.git
+    said = {
+        "command": shlex.join(meta.argv),
+        "variant": scenario.variant if scenario else "",
+        "preset": scenario.preset if scenario else "",
+        "host": meta.host,
+        "devices": ", ".join(dict.fromkeys(d.name for d in meta.devices if d.kind not in ("host", "cpu"))),
+        "python": meta.python,
+        "commit": f"{git.commit[:10]}{' (changed)' if git.dirty else ''}" if git else "",
+        "tuiprof": meta.versions.get("tuiprof", ""),
+    }
+    return {what: how for what, how in said.items() if how}

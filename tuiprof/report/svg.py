@@ -1,0 +1,131 @@
+"""Charts of an HTML report: shapes as inline SVG that stretch with the page, their labels as text beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+from tuiprof.model import Column, Table
+from tuiprof.model.units import format_value
+from tuiprof.report.chart import DRAWN, Drawn
+from tuiprof.report.sanitize import sanitize
+
+#: Up to so many points are drawn as columns that stand apart, more of them as a line.
+_COLUMNS = 64
+#: Points of a line; where there are more rows, a point stands for several of them.
+_POINTS = 240
+_HEIGHT = 100
+#: A table with so many rows at most, whose shares make up a whole, is drawn as one bar cut into parts.
+_PARTS = range(2, 13)
+
+
+def charts(table: Table) -> list[str]:
+    """Return the charts of a table as HTML; none where it is neither a series nor parts of a whole.
+
+    Args:
+        table: The table.
+    """
+    drawn = DRAWN.get(table.key)
+    if drawn is not None and drawn.value in table.rows.columns:
+        return [_series(table, drawn)] if len(table.rows) > 1 else []
+    share = next((c for c in table.columns if c.kind == "share" and not c.hidden), None)
+    name = next((c for c in table.columns if c.kind == "text" and not c.hidden), None)
+    if share is None or name is None or len(table.rows) not in _PARTS:
+        return []
+    shares = [float(value or 0) for value in table.rows[share.key].to_list()]
+    if not 0.05 < sum(shares) < 1.005 or min(shares) < 0:
+        return []
+    return [_parts(table, name, share, shares)]
+
+
+def _numbers(table: Table, key: str) -> list[float]:
+    return [float(value or 0) for value in table.rows[key].to_list()]
+
+
+def _series(table: Table, drawn: Drawn) -> str:
+    """Draw a series from 0 to its highest value: columns, or a line with the band of its extremes."""
+    values = _numbers(table, drawn.value)
+    highs = _numbers(table, drawn.high) if drawn.high else values
+    lows = _numbers(table, drawn.low) if drawn.low else values
+    top = max(highs)
+    if top <= 0:
+        return ""
+    count = min(len(values), _POINTS)
+    bounds = list(pairwise(i * len(values) // count for i in range(count + 1)))
+    points = [
+        (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, drawn, a)) for a, b in bounds
+    ]
+    shape = _columns(points, top) if count <= _COLUMNS else _line(points, top)
+    hits = "".join(
+        f'<rect x="{i}" y="0" width="1" height="{_HEIGHT}" class="hit"><title>{_tip(p, drawn, label)}</title></rect>'
+        for i, (*p, label) in enumerate(points)
+    )
+    ticks = "".join(f"<span>{escape(format_value(top * part, drawn.kind))}</span>" for part in (1, 0.5, 0))
+    first, last = _label(table, drawn, 0), _label(table, drawn, len(values) - 1)
+    return (
+        f'<figure class="series"><figcaption>{escape(sanitize(drawn.title))}</figcaption>'
+        f'<div class="ticks" aria-hidden="true">{ticks}</div>'
+        f'<svg viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(sanitize(drawn.title))}, highest {escape(format_value(top, drawn.kind))}">'
+        f'<path class="grid" d="M0 0H{count}M0 {_HEIGHT / 2:g}H{count}M0 {_HEIGHT}H{count}"/>{shape}{hits}</svg>'
+        f'<div class="ends" aria-hidden="true"><span>{escape(first)}</span><span>{escape(last)}</span></div></figure>'
+    )
+
+
+def _label(table: Table, drawn: Drawn, row: int) -> str:
+    """Return where a row stands on the axis, for example ``step 12``."""
+    if drawn.at is None:
+        return ""
+    column = next(c for c in table.columns if c.key == drawn.at)
+    text = sanitize(format_value(table.rows[drawn.at][row], column.kind))
+    return f"{column.label} {text}" if column.kind in ("count", "text") else text
+
+
+def _tip(point: Sequence[float], drawn: Drawn, label: str) -> str:
+    low, mean, high = (format_value(value, drawn.kind) for value in point)
+    figures = high if low == high else f"{mean} ({low} to {high})"
+    return escape(f"{label}: {figures}" if label else figures)
+
+
+def _y(value: float, top: float) -> str:
+    return f"{_HEIGHT * (1 - value / top):.2f}".rstrip("0").rstrip(".")
+
+
+def _columns(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
+    return "".join(
+        f'<rect class="column" x="{i + 0.1:g}" width="0.8" y="{_y(high, top)}" height="{_HEIGHT * high / top:.2f}"/>'
+        for i, (_, _, high, _) in enumerate(points)
+    )
+
+
+def _line(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
+    up = [f"{i + 0.5:g} {_y(high, top)}" for i, (_, _, high, _) in enumerate(points)]
+    down = [f"{i + 0.5:g} {_y(low, top)}" for i, (low, *_) in enumerate(points)]
+    mean = [f"{i + 0.5:g} {_y(middle, top)}" for i, (_, middle, _, _) in enumerate(points)]
+    return (
+        f'<path class="area" d="M0.5 {_HEIGHT}L{"L".join(mean)}L{len(points) - 0.5:g} {_HEIGHT}Z"/>'
+        f'<path class="band" d="M{"L".join(up)}L{"L".join(reversed(down))}Z"/>'
+        f'<path class="line" d="M{"L".join(mean)}"/>'
+    )
+
+
+def _parts(table: Table, name: Column, share: Column, shares: list[float]) -> str:
+    """Draw parts of a whole as one bar; each part has a letter, which the list below it explains."""
+    names: list[Any] = table.rows[name.key].to_list()
+    order = [i for i in range(len(shares)) if shares[i] > 0]
+    bar, legend, at = [], [], 0.0
+    for place, i in enumerate(order):
+        letter, label = chr(ord("A") + place), escape(sanitize(str(names[i])))
+        colour, text = place % 6 + 1, escape(format_value(shares[i], "share"))
+        bar.append(
+            f'<i class="c{colour}" style="left:{at * 100:.3f}%;width:{shares[i] * 100:.3f}%" '
+            f'title="{label} {text}">{letter if shares[i] >= 0.03 else ""}</i>'
+        )
+        legend.append(f'<li><b class="c{colour}">{letter}</b> {label} <span>{text}</span></li>')
+        at += shares[i]
+    return (
+        f'<figure class="parts"><figcaption>{escape(sanitize(f"{table.title}: {share.label}"))}</figcaption>'
+        f'<div class="bar" aria-hidden="true">{"".join(bar)}</div><ul>{"".join(legend)}</ul></figure>'
+    )
