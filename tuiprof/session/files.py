@@ -6,8 +6,13 @@ import contextlib
 import errno
 import os
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from tuiprof.errors import SessionError
+
+T = TypeVar("T")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -51,6 +56,36 @@ def read_end(path: Path, size: int) -> bytes:
     except OSError:
         return b""
     return block if length <= size else block[block.find(b"\n") + 1 :]
+
+
+def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy: str) -> T:
+    """Read a JSON file whose ``v`` says which schema wrote it.
+
+    Args:
+        file: The file.
+        kind: The msgspec struct to read it as.
+        what: What the directory around it is, in words: ``"session"``, ``"ladder"``.
+        version: The newest schema that can be read.
+        remedy: What to do about a damaged file.
+
+    Raises:
+        SessionError: There is none, it is not one, or a newer tuiprof wrote it.
+    """
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SessionError(f"{file.parent} is not a tuiprof {what} (it has no {file.name})") from error
+    except OSError as error:
+        raise explain(error, file, "read") from error
+    try:
+        content: Any = msgspec.json.decode(data)
+        found = content["v"]
+        if isinstance(found, int) and found > version:
+            message = f"{file.parent} was written by a newer tuiprof ({what} schema {found}, this one reads "
+            raise SessionError(f"{message}{version})", "upgrade tuiprof: pip install -U tuiprof")
+        return msgspec.convert(content, kind)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise SessionError(f"{file} is damaged: {error}", remedy) from error
 
 
 def explain(error: OSError, path: Path, verb: str) -> SessionError:

@@ -16,12 +16,12 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import explain, write_atomic
+from tuiprof.session.files import explain, read_versioned, write_atomic
 from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, slug
 
 SCHEMA_VERSION: Final = 1
@@ -323,19 +323,6 @@ def now_ns() -> int:
 
 
 def _read(path: Path) -> LadderMeta:
-    file = path / LADDER_FILE
-    try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SessionError(f"{path} is not a ladder (it has no {LADDER_FILE})") from error
-    except OSError as error:
-        raise explain(error, file, "read") from error
-    try:
-        content: Any = msgspec.json.decode(data)
-        version = content["v"]
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            message = f"{path} was written by a newer tuiprof (ladder schema {version}, this one reads "
-            raise SessionError(f"{message}{SCHEMA_VERSION})", "upgrade tuiprof: pip install -U tuiprof")
-        return msgspec.convert(content, LadderMeta)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise SessionError(f"{file} is damaged: {error}", "start a new ladder") from error
+    return read_versioned(
+        path / LADDER_FILE, LadderMeta, what="ladder", version=SCHEMA_VERSION, remedy="start a new ladder"
+    )

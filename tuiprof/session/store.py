@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import explain, write_atomic
+from tuiprof.session.files import explain, read_versioned, write_atomic
 from tuiprof.session.glance import Summary, glance
 from tuiprof.session.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.records import SCHEMA_VERSION
@@ -216,24 +216,10 @@ def read_meta(path: Path) -> SessionMeta:
     Raises:
         SessionError: There is none, it is not one, or a newer tuiprof wrote it.
     """
-    file = path / SESSION_FILE
-    try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SessionError(f"{path} is not a tuiprof session (it has no {SESSION_FILE})") from error
-    except OSError as error:
-        raise explain(error, file, "read") from error
-    try:
-        content: Any = msgspec.json.decode(data)
-        version = content["v"]
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            message = f"{path} was recorded by a newer tuiprof (session schema {version}, this one reads "
-            raise SessionError(f"{message}{SCHEMA_VERSION})", "upgrade tuiprof: pip install -U tuiprof")
-        return msgspec.convert(content, SessionMeta)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise SessionError(
-            f"{file} is damaged: {error}", "delete the session, or restore the file"
-        ) from error
+    remedy = "delete the session, or restore the file"
+    return read_versioned(
+        path / SESSION_FILE, SessionMeta, what="session", version=SCHEMA_VERSION, remedy=remedy
+    )
 
 
 def session_dirs(root: Path) -> list[Path]:
