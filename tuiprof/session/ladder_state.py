@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import explain, read_versioned, write_atomic
-from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, slug
+from tuiprof.session.files import read_versioned, write_atomic
+from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, make_dir, slug
 
 SCHEMA_VERSION: Final = 1
 #: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else.
@@ -250,21 +249,7 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
     Raises:
         SessionError: No permission, no space.
     """
-    stamp = datetime.fromtimestamp(meta.unix_ns / 1e9, UTC).strftime("%Y%m%dT%H%M%SZ")
-    base = f"{stamp}-ladder-{slug(meta.ladder)}"
-    path = root / base
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for count in range(2, 10_000):
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:  # planned within the same second
-                path = root / f"{base}-{count}"
-        for folder in ("trials", "control"):
-            (path / folder).mkdir()
-    except OSError as error:
-        raise explain(error, path, "create") from error
+    path = make_dir(root, meta.unix_ns, f"ladder-{slug(meta.ladder)}", ("trials", "control"))
     ladder = LadderRun(path, meta)
     ladder.save()
     return ladder

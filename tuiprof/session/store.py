@@ -18,7 +18,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -152,6 +152,35 @@ def sessions_root(explicit: Path | None = None) -> Path:
     return Path(platformdirs.user_data_dir("tuiprof", appauthor=False)) / "sessions"
 
 
+def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
+    """Make a directory called after its time and name, and the folders in it.
+
+    Args:
+        root: Where; made if it does not exist.
+        unix_ns: When it was begun, in nanoseconds since 1970.
+        name: What follows the time; a number is added if both are taken.
+        folders: What is made inside.
+
+    Raises:
+        SessionError: No permission, no space.
+    """
+    base = f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y%m%dT%H%M%SZ}-{name}"
+    path = root / base
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for count in range(2, 10_000):
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:  # begun within the same second
+                path = root / f"{base}-{count}"
+        for folder in folders:
+            (path / folder).mkdir()
+    except OSError as error:
+        raise explain(error, path, "create") from error
+    return path
+
+
 def create(root: Path, meta: SessionMeta) -> Session:
     """Make a new session directory.
 
@@ -162,21 +191,7 @@ def create(root: Path, meta: SessionMeta) -> Session:
     Raises:
         SessionError: No permission, no space.
     """
-    stamp = datetime.fromtimestamp(meta.unix_ns / 1e9, UTC).strftime("%Y%m%dT%H%M%SZ")
-    base = f"{stamp}-{slug(meta.name)}"
-    path = root / base
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for count in range(2, 10_000):
-            try:
-                path.mkdir()
-                break
-            except FileExistsError:  # started within the same second
-                path = root / f"{base}-{count}"
-        for folder in ("log", "traces", "control"):
-            (path / folder).mkdir()
-    except OSError as error:
-        raise explain(error, path, "create") from error
+    path = make_dir(root, meta.unix_ns, slug(meta.name), ("log", "traces", "control"))
     try:
         write_meta(path, meta)
     except SessionError:
