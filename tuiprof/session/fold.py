@@ -18,6 +18,7 @@ from tuiprof.session.records import (
     Head,
     Memory,
     Note,
+    Printed,
     Record,
     Step,
     Telemetry,
@@ -176,6 +177,7 @@ class Fold:
         notes: The last :data:`KEEP_NOTES` notes, in order of session time.
         now_ns: Session time of the newest record.
         records: Number of records so far.
+        printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -187,6 +189,7 @@ class Fold:
         self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
         self.now_ns = 0
         self.records = 0
+        self.printed: tuple[int, int] | None = None
 
     @property
     def ranks(self) -> list[WriterState]:
@@ -268,6 +271,8 @@ class Fold:
                 continue
             elif isinstance(record, Telemetry):
                 readings.setdefault(record.dev, []).append(record)
+            elif isinstance(record, Printed):
+                self.printed = record.out, record.err
             elif isinstance(record, Memory):
                 memory.setdefault(record.dev, []).append(record)
             elif isinstance(record, Head):

@@ -72,7 +72,7 @@ def glance(session: Session) -> Summary:
         marked = [record for record in records if type(record) is Step]
         last = next((one for one in reversed(records) if not isinstance(one, (Head, DeviceStep))), None)
         if last is not None:
-            head = records[0] if isinstance(records[0], Head) else _first(path)
+            head = records[0] if isinstance(records[0], Head) else first_head(path)
             latest_ns = max(latest_ns, last.at + clock.offset_ns(head))
         if marked and marked[-1].n >= steps:
             steps = marked[-1].n + 1
@@ -110,7 +110,12 @@ def _decode(block: bytes) -> list[Record]:
     return records
 
 
-def _first(path: Path) -> Head | None:
+def first_head(path: Path) -> Head | None:
+    """Return the first line of a log; None = it is none, or not written yet.
+
+    Args:
+        path: The log.
+    """
     try:
         with open(path, "rb") as file:
             record = _decoder.decode(file.readline(1 << 16))

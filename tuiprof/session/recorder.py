@@ -14,7 +14,7 @@ from typing import Final
 from tuiprof import telemetry
 from tuiprof.errors import TuiprofError
 from tuiprof.session.append import LogWriter
-from tuiprof.session.records import Cost, Note, Telemetry
+from tuiprof.session.records import Cost, Note, Printed, Telemetry
 from tuiprof.session.store import DeviceMeta, Git, SessionMeta, write_meta
 
 #: Time between two readings.
@@ -24,6 +24,8 @@ CPU_BUDGET: Final = 0.02
 #: … of one core, up to this period.
 LONGEST_PERIOD_S: Final = 5.0
 _COST_EVERY: Final = 10
+#: How much was printed is told when it changed, and again every so many readings, so that it is never far back.
+_PRINTED_EVERY: Final = 120
 
 
 class Recorder:
@@ -53,6 +55,7 @@ class Recorder:
         self._root_pid = root_pid
         self._backends = backends
         self._sources: dict[str, telemetry.Source] = {}
+        self._printed = (0, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
@@ -79,6 +82,7 @@ class Recorder:
             last = self._stop.is_set()
             before_ns = time.thread_time_ns()
             self._sample()
+            self._output(again=samples % _PRINTED_EVERY == 0)
             samples += 1
             now_ns = time.thread_time_ns()
             if last or samples % _COST_EVERY == 1:
@@ -129,6 +133,19 @@ class Recorder:
             for reading in readings:
                 figures = {key: float(value) for key, value in reading.values.items() if math.isfinite(value)}
                 self._log.write(Telemetry(at, reading.device, figures, dict(reading.text)))
+
+    def _output(self, *, again: bool) -> None:
+        """Tell how much the script has printed by now."""
+        sizes = []
+        for name in ("stdout.log", "stderr.log"):
+            try:
+                sizes.append((self._path / name).stat().st_size)
+            except OSError:  # not made yet
+                sizes.append(0)
+        now = (sizes[0], sizes[1])
+        if now != self._printed or again:
+            self._printed = now
+            self._log.write(Printed(time.monotonic_ns(), *now))
 
     def _close(self, name: str) -> None:
         try:

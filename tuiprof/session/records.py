@@ -145,6 +145,20 @@ class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
     s: dict[str, str] = {}
 
 
+class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
+    """How much the script had printed, by the recorder: what gives its output a time.
+
+    Attributes:
+        at: Monotonic ns.
+        out: Bytes of ``stdout.log``.
+        err: Bytes of ``stderr.log``.
+    """
+
+    at: int
+    out: int
+    err: int
+
+
 class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
     """Something worth telling the user: ``info``, ``warn`` or ``bad``."""
 
@@ -169,4 +183,4 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | DeviceStep | Memory | Cost | Capture | Telemetry | Note | End
+Record = Head | Step | DeviceStep | Memory | Cost | Capture | Telemetry | Printed | Note | End

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from tuiprof.session.clock import Clock
 from tuiprof.session.fold import Fold
+from tuiprof.session.glance import first_head
 from tuiprof.session.records import DeviceStep, Head, Record
 from tuiprof.session.store import Session
 from tuiprof.session.tail import BLOCK, Batch, LogFile, LogReader
@@ -90,15 +91,31 @@ def load(session: Session) -> Fold:
 
 
 class _Due:
-    """One log read up to a session time."""
+    """One log read up to a session time.
 
-    def __init__(self, file: LogFile, clock: Clock) -> None:
+    Args:
+        file: The log.
+        clock: Session time.
+        start_ns: Nothing is asked for before this session time: what lies long before it is left out.
+    """
+
+    def __init__(self, file: LogFile, clock: Clock, start_ns: int = 0) -> None:
         self.file = file
         self._clock = clock
-        self._offset_ns = clock.offset_ns(None)
-        self._waiting: list[Record] = []
+        self._offset_ns = clock.offset_ns(first_head(file.path))
+        self._waiting: list[Record] = file.skip_to(start_ns - self._offset_ns, KEEP_BYTES)
         self._next = 0
         self._last_t_ns = 0
+
+    def far_from(self, t_ns: int) -> bool:
+        """Whether so much lies between here and a later moment that it is better begun anew.
+
+        Args:
+            t_ns: The moment, session time.
+        """
+        return self.file.behind > KEEP_BYTES and (
+            self.file.position_of(t_ns - self._offset_ns) - self.file.position > KEEP_BYTES + BLOCK
+        )
 
     def take(self, until_ns: int, max_bytes: int) -> Batch:
         """Return the records up to a time; what has none of its own goes with the record before it."""
@@ -127,6 +144,9 @@ class _Due:
 
 class Replay:
     """The same fold, fed by a clock that can be paused, sped up and set.
+
+    After a jump the fold holds the moment and what came shortly before it (:data:`KEEP_BYTES` of each log), so
+    that a jump takes the same short time in a run of any length.
 
     Args:
         session: A session, over or going on.
@@ -192,6 +212,10 @@ class Replay:
         self._anchor()
         self._paused = value
 
+    def extend(self) -> None:
+        """Take up what was recorded since the replay began, of a run that goes on."""
+        self._whole = max(self._whole, _span_ns(self.session, self._clock))
+
     @property
     def over(self) -> bool:
         """Whether the end is reached."""
@@ -204,7 +228,9 @@ class Replay:
             t_ns: Session time, clamped to the session.
         """
         self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self._whole))
-        if self._anchor_ns < self._fed_ns:
+        if self._anchor_ns < self._fed_ns or any(
+            log.far_from(self._anchor_ns) for log in self._logs.values()
+        ):
             self.close()
             self._logs.clear()
             self._fold = Fold(self._clock)
@@ -221,7 +247,7 @@ class Replay:
             return False
         for path in self.session.log_files():
             if path.stem not in self._logs:
-                self._logs[path.stem] = _Due(LogFile(path), self._clock)
+                self._logs[path.stem] = _Due(LogFile(path), self._clock, until_ns)
         # At the end everything is due, also what bears a time beyond the last record.
         limit_ns = until_ns if until_ns < self._whole else _FOREVER
         self._fed_ns = until_ns
@@ -237,6 +263,8 @@ class Replay:
 
 
 _FOREVER: Final = 1 << 62
+#: What is read of each log before a moment that is jumped to: some thirty thousand steps.
+KEEP_BYTES: Final = 4 << 20
 
 
 def _span_ns(session: Session, clock: Clock) -> int:

@@ -23,9 +23,12 @@ BLOCK: Final = 4 << 20
 #: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
 LONGEST_LINE: Final = 8 << 20
 
+#: A place in a log is looked for to within so many bytes.
+_CLOSE: Final = 64 << 10
+
 _decoder: Final = msgspec.json.Decoder(Record)
 _KNOWN: Final = frozenset(
-    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"note", b"end"),
+    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
 )
 
 
@@ -114,6 +117,59 @@ class LogFile:
             self._position = file.tell()
         return self._decode(first)
 
+    def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
+        """Leave out what lies long before a moment; call before anything is read.
+
+        Args:
+            at: The moment, on the writer's clock, ns.
+            keep_bytes: So much before it stays to be read.
+
+        Returns:
+            The first line (the head), where something was left out.
+        """
+        first = self.position_of(at) - keep_bytes
+        if first <= BLOCK:
+            return []
+        with open(self.path, "rb") as file:
+            head = file.readline(LONGEST_LINE)
+            file.seek(first)
+            file.readline()  # the line that the cut goes through
+            self._position = file.tell()
+        return self._decode(head)
+
+    def position_of(self, at: int) -> int:
+        """Return a place in the file before which every record is older than a moment; the lines are in order.
+
+        Args:
+            at: The moment, on the writer's clock, ns.
+
+        Returns:
+            Bytes from the beginning; at most :data:`_CLOSE` bytes too early.
+        """
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115 - closed below
+        except OSError:
+            return 0
+        with file:
+            low, high = 0, file.seek(0, 2)
+            while high - low > _CLOSE:
+                middle = (low + high) // 2
+                file.seek(middle)
+                file.readline()
+                found = next(
+                    (one for one in map(_time_of, file.readlines(_CLOSE // 2)) if one is not None), None
+                )
+                if found is None or found > at:
+                    high = middle
+                else:
+                    low = middle
+        return low
+
+    @property
+    def position(self) -> int:
+        """Bytes from the beginning to the first that is not yet decoded."""
+        return self._position
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
@@ -147,6 +203,22 @@ class LogFile:
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             self.malformed += 1
             return None
+
+
+class _Timed(msgspec.Struct):
+    """Any line that bears a time."""
+
+    at: int | None = None
+
+
+_timed: Final = msgspec.json.Decoder(_Timed)
+
+
+def _time_of(line: bytes) -> int | None:
+    try:
+        return _timed.decode(line).at
+    except (msgspec.DecodeError, UnicodeDecodeError):  # damage is counted when it is read
+        return None
 
 
 def _convert(content: object) -> Record:

@@ -1,0 +1,47 @@
+"""Tags and notes of a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from session_logs import new_session
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.labels import LABELS_FILE, Labels, add_note, read_labels, remove_note, set_tags
+
+
+def test_tags_and_notes_are_kept_apart_from_what_was_recorded(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    before = (session.path / "session.json").read_bytes()
+    assert read_labels(session.path) == Labels()
+    set_tags(session.path, "#baseline, h200  baseline")
+    add_note(session.path, " the loader was on NFS ", step=12)
+    labels = add_note(session.path, "second")
+    assert labels == read_labels(session.path)
+    assert labels.tags == ("baseline", "h200")
+    assert [note.text for note in labels.notes] == ["the loader was on NFS", "second"]
+    assert labels.notes[0].step == 12
+    assert "#h200" in labels.words
+    assert "NFS" in labels.words
+    assert [note.text for note in remove_note(session.path, 0).notes] == ["second"]
+    assert set_tags(session.path, "").tags == ()
+    assert (session.path / "session.json").read_bytes() == before
+
+
+def test_what_is_no_tag_or_note_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    set_tags(session.path, "kept")
+    with pytest.raises(UsageProblem, match="no tag"):
+        set_tags(session.path, "a/b")
+    with pytest.raises(UsageProblem):
+        add_note(session.path, "  ")
+    with pytest.raises(SessionError):
+        remove_note(session.path, 3)
+    assert read_labels(session.path).tags == ("kept",)
+
+
+def test_a_damaged_file_hides_nothing_else(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    (session.path / LABELS_FILE).write_text("{")
+    assert read_labels(session.path) == Labels()

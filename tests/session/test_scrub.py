@@ -1,0 +1,98 @@
+"""Going to any moment of a run takes the same short reading in a run of any length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from session_logs import append, head, line, new_session, step
+
+from tuiprof.session import replay as replay_module
+from tuiprof.session import tail
+from tuiprof.session.replay import Replay, load
+from tuiprof.session.store import Session
+from tuiprof.session.tail import LogFile
+
+MS = 1_000_000
+STEPS = 40_000
+
+
+@pytest.fixture
+def long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr(replay_module, "KEEP_BYTES", 1 << 18)
+    monkeypatch.setattr(replay_module, "BLOCK", 1 << 16)
+    monkeypatch.setattr(tail, "BLOCK", 1 << 16)
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n) for n in range(STEPS)))
+    return session
+
+
+def test_a_place_in_a_log_is_found_by_its_time(long_run: Session) -> None:
+    file = LogFile(long_run.log / "rank0.jsonl")
+    data = file.path.read_bytes()
+    for n in (0, 1, 777, 20_000, STEPS - 1, STEPS + 5):
+        at = 1_000 + (n + 1) * MS
+        place = file.position_of(at)
+        assert place <= data.find(b'"n": %d,' % n) or n >= STEPS
+        assert place >= 0
+    assert file.position_of(0) == 0
+
+
+def test_a_jump_back_shows_that_moment_and_reads_little(
+    long_run: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = Replay(long_run)
+    replay.paused = True
+    read: list[int] = []
+    decode = LogFile._decode
+    monkeypatch.setattr(
+        LogFile, "_decode", lambda self, block: (read.append(len(block)), decode(self, block))[1]
+    )
+    for t_ms in (STEPS, 20_000, 35_000, 100, 30_000):
+        read.clear()
+        replay.seek(t_ms * MS)
+        replay.advance(1 << 16)
+        lead = replay.fold.lead
+        assert lead is not None
+        assert lead.steps.last_n == t_ms - 1
+        assert sum(read) < 1 << 20
+        assert lead.head is not None
+    # Small steps forward go on from where it stands.
+    fold = replay.fold
+    replay.seek(30_100 * MS)
+    replay.advance()
+    assert replay.fold is fold
+    assert fold.lead is not None
+    assert fold.lead.steps.last_n == 30_099
+    replay.close()
+
+
+def test_what_was_printed_until_then_is_known(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(
+        session,
+        "recorder",
+        head(session, "recorder", rank=None),
+        line("out", at=1_000 + 5 * MS, out=100, err=0),
+        line("out", at=1_000 + 9 * MS, out=250, err=7),
+    )
+    assert load(session).printed == (250, 7)
+    replay = Replay(session)
+    replay.paused = True
+    replay.seek(6 * MS)
+    replay.advance()
+    assert replay.fold.printed == (100, 0)
+    replay.seek(2 * MS)
+    replay.advance()
+    assert replay.fold.printed is None
+    replay.close()
+
+
+def test_a_replay_can_be_extended_by_what_came_since(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n) for n in range(10)))
+    replay = Replay(session)
+    assert replay.duration_ns == 10 * MS
+    append(session, "rank0", *(step(n) for n in range(10, 20)))
+    replay.extend()
+    assert replay.duration_ns == 20 * MS

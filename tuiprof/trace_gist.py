@@ -1,0 +1,183 @@
+"""What one trace says first, in a line: the place that makes the host wait, and what it costs.
+
+For screens that show many traces or must stay responsive: :func:`ask` works it out in a process of its own, whose
+memory and imports go with it, and keeps the answer in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tuiprof import __version__
+from tuiprof.errors import SessionError, TraceError, TuiprofError
+from tuiprof.session.files import write_atomic
+
+if TYPE_CHECKING:
+    from tuiprof.model import Report, Trace, Unavailable
+
+#: A trace that takes longer to read is told to be opened by hand.
+PATIENCE_S: Final = 300.0
+#: Where the syncs are harmless, the first of these that asks for action is told instead.
+_OTHERS: Final = ("kernel_launches", "device_idle")
+_WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
+
+
+class Gist(msgspec.Struct, frozen=True):
+    """What a trace says first.
+
+    Attributes:
+        line: It, as short as possible; holds names from the trace, so untrusted.
+        level: ``good``, ``info``, ``warn`` or ``bad``.
+        analysis: The analysis that tells more.
+        syncs_per_step: Syncs a step; None = cannot be told.
+        launches_per_step: Launches a step; None = cannot be told.
+        win_share: Share of the step that removing the syncs can win, at most; None = cannot be told.
+        problem: Why the trace says nothing; empty = it does.
+    """
+
+    line: str = ""
+    level: str = "info"
+    analysis: str = ""
+    syncs_per_step: float | None = None
+    launches_per_step: float | None = None
+    win_share: float | None = None
+    problem: str = ""
+
+
+def gist(trace: Trace) -> Gist:
+    """Return what a trace says first.
+
+    Args:
+        trace: The trace.
+    """
+    from tuiprof.analyses import run
+    from tuiprof.model import Report
+
+    syncs = run("sync_events", trace)
+    launches = run("kernel_launches", trace)
+    count = share = None
+    # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
+    if isinstance(syncs, Report) and trace.device_indices:
+        count, share = _number(syncs, "syncs_per_step"), _win_share(trace, syncs)
+        if syncs.verdict.level in ("bad", "warn"):
+            line = _sync_line(syncs, share)
+            return Gist(line, syncs.verdict.level, "sync_events", count, _launches(launches), share)
+    names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
+    told = [answer for name in names if isinstance(answer := run(name, trace), Report)]
+    if not told:
+        return Gist(problem="no analysis can answer on this trace")
+    first = min(told, key=lambda report: _WEIGHT[report.verdict.level])
+    return Gist(
+        first.verdict.sentence, first.verdict.level, first.analysis, count, _launches(launches), share
+    )
+
+
+def _number(answer: Report, key: str) -> float | None:
+    value = answer.fact(key)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _launches(answer: Report | Unavailable) -> float | None:
+    from tuiprof.model import Report
+
+    return _number(answer, "launches_per_step") if isinstance(answer, Report) else None
+
+
+def _win_share(trace: Trace, syncs: Report) -> float | None:
+    """Return the share of the step to be won, of all devices' time."""
+    win_ns = _number(syncs, "can_win_ns_per_step")
+    steps = trace.steps
+    if win_ns is None or not len(steps.starts):
+        return None
+    step_ns = float((steps.ends - steps.starts).mean()) * len(trace.device_indices)
+    return min(win_ns / step_ns, 1.0) if step_ns else None
+
+
+def _sync_line(syncs: Report, share: float | None) -> str:
+    """Return ``aggregation.py:91: 2 syncs a step cost up to 0.74 ms (2.7 % of the step), in update``."""
+    from tuiprof.model.units import format_count, format_ns, format_share
+
+    count, win_ns = _number(syncs, "syncs_per_step"), _number(syncs, "can_win_ns_per_step")
+    groups = syncs.table("groups").rows
+    if count is None or win_ns is None or not len(groups):
+        return syncs.verdict.sentence
+    first = groups.row(0, named=True)
+    inside = f", in {first['in']}" if first["found"] == "line" and first["in"] else ""
+    many = format_count(round(count, 2))
+    cost = f"{many} sync{'' if many == '1' else 's'} a step cost{'s' if many == '1' else ''}"
+    if len(groups) > 1:
+        cost = f"first of {cost.replace('cost', 'that cost')}"
+    part = f" ({format_share(share)} of the step)" if share else ""
+    return f"{first['where']}: {cost} up to {format_ns(win_ns)}{part}{inside}"
+
+
+def ask(path: Path) -> Gist:
+    """Return what a trace says first: from the cache, else worked out in another process. May take long.
+
+    Args:
+        path: The trace.
+    """
+    kept = _kept_at(path)
+    if kept is not None:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(kept.read_bytes(), type=Gist)
+    try:
+        done = subprocess.run(
+            (sys.executable, "-m", "tuiprof.trace_gist", str(path)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        found = msgspec.json.decode(done.stdout, type=Gist)
+    except subprocess.TimeoutExpired:
+        return Gist(problem=f"it takes more than {PATIENCE_S:.0f} s to read")
+    except (OSError, subprocess.CalledProcessError, msgspec.MsgspecError):
+        return Gist(problem="it cannot be read here: open it to see why")
+    if kept is not None and not found.problem:
+        with contextlib.suppress(OSError, SessionError):  # it is worked out again next time
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(kept, msgspec.json.encode(found))
+    return found
+
+
+def _kept_at(path: Path) -> Path | None:
+    """Return where the gist of a file is kept; None when the cache is switched off or the file is gone."""
+    from tuiprof.formats.cache import place
+
+    folder = place()
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if folder is None:
+        return None
+    identity = (__version__, str(path.resolve()), status.st_ino, status.st_size, status.st_mtime_ns)
+    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
+    return folder.with_name(folder.name + "-gists") / f"{name}.json"
+
+
+def main(path: Path) -> None:
+    """Write the gist of a trace to standard output as JSON.
+
+    Args:
+        path: The trace.
+    """
+    from tuiprof.formats import open_trace
+
+    try:
+        found = gist(open_trace(path))
+    except (TuiprofError, OSError) as error:
+        found = Gist(problem=error.message if isinstance(error, TraceError) else str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
