@@ -1,4 +1,4 @@
-"""Reports as text, JSON, CSV and Markdown: they fit, they are safe, and they say the same."""
+"""Reports as text, JSON, CSV, Markdown and HTML: they fit, they are safe, and they say the same."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ REPORT = Report(
 GONE = Unavailable("memory", "no memory events", "record with --memory")
 
 
-@pytest.mark.parametrize("fmt", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("fmt", sorted(formats()))
 def test_no_renderer_lets_a_name_reach_the_terminal_as_code(fmt: str) -> None:
     text = render_all([REPORT, GONE], fmt, trust=f"trust: {EVIL}")
     assert not [c for c in text if (ord(c) < 0x20 and c != "\n") or 0x7F <= ord(c) < 0xA0 or c == "\u202e"]
@@ -61,7 +61,7 @@ def test_no_renderer_lets_a_name_reach_the_terminal_as_code(fmt: str) -> None:
 
 
 def test_every_format_is_found_by_name() -> None:
-    assert set(formats()) == {"text", "json", "csv", "md"}
+    assert set(formats()) == {"text", "json", "csv", "md", "html"}
     with pytest.raises(UsageProblem, match="no output format 'xml'"):
         render(REPORT, "xml")
 

@@ -41,7 +41,7 @@ def open_(invocation: Invocation, target: str) -> int:
     "--format",
     "-f",
     "format_",
-    type=click.Choice(["text", "json", "csv", "md"]),
+    type=click.Choice(["text", "json", "csv", "md", "html"]),
     default="text",
     show_default=True,
 )
@@ -56,17 +56,22 @@ def report(
 ) -> int:
     """Print what a trace FILE or a SESSION tells.
 
-    ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one.
+    ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one. `--format html`
+    makes one page that needs nothing else: tuiprof report last -f html > report.html
     """
-    from tuiprof.report import render_all
+    from dataclasses import replace
+
+    from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
     if session is not None:
         reports, trust = session_reports(session, analyses, step)
+        title = f"{session.title} · {session.id}"
     else:
+        title = Path(target).name
         trace = open_with_progress(Path(target))
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
-    sys.stdout.write(render_all(reports, format_, trust=trust))
+    sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))
     return 0
 
 

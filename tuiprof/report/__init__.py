@@ -1,4 +1,4 @@
-"""Report to text, JSON, CSV and Markdown. Walks a report; computes nothing.
+"""Report to text, JSON, CSV, Markdown and HTML. Walks a report; computes nothing.
 
 One file a renderer, found by name: a module here that defines ``RENDERER = Renderer(...)`` is a format.
 """
@@ -23,12 +23,14 @@ class Style:
         colour: Whether escape codes for colour may be used.
         rows: Rows of a table to print at most; None = all.
         details: Whether to print tables after the first two, and definitions.
+        title: What the document is about, for formats that have a title; empty = that of the first report.
     """
 
     width: int | None = 100
     colour: bool = False
     rows: int | None = 12
     details: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def render_all(
 
     Args:
         reports: What analyses answered.
-        fmt: ``text``, ``json``, ``csv`` or ``md``.
+        fmt: ``text``, ``json``, ``csv``, ``md`` or ``html``.
         trust: The trust line of the trace; empty = none.
         style: How to print; None = plain, for a terminal as wide as the one stdout is, else 100 cells.
 
@@ -85,7 +87,7 @@ def render(
 
     Args:
         report: What an analysis answered.
-        fmt: ``text``, ``json``, ``csv`` or ``md``.
+        fmt: ``text``, ``json``, ``csv``, ``md`` or ``html``.
         trust: The trust line of the trace; empty = none.
         style: How to print; None = for stdout.
     """

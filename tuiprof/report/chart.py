@@ -10,7 +10,6 @@ from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
 
 
-
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """How a table is drawn as a series.
@@ -38,7 +37,7 @@ DRAWN = {
     "step_time": Drawn("Step time over the run", "mean_ns", "ns", "start_ns", "lowest_ns", "highest_ns"),
     "queue_depth": Drawn("Queue depth over time", "mean", "number", "start_ns", "lowest", "highest"),
     "latency": Drawn("Launches by latency", "launches", "count", "from_ns"),
-    "timeline": Drawn("Memory allocated over time", "total_allocated", "bytes"),
+    "timeline": Drawn("Memory allocated over time", "total_allocated", "bytes", "start_ns"),
 }
 #: Those worth a chart of characters.
 _IN_TEXT = ("steps", "step_time", "queue_depth", "timeline")
@@ -62,7 +61,7 @@ def chart(table: Table, cells: int | None) -> list[str]:
     if drawn is None or len(table.rows) < _LEAST_POINTS:
         return []
     kind = drawn.kind
-    values = [float(value or 0) for value in table.rows[drawn.high or drawn.value].to_list()]
+    values = [float(value or 0) for value in table.rows[drawn.value].to_list()]
     top = max(values)
     labels = [format_value(top, kind), *[""] * (_HEIGHT - 2), format_value(0, kind)]
     margin = max(map(len, labels))

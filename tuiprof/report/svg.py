@@ -17,8 +17,12 @@ _COLUMNS = 64
 #: Points of a line; where there are more rows, a point stands for several of them.
 _POINTS = 240
 _HEIGHT = 100
+#: A value beyond so many times the 90th percentile is cut off and said in words: the others keep their shape.
+_BEYOND = 3.0
 #: A table with so many rows at most, whose shares make up a whole, is drawn as one bar cut into parts.
 _PARTS = range(2, 13)
+#: Shares that add up to something within these bounds make up a whole.
+_WHOLE = (0.9, 1.005)
 
 
 def charts(table: Table) -> list[str]:
@@ -30,14 +34,14 @@ def charts(table: Table) -> list[str]:
     drawn = DRAWN.get(table.key)
     if drawn is not None and drawn.value in table.rows.columns:
         return [_series(table, drawn)] if len(table.rows) > 1 else []
-    share = next((c for c in table.columns if c.kind == "share" and not c.hidden), None)
     name = next((c for c in table.columns if c.kind == "text" and not c.hidden), None)
-    if share is None or name is None or len(table.rows) not in _PARTS:
+    if name is None or len(table.rows) not in _PARTS:
         return []
-    shares = [float(value or 0) for value in table.rows[share.key].to_list()]
-    if not 0.05 < sum(shares) < 1.005 or min(shares) < 0:
-        return []
-    return [_parts(table, name, share, shares)]
+    for share in (column for column in table.columns if column.kind == "share" and not column.hidden):
+        shares = _numbers(table, share.key)
+        if min(shares) >= 0 and _WHOLE[0] <= sum(shares) <= _WHOLE[1]:
+            return [_parts(table, name, share, shares)]
+    return []
 
 
 def _numbers(table: Table, key: str) -> list[float]:
@@ -49,13 +53,23 @@ def _series(table: Table, drawn: Drawn) -> str:
     values = _numbers(table, drawn.value)
     highs = _numbers(table, drawn.high) if drawn.high else values
     lows = _numbers(table, drawn.low) if drawn.low else values
-    top = max(highs)
-    if top <= 0:
+    highest = max(highs)
+    if highest <= 0:
         return ""
+    usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
+    top = min(highest, usual) if usual > 0 else highest
+    beyond = sum(high > top for high in highs)
+    title = escape(sanitize(drawn.title))
+    cut = (
+        f" <small>{beyond} beyond the scale ▲, highest {format_value(highest, drawn.kind)}</small>"
+        if beyond
+        else ""
+    )
     count = min(len(values), _POINTS)
     bounds = list(pairwise(i * len(values) // count for i in range(count + 1)))
     points = [
-        (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, drawn, a)) for a, b in bounds
+        (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, drawn, a))
+        for a, b in bounds
     ]
     shape = _columns(points, top) if count <= _COLUMNS else _line(points, top)
     hits = "".join(
@@ -65,11 +79,12 @@ def _series(table: Table, drawn: Drawn) -> str:
     ticks = "".join(f"<span>{escape(format_value(top * part, drawn.kind))}</span>" for part in (1, 0.5, 0))
     first, last = _label(table, drawn, 0), _label(table, drawn, len(values) - 1)
     return (
-        f'<figure class="series"><figcaption>{escape(sanitize(drawn.title))}</figcaption>'
+        f'<figure class="series"><figcaption>{title}{cut}</figcaption>'
         f'<div class="ticks" aria-hidden="true">{ticks}</div>'
         f'<svg viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(sanitize(drawn.title))}, highest {escape(format_value(top, drawn.kind))}">'
-        f'<path class="grid" d="M0 0H{count}M0 {_HEIGHT / 2:g}H{count}M0 {_HEIGHT}H{count}"/>{shape}{hits}</svg>'
+        f'aria-label="{title}, highest {escape(format_value(highest, drawn.kind))}">'
+        f'<path class="grid" d="M0 0H{count}M0 {_HEIGHT / 2:g}H{count}M0 {_HEIGHT}H{count}"/>'
+        f"{shape}{_marks(points, top)}{hits}</svg>"
         f'<div class="ends" aria-hidden="true"><span>{escape(first)}</span><span>{escape(last)}</span></div></figure>'
     )
 
@@ -79,7 +94,10 @@ def _label(table: Table, drawn: Drawn, row: int) -> str:
     if drawn.at is None:
         return ""
     column = next(c for c in table.columns if c.key == drawn.at)
-    text = sanitize(format_value(table.rows[drawn.at][row], column.kind))
+    value = table.rows[drawn.at][row]
+    if value is None:
+        return ""
+    text = sanitize(format_value(value, column.kind))
     return f"{column.label} {text}" if column.kind in ("count", "text") else text
 
 
@@ -89,13 +107,24 @@ def _tip(point: Sequence[float], drawn: Drawn, label: str) -> str:
     return escape(f"{label}: {figures}" if label else figures)
 
 
+def _marks(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
+    """Return a mark above each point that is cut off."""
+    return "".join(
+        f'<path class="beyond" d="M{i} 0L{i + 0.5:g} -7L{i + 1} 0Z"/>'
+        for i, (_, _, high, _) in enumerate(points)
+        if high > top
+    )
+
+
 def _y(value: float, top: float) -> str:
+    value = min(value, top)
     return f"{_HEIGHT * (1 - value / top):.2f}".rstrip("0").rstrip(".")
 
 
 def _columns(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
     return "".join(
-        f'<rect class="column" x="{i + 0.1:g}" width="0.8" y="{_y(high, top)}" height="{_HEIGHT * high / top:.2f}"/>'
+        f'<rect class="column" x="{i + 0.1:g}" width="0.8" y="{_y(high, top)}" '
+        f'height="{_HEIGHT * min(high / top, 1):.2f}"/>'
         for i, (_, _, high, _) in enumerate(points)
     )
 

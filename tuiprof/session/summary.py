@@ -52,7 +52,8 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     status = session.status()
     lead = fold.lead
     stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
-    tables = [table for table in (_ranks(fold), _phases(lead), _devices(fold), _captures(fold)) if table]
+    found = (_ranks(fold), _phases(lead), _devices(fold), _captures(fold), _step_time(lead))
+    tables = [table for table in found if table]
     return Report(
         analysis="session",
         title=f"Session {session.id}",
@@ -207,8 +208,8 @@ def _devices(fold: Fold) -> Table | None:
     columns = (
         Column("device", "device"),
         Column("figure", "figure"),
-        Column("mean", "mean"),
-        Column("peak", "peak"),
+        Column("mean", "mean", figure=True),
+        Column("peak", "peak", figure=True),
     )
     return Table("devices", "Devices", columns, pl.DataFrame(rows))
 
@@ -236,6 +237,29 @@ def _captures(fold: Fold) -> Table | None:
         Column("why", "why"),
     )
     return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None))
+
+
+def _step_time(lead: WriterState | None) -> Table | None:
+    if lead is None or len(lead.steps.overview) < 2:
+        return None
+    overview = lead.steps.overview
+    known = overview.count > 0
+    rows = {
+        "start_ns": overview.t_start_ns,
+        "steps": overview.count,
+        "mean_ns": overview.mean,
+        "lowest_ns": overview.minimum,
+        "highest_ns": overview.maximum,
+    }
+    columns = (
+        Column("start_ns", "at", "ns", "Time of the first of these steps, since the start of the run."),
+        Column("steps", "steps", "count"),
+        Column("mean_ns", "mean", "ns"),
+        Column("lowest_ns", "fastest", "ns"),
+        Column("highest_ns", "slowest", "ns"),
+    )
+    frame = pl.DataFrame({name: values[known] for name, values in rows.items()})
+    return Table("step_time", "Step time over the run", columns, frame, note="captured steps included")
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:

@@ -1,0 +1,198 @@
+"""Reports as one HTML page that needs nothing else: no network, no file beside it, readable on a phone and on paper.
+
+Everything that a trace or a script wrote is text there: sanitised, then escaped. A content policy in the page allows
+only its own script, by its hash, so that nothing else could run even then.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tuiprof.model import Column, Report, Table, Unavailable
+from tuiprof.model.units import format_value
+from tuiprof.report import Renderer, Style
+from tuiprof.report.sanitize import sanitize
+from tuiprof.report.svg import charts
+
+_SIGNS = {"good": "✓", "info": "i", "warn": "!", "bad": "✗"}
+_WORDS = {"good": "good", "info": "for information", "warn": "warning", "bad": "bad"}
+#: Rows of a table in the page; all of them are in CSV and JSON.
+_ROWS = 1000
+#: Characters of a text that stand on one line before the page may break it.
+_TEXT = 34
+
+
+def escape(text: str) -> str:
+    """Return text that a page shows as it is, line breaks kept.
+
+    Args:
+        text: Anything.
+    """
+    return "<br>".join(html.escape(sanitize(line)) for line in text.split("\n"))
+
+
+def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
+    answers = [report for report in reports if isinstance(report, Report)]
+    gone = [report for report in reports if isinstance(report, Unavailable)]
+    title = escape(style.title or (answers[0].title if answers else "Report"))
+    script = Path(__file__).with_name("html.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    sections = [_section(f"r{i}", report) for i, report in enumerate(answers)]
+    links = [_link(f"r{i}", report) for i, report in enumerate(answers)]
+    if gone:
+        sections.append(_gone(gone))
+        links.append('<li><a href="#gone"><b class="sign info">–</b> Cannot be told here</a></li>')
+    lines = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'\">",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<title>{title} · tuiprof</title>",
+        f"<style>{Path(__file__).with_name('html.css').read_text()}</style></head><body>",
+        f'<header><p class="brand">tuiprof</p><h1>{title}</h1>'
+        + (f'<p class="trust">{escape(trust)}</p>' if trust else "")
+        + "</header>",
+        f'<div class="page"><nav aria-label="Contents"><ul>{"".join(links)}</ul></nav><main>',
+        _glance(answers),
+        *sections,
+        "</main></div>",
+        f"<script>{script}</script></body></html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sign(report: Report) -> str:
+    level = report.verdict.level
+    return f'<b class="sign {level}" title="{_WORDS[level]}">{_SIGNS[level]}</b>'
+
+
+def _link(anchor: str, report: Report) -> str:
+    return f'<li><a href="#{anchor}">{_sign(report)} {escape(report.title)}</a></li>'
+
+
+def _glance(answers: Sequence[Report]) -> str:
+    """Return every verdict in one list: whoever reads no further has the answers."""
+    rows = "".join(
+        f'<li><a href="#r{i}">{_sign(report)}<span><strong>{escape(report.title)}</strong> '
+        f"{escape(report.verdict.sentence)}</span></a></li>"
+        for i, report in enumerate(answers)
+    )
+    return f'<section class="glance"><h2>Verdicts</h2><ul>{rows}</ul></section>' if len(answers) > 1 else ""
+
+
+def _section(anchor: str, report: Report) -> str:
+    window = f" <small>{escape(report.window.label)}</small>" if report.window.label else ""
+    facts = "".join(
+        f'<div title="{escape(fact.help)}"><dt>{escape(fact.label)}</dt>'
+        f"<dd>{escape(format_value(fact.value, fact.kind))}</dd></div>"
+        for fact in report.facts
+        if fact.value is not None
+    )
+    rules = "".join(f"<dt>{escape(rule.name)}</dt><dd>{escape(rule.text)}</dd>" for rule in report.rules)
+    parts = [
+        f'<section id="{anchor}"><h2>{escape(report.title)}{window}</h2>',
+        f'<p class="verdict {report.verdict.level}">{_sign(report)}<span>{escape(report.verdict.sentence)}</span></p>',
+        *(f'<p class="note">{escape(note)}</p>' for note in report.notes),
+        f'<dl class="facts">{facts}</dl>' if facts else "",
+        *(chart for table in report.tables for chart in charts(table)),
+        *(_table(table) for table in report.tables),
+        f"<details><summary>Definitions and thresholds</summary><dl>{rules}</dl></details>" if rules else "",
+        "</section>",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _table(table: Table) -> str:
+    columns = [column for column in table.columns if not column.hidden]
+    total = len(table.rows)
+    note = f'<p class="below">{escape(table.note)}</p>' if table.note else ""
+    head = f"<h3>{escape(table.title)} <small>{total or ''}</small></h3>"
+    if not total:
+        return f'{head}<p class="empty">{escape(table.empty)}</p>{note}'
+    rows = table.rows.select([column.key for column in columns]).head(_ROWS)
+    if total > _ROWS:
+        note = (
+            f'<p class="below">… {total - _ROWS} more rows; all of them with --format csv or json</p>{note}'
+        )
+    if table.prose:
+        return head + _findings(columns, rows.rows()) + note
+    tops = _tops(columns, rows.rows())
+    heads = "".join(
+        f'<th scope="col" class="{_side(c)}" title="{escape(c.help)}"{_room(c, rows[c.key].to_list())}>'
+        f"{escape(c.label)}</th>"
+        for c in columns
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(v, c, top) for v, c, top in zip(row, columns, tops, strict=True))}</tr>\n"
+        for row in rows.iter_rows()
+    )
+    return (
+        f'{head}<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{note}"
+    )
+
+
+def _side(column: Column) -> str:
+    return "n" if column.right_aligned else "t"
+
+
+def _room(column: Column, values: Sequence[Any]) -> str:
+    """Return how wide a column of texts is at least, so that its texts are not broken into slivers."""
+    if column.right_aligned:
+        return ""
+    longest = max(len(line) for value in values for line in format_value(value, column.kind).split("\n"))
+    return f' style="min-width:min({min(longest, _TEXT) + 4}ch,64vw)"'
+
+
+def _tops(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[float | None]:
+    """Return the value that fills the bar behind a figure: 1 for shares, the highest where rows are ranked by it."""
+    ranked = next((i for i, column in enumerate(columns) if column.kind == "ns"), None)
+    tops: list[float | None] = []
+    for i, column in enumerate(columns):
+        values = [float(row[i]) for row in rows if isinstance(row[i], int | float)]
+        falls = i == ranked and values == sorted(values, reverse=True)
+        top = 1.0 if column.kind == "share" else max(values, default=0.0) if falls else 0.0
+        tops.append(top if top > 0 and len(rows) > 1 else None)
+    return tops
+
+
+def _cell(value: Any, column: Column, top: float | None) -> str:
+    text = escape(format_value(value, column.kind))
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return f'<td class="{_side(column)}">{text}</td>'
+    bar = f' style="--p:{max(0.0, min(1.0, value / top)):.1%}"' if top and value == value else ""
+    return f'<td class="n{" b" if bar else ""}" data-v="{value}"{bar}>{text}</td>'
+
+
+def _findings(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
+    """Return rows of sentences one below the other: the figures, the first text as heading, then the others by name."""
+    items = []
+    for row in rows:
+        cells = [(c, escape(format_value(v, c.kind))) for v, c in zip(row, columns, strict=True)]
+        figures = "".join(
+            f"<span>{escape(c.label)} <b>{text}</b></span>" for c, text in cells if c.kind != "text"
+        )
+        texts = [(c, text) for c, text in cells if c.kind == "text" and text]
+        rest = "".join(f"<dt>{escape(c.label)}</dt><dd>{text}</dd>" for c, text in texts[1:])
+        items.append(f"<li><p>{figures}</p><h4>{texts[0][1] if texts else ''}</h4><dl>{rest}</dl></li>")
+    return f'<ol class="findings">{"".join(items)}</ol>'
+
+
+def _gone(reports: Sequence[Unavailable]) -> str:
+    rows = "".join(
+        f"<dt>{escape(report.analysis)}</dt><dd>{escape(report.reason)}"
+        + (f'<p class="below">→ {escape(report.remedy)}</p>' if report.remedy else "")
+        + "</dd>"
+        for report in reports
+    )
+    return f'<section id="gone"><h2>Cannot be told here</h2><dl class="gone">{rows}</dl></section>'
+
+
+RENDERER = Renderer("html", _render)
