@@ -69,6 +69,8 @@ class _Partial:
         """Hand it out if it is time."""
         if self._options.partial is None or time.monotonic() - self._began < self._due:
             return
+        if not self._reader.gathered.events:
+            return  # the first stretch is still being decoded, and only what follows it is here
         from tuiprof.model.trust import Remark
 
         stats = _stats(self._reader, 0)

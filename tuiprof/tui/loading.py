@@ -1,4 +1,4 @@
-"""Opening a trace away from the screen: progress out, cancellation in."""
+"""Opening a trace away from the screen: progress and what was read so far out, cancellation in."""
 
 from __future__ import annotations
 
@@ -38,11 +38,20 @@ class Opening:
     Args:
         path: The file.
         report: Called with progress from the worker's thread.
+        partial: Called from there with what has been read so far, and how far that is; None = only the whole
+            trace is wanted.
     """
 
-    def __init__(self, path: Path, report: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        report: Callable[[Progress], None],
+        partial: Callable[[Trace, Progress], None] | None = None,
+    ) -> None:
         self.path = path
         self._report = report
+        self._partial = partial
+        self._reached = Progress(0, 0)
         self._stop = threading.Event()
 
     def cancel(self) -> None:
@@ -68,7 +77,12 @@ class Opening:
         from tuiprof import formats
 
         try:
-            return formats.open_trace(self.path, progress=self._tell, cancelled=self._stop.is_set)
+            return formats.open_trace(
+                self.path,
+                progress=self._tell,
+                cancelled=self._stop.is_set,
+                partial=self._hand_out if self._partial is not None else None,
+            )
         except OSError as error:
             raise TraceError(
                 f"{self.path} cannot be read: {error.strerror or error}", "check the path and its permissions"
@@ -79,4 +93,10 @@ class Opening:
             ) from error
 
     def _tell(self, done: int, total: int) -> None:
-        self._report(Progress(done, total))
+        self._reached = Progress(done, total)
+        self._report(self._reached)
+
+    def _hand_out(self, trace: Trace) -> None:
+        # While the first workers start there is a trace without events: nothing to look at.
+        if self._partial is not None and len(trace):
+            self._partial(trace, self._reached)

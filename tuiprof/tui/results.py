@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tuiprof import analyses
 from tuiprof.errors import TuiprofError
@@ -96,3 +99,33 @@ class Results:
             )
         self._answers[name, window] = answer
         return answer
+
+
+def later_by(part: Trace, trace: Trace) -> int:
+    """Return by how many ns the events of a part of a file stand later in more of the same file.
+
+    A trace counts time from its first event, which need not stand in the part of the file that was read first.
+
+    Args:
+        part: What was read first.
+        trace: More of the same file.
+    """
+    if not len(part):
+        return 0
+    ordinal = part.events["ordinal"][0]
+    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == ordinal)
+    return int(trace.starts[found[0]] - part.starts[0]) if len(found) else 0
+
+
+def moved(window: Window, by: int) -> Window:
+    """Return a window moved in time.
+
+    Args:
+        window: The window.
+        by: ns.
+    """
+    return replace(
+        window,
+        start_ns=None if window.start_ns is None else window.start_ns + by,
+        end_ns=None if window.end_ns is None else window.end_ns + by,
+    )

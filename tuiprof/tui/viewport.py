@@ -105,7 +105,16 @@ class Viewport:
             high: ns.
         """
         margin = max((high - low) // 20, 1)
-        return self._kept(low - margin, high - low + 2 * margin)
+        return self.over_range(low - margin, high + margin)
+
+    def over_range(self, low: int, high: int) -> Viewport:
+        """Return exactly a range, kept within the trace.
+
+        Args:
+            low: ns.
+            high: ns.
+        """
+        return self._kept(low, high - low)
 
     def showing(self, instant: int) -> Viewport:
         """Return this range when it shows an instant, else one of the same length around it.

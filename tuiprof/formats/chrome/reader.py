@@ -96,7 +96,8 @@ class EventReader:
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
-                if pool is not None and pool.offer(number, stretch):
+                # The first stretch is decoded here, while the workers start: nothing can be shown before it.
+                if pool is not None and number and pool.offer(number, stretch):
                     yield from pool.answers(0)
                     continue
                 if pool is not None:

@@ -1,4 +1,7 @@
-"""The trace screen: opens a trace in a worker, then shows it, or says why it cannot be read and what to do."""
+"""The trace screen: opens a trace in a worker and shows it, its first part while the rest is read.
+
+What cannot be read is said, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,19 @@ class TraceScreen(Screen[None]):
             return isinstance(message, TraceScreen.Moved)
 
     class Opened(Message):
-        """The trace is open, and the modules that show it are imported."""
+        """A trace can be shown, and the modules that show it are imported.
 
-        def __init__(self, trace: Trace, view: type[TraceView]) -> None:
+        Attributes:
+            trace: What was read.
+            view: The widget that shows it.
+            part: How far in the file that is; None = it is the whole trace.
+        """
+
+        def __init__(self, trace: Trace, view: type[TraceView], part: Progress | None = None) -> None:
             super().__init__()
             self.trace = trace
             self.view = view
+            self.part = part
 
     class Failed(Message):
         """The trace cannot be opened."""
@@ -81,6 +91,7 @@ class TraceScreen(Screen[None]):
         self.path = path
         self._given = trace
         self._opening: Opening | None = None
+        self._shown = False
 
     def compose(self) -> ComposeResult:
         """The panel that loads; the trace takes its place."""
@@ -91,12 +102,18 @@ class TraceScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin to open."""
         if self.path is not None:
-            self._opening = Opening(self.path, self._moved)
+            self._opening = Opening(self.path, self._moved, self._part_read)
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def _moved(self, progress: Progress) -> None:
         """In the worker's thread: tell the screen."""
         self.post_message(self.Moved(progress))
+
+    def _part_read(self, trace: Trace, part: Progress) -> None:
+        """In the worker's thread: let the screen show what was read so far."""
+        from tuiprof.tui.widgets.trace_view import TraceView
+
+        self.post_message(self.Opened(trace, TraceView, part))
 
     def on_unmount(self) -> None:
         """Stop an opening that nobody waits for any more."""
@@ -120,28 +137,46 @@ class TraceScreen(Screen[None]):
         else:
             self.post_message(self.Opened(trace, TraceView))
 
+    @property
+    def _view(self) -> TraceView | None:
+        """What shows the trace, once there is something to show."""
+        from tuiprof.tui.widgets.trace_view import TraceView
+
+        return next(iter(self.query(TraceView)), None)
+
     def on_trace_screen_moved(self, message: Moved) -> None:
         """Show how far the opening is."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
+        if self._shown and (view := self._view) is not None:
+            view.advance(message.progress)
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
-        """Show the trace."""
-        self._opening = None
-        with self.app.batch_update():
-            await self.query(LoadingPanel).remove()
-            await self.mount(message.view(message.trace), before=0)
+        """Show the trace, or put more of it in the place of its first part."""
+        if message.part is None:
+            self._opening = None
+        if self._shown:
+            if (view := self._view) is not None:
+                view.take(message.trace, message.part)
+        else:
+            self._shown = True
+            with self.app.batch_update():
+                await self.query(LoadingPanel).remove()
+                await self.mount(message.view(message.trace, message.part), before=0)
         self.refresh_bindings()
 
     def on_trace_screen_failed(self, message: Failed) -> None:
         """Say what is wrong and what to do."""
         self._opening = None
-        self.query_one(LoadingPanel).fail(message.error)
+        if self._shown and (view := self._view) is not None:
+            view.fail(message.error)
+        else:
+            self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show ``cancel`` only while there is something to cancel."""
-        return self._opening is not None if action == "give_up" else True
+        """Show ``cancel`` only while nothing else is to be seen."""
+        return self._opening is not None and not self._shown if action == "give_up" else True
 
     def action_give_up(self) -> None:
         """Stop opening, and leave."""

@@ -57,10 +57,10 @@ class Message(Painted, can_focus=True):
 
 @dataclass(slots=True)
 class _Kept:
-    """How a tab was left."""
+    """How a tab was left: its answer, which of its tables, and how that showed."""
 
     answer: Answer
-    table: int
+    table: str
     state: TableState
     needle: str
 
@@ -138,12 +138,7 @@ class AnswerPane(Vertical):
         had_focus = self.has_focus_within
         self.set_class(not isinstance(answer, Report) or not answer.tables, "-message")
         if isinstance(answer, Report) and answer.tables:
-            kept = self._kept.get(tab)
-            if kept is not None and kept.answer is answer:
-                self._table, self.needle = kept.table, kept.needle
-                self.table.restore(kept.state)
-            else:
-                self._load_table()
+            self._resume(self._kept.get(tab), answer)
         else:
             self.table.clear()
             rows = _message(answer, question)
@@ -160,7 +155,21 @@ class AnswerPane(Vertical):
 
     def _keep(self) -> None:
         if isinstance(self.answer, Report) and self.answer.tables:
-            self._kept[self.tab] = _Kept(self.answer, self._table, self.table.state(), self.needle)
+            key = self.answer.tables[self._table].key
+            self._kept[self.tab] = _Kept(self.answer, key, self.table.state(), self.needle)
+
+    def _resume(self, kept: _Kept | None, answer: Report) -> None:
+        """Show a tab as it was left: also a newer answer, with the same order, filter and row where it has them."""
+        keys = [table.key for table in answer.tables]
+        if kept is None or kept.table not in keys:
+            self._load_table()
+            return
+        self._table, self.needle = keys.index(kept.table), kept.needle
+        if kept.answer is answer:
+            self.table.restore(kept.state)
+            return
+        self._load_table()
+        self.table.resume(kept.state, self.needle)
 
     def _load_table(self) -> None:
         table = self.current_table

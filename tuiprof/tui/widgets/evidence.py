@@ -80,6 +80,15 @@ class Evidence(Horizontal):
         """Whether the detail pane shows."""
         return self.has_class("-detail")
 
+    def take(self, trace: Trace) -> None:
+        """Look at another trace from now on; details of the one before are closed.
+
+        Args:
+            trace: The trace.
+        """
+        self._trace = trace
+        self.close_detail()
+
     def open_row(self, source: int, focus: bool) -> None:
         """Show a row of the table in the detail pane.
 

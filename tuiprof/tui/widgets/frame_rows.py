@@ -14,7 +14,7 @@ from tuiprof.model.report import Column
 from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE, format_value
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.widgets.rows import Heading
+from tuiprof.tui.widgets.rows import Heading, Rows
 
 
 class FrameRows:
@@ -111,6 +111,28 @@ class FrameRows:
                     mask |= _contains(series, pattern)
             self._mask = mask
         self._refresh()
+
+    def alike(self, other: Rows, position: int) -> int | None:
+        """Return where the row stands whose texts are those of a row of another frame; figures may differ.
+
+        Args:
+            other: Rows of another frame.
+            position: Position in them.
+        """
+        if not isinstance(other, FrameRows):
+            return None
+        source = other.source(position)
+        same: list[pl.Expr] = []
+        for column in self.columns:
+            if column.right_aligned or column.key not in other.frame.columns:
+                continue
+            value, dtype = other.frame[column.key][source], self.frame[column.key].dtype
+            if isinstance(dtype, pl.Enum) and value is not None and value not in dtype.categories:
+                return None
+            if dtype == pl.String or isinstance(dtype, pl.Enum):
+                same.append(pl.col(column.key).eq_missing(pl.lit(value, dtype)))
+        found = self.frame.select(pl.all_horizontal(same).arg_true()).to_series() if same else ()
+        return next((place for row in found if (place := self.position(row)) is not None), None)
 
     def _refresh(self) -> None:
         if self._mask is None:

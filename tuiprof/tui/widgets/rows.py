@@ -69,6 +69,9 @@ class Rows(Protocol):
     def filter(self, text: str) -> None:
         """Keep the rows in which any text contains this, ignoring case; empty = all."""
 
+    def alike(self, other: Rows, position: int) -> int | None:
+        """Return where the row stands that says in words what a row of other rows says; None = nowhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableState:
@@ -167,6 +170,16 @@ class ListRows:
         self._view = [
             i for i in self._order if not needle or any(needle in cell.casefold() for cell in self._texts[i])
         ]
+
+    def alike(self, other: Rows, position: int) -> int | None:
+        """Return where the row with the same texts stands; None = nowhere.
+
+        Args:
+            other: Other rows.
+            position: Position in them.
+        """
+        texts = [other.text(position, column) for column in range(len(other.headings))]
+        return next((place for place, i in enumerate(self._view) if self._texts[i] == texts), None)
 
 
 def _comparable(key: SortKey) -> tuple[bool, float, str]:

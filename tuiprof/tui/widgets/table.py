@@ -143,6 +143,24 @@ class VirtualTable(ScrollView, can_focus=True):
         self._measure()
         self._changed()
 
+    def resume(self, state: TableState, needle: str) -> None:
+        """Give the rows that were just loaded the order, the filter and the cursor of others like them.
+
+        Args:
+            state: How the others were left.
+            needle: Their filter.
+        """
+        label = state.rows.headings[state.sorted_by].label if state.sorted_by is not None else None
+        labels = [heading.label for heading in self.rows.headings]
+        column = labels.index(label) if label in labels else None
+        self.rows.sort(column, state.descending)
+        self.rows.filter(needle)
+        self.sorted_by, self.descending = column, state.descending and column is not None
+        self.column = min(state.column, max(len(labels) - 1, 0))
+        place = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
+        self.cursor = max(0, min(state.cursor if place is None else place, len(self.rows) - 1))
+        self._changed()
+
     def refilter(self, text: str) -> None:
         """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
 

@@ -95,6 +95,26 @@ class TimelineCanvas(Widget):
         self.cursor, self.chosen = first, 0
         self.refresh()
 
+    def replace(self, lanes: Lanes, by: int) -> None:
+        """Show more of the same trace, keeping cursor, selection and range where they are.
+
+        Args:
+            lanes: Its lanes.
+            by: ns by which what shows stands later in it.
+        """
+        old, first, last = self.view, *lanes.trace.span
+        whole = Viewport.over(first, last, self.columns)
+        if self.lanes is None or (old.low, old.high) == (old.first, old.last):
+            self.view = whole
+        else:
+            self.view = whole.over_range(old.low + by, old.high + by)
+        self.lanes = lanes
+        self.cursor += by
+        if self.selection is not None:
+            self.selection = (self.selection[0] + by, self.selection[1] + by)
+        self._painted = None
+        self.refresh()
+
     @property
     def label_cells(self) -> int:
         """Cells in front of the lanes."""

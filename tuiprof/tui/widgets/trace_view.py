@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.message import Message
 from textual.worker import Worker, get_current_worker
 
 from tuiprof import analyses
+from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
@@ -22,9 +22,10 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import lanes as lane_builder
 from tuiprof.tui.events_table import EVENTS
 from tuiprof.tui.lanes import Lanes
+from tuiprof.tui.loading import Progress
 from tuiprof.tui.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.readout import offset_text
-from tuiprof.tui.results import Results
+from tuiprof.tui.results import Results, later_by, moved
 from tuiprof.tui.screens.export import ExportScreen
 from tuiprof.tui.screens.reading import ReadingScreen
 from tuiprof.tui.trace_keys import KEYS
@@ -32,16 +33,21 @@ from tuiprof.tui.widgets.answer_pane import AnswerPane
 from tuiprof.tui.widgets.evidence import Evidence
 from tuiprof.tui.widgets.tab_bar import Tab, TabBar
 from tuiprof.tui.widgets.timeline import Timeline
-from tuiprof.tui.widgets.trust import TraceHead
+from tuiprof.tui.widgets.trace_time import TraceTime
+from tuiprof.tui.widgets.trust import Reading, TraceHead
 from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
 from tuiprof.tui.worker_errors import tell_worker_error
 
 
-class TraceView(Vertical):
+class TraceView(TraceTime):
     """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
+
+    While the file is still being read, it shows the part read so far: only the analysis that is looked at is
+    worked out then, and everything on the screen is replaced together once more was read.
 
     Args:
         trace: The trace.
+        part: How far in its file the trace reaches; None = it is whole.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -58,21 +64,33 @@ class TraceView(Vertical):
         """The user wants to leave the trace."""
 
     class Surveyed(Message):
-        """The lanes of the timeline and the trust line are worked out."""
+        """The lanes of the timeline and the trust line are worked out.
 
-        def __init__(self, lanes: Lanes, trust: Trust) -> None:
+        Attributes:
+            results: Answers on the trace they are of.
+            lanes: Its lanes.
+            trust: Its trust line.
+            part: How far in its file it reaches; None = it is whole.
+        """
+
+        def __init__(self, results: Results, lanes: Lanes, trust: Trust, part: Progress | None) -> None:
             super().__init__()
+            self.results = results
             self.lanes = lanes
             self.trust = trust
+            self.part = part
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, part: Progress | None = None) -> None:
         super().__init__()
         self.trace = trace
+        self.part = part
         self.window = Window()
         self.results = Results(trace, list(analyses.available()))
         self.tabs = self.results.names
         self.current = self.tabs[0]
         self._trust: Trust | None = None
+        self._reached = part
+        self._failed = False
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
@@ -84,15 +102,10 @@ class TraceView(Vertical):
 
     def on_mount(self) -> None:
         """Start working everything out."""
-        self.query_one(TraceHead).show(self.trace, None)
+        self._show_head()
         self._show_answer()
         self.pane.take_focus()
         self._start_work()
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline."""
-        return self.query_one(Timeline)
 
     @property
     def pane(self) -> AnswerPane:
@@ -121,28 +134,76 @@ class TraceView(Vertical):
         room = 2 if height < 20 else 4 + max(0, height - 23) // 3
         self.timeline.styles.height = max(1, min(room, most)) + 2
 
+    # -- a trace that is still being read ------------------------------------------------------------------
+
+    def take(self, trace: Trace, part: Progress | None) -> None:
+        """Show more of the file, or all of it, once what is on the screen is worked out for it.
+
+        Args:
+            trace: What was read.
+            part: How far in the file that is; None = all of it.
+        """
+        self._run(partial(self._replace, trace, part, self.window), "replace")
+
+    def advance(self, progress: Progress) -> None:
+        """Say how far the reading is.
+
+        Args:
+            progress: How far.
+        """
+        if self.part is not None:
+            self._reached = progress
+            self._show_head()
+
+    def fail(self, error: TuiprofError) -> None:
+        """Say that the rest cannot be read; what was read stays.
+
+        Args:
+            error: Why.
+        """
+        self._failed = True
+        self._show_head()
+        self.notify(
+            sanitize(str(error)), title="the rest cannot be read", severity="error", timeout=15, markup=False
+        )
+
+    def _replace(self, trace: Trace, part: Progress | None, window: Window) -> None:
+        """In a thread: work out for another trace what is on the screen."""
+        worker = get_current_worker()
+        window = moved(window, later_by(self.trace, trace))
+        results = Results(trace, list(analyses.available()))
+        lanes, trust = lane_builder.build(trace), trace.trust
+        if not worker.is_cancelled:
+            results.work_out(self.current, window)
+        if not worker.is_cancelled:
+            self.post_message(self.Surveyed(results, lanes, trust, part))
+
+    def _show_head(self) -> None:
+        reading = None
+        if self.part is not None:
+            reached = self.part if self._failed or self._reached is None else self._reached
+            reading = Reading(self.part.share, reached.share, self._failed)
+        self.query_one(TraceHead).show(self.trace, self._trust, reading)
+
     # -- work ----------------------------------------------------------------------------------------------
 
+    def _run(self, work: Callable[[], None], group: str) -> None:
+        self.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
+
     def _start_work(self) -> None:
-        self.run_worker(
-            partial(self._work, self.window),
-            thread=True,
-            exclusive=True,
-            group="analyses",
-            exit_on_error=False,
-        )
+        self._run(partial(self._work, self.window), "analyses")
 
     def _work(self, window: Window) -> None:
         """In a thread: first what the screen needs, then the analyses, the one looked at first."""
-        worker = get_current_worker()
+        worker, results = get_current_worker(), self.results
         if self._trust is None:
-            trust = self.trace.trust
-            self.post_message(self.Surveyed(lane_builder.build(self.trace), trust))
+            trust = results.trace.trust
+            self.post_message(self.Surveyed(results, lane_builder.build(results.trace), trust, self.part))
         while not worker.is_cancelled:
-            name = self.results.next_wanted(self.current, window)
-            if name is None:
+            name = results.next_wanted(self.current, window)
+            if name is None or (self.part is not None and name != self.current):
                 return
-            self.results.work_out(name, window)
+            results.work_out(name, window)
             self.post_message(self.Answered(name, window))
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
@@ -150,11 +211,24 @@ class TraceView(Vertical):
         tell_worker_error(self, event)
 
     def on_trace_view_surveyed(self, message: Surveyed) -> None:
-        """Show the timeline and the trust line."""
+        """Show the timeline and the trust line; of another trace, everything."""
         self._trust = message.trust
-        self.timeline.show(message.lanes)
-        self._size_timeline(self.size.height)
-        self.query_one(TraceHead).show(self.trace, message.trust)
+        if message.results is self.results:
+            self.timeline.show(message.lanes)
+            self._size_timeline(self.size.height)
+            self._show_head()
+            return
+        by = later_by(self.trace, message.results.trace)
+        with self.app.batch_update():
+            self.results, self.trace, self.part = message.results, message.results.trace, message.part
+            self.window = moved(self.window, by)
+            self.evidence.take(self.trace)
+            self.timeline.replace(message.lanes, by)
+            self.timeline.set_window(self.window)
+            self._size_timeline(self.size.height)
+            self._show_head()
+            self._show_answer()
+        self._start_work()
 
     def on_trace_view_answered(self, message: Answered) -> None:
         """Show an answer when it is the one looked at; the verdict on top may change with any."""
@@ -163,11 +237,12 @@ class TraceView(Vertical):
 
     def _show_answer(self) -> None:
         top = most_important(self.results.reports(self.window))
+        so_far = "" if self.part is None else f"so far, {self.part.share:.0%} read: "
         verdict = self.query_one("#trace-verdict", VerdictLine)
         if top is not None:
             place = self.tabs.index(top.analysis) + 1 if top.analysis in self.tabs else 0
             pointer = f"{place}▸" if place and top.analysis != self.current else ""
-            verdict.show(top.verdict.sentence, top.verdict.level, pointer)
+            verdict.show(so_far + top.verdict.sentence, top.verdict.level, pointer)
         else:
             verdict.show(
                 "working out what holds this trace back …"
@@ -224,6 +299,8 @@ class TraceView(Vertical):
             self._show_answer()
             if not self.timeline.has_focus:
                 self.pane.take_focus()
+            if self.part is not None:
+                self._start_work()
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
         """Open the tab that was clicked."""
@@ -254,68 +331,6 @@ class TraceView(Vertical):
         if action == "filter":
             return self.pane.current_table is not None
         return True
-
-    # -- time ----------------------------------------------------------------------------------------------
-
-    def action_zoom(self, factor: float) -> None:
-        """Zoom the timeline around its cursor."""
-        self.timeline.zoom(factor)
-
-    def action_fit(self) -> None:
-        """Show the whole trace."""
-        self.timeline.fit()
-
-    def action_zoom_to(self) -> None:
-        """Zoom to the selection, else the window, else the step under the cursor."""
-        chosen = self.timeline.selection or (None if self.window.whole else self.trace.bounds(self.window))
-        if chosen is None and (index := self._step_at_cursor()) is not None:
-            chosen = int(self.trace.steps.starts[index]), int(self.trace.steps.ends[index])
-        if chosen is None:
-            self.notify("select with shift+← →, or put the cursor into a step", timeout=3)
-        else:
-            self.timeline.fit(*chosen)
-
-    def action_sync(self, forward: bool) -> None:
-        """Go to the next or the previous host wait."""
-        lanes = self.timeline.lanes
-        if lanes is None:
-            return
-        if self.timeline.go_to_event(lanes.syncs, forward) is None:
-            where = "after" if forward else "before"
-            self.notify(
-                f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace",
-                timeout=3,
-            )
-        else:
-            self.timeline.choose("calls")
-
-    def action_step(self, forward: bool) -> None:
-        """Go to the next or the previous step."""
-        starts = self.trace.steps.starts
-        cursor = self.timeline.cursor
-        place = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
-        if 0 <= place < len(starts):
-            self.timeline.go_to(int(starts[place]))
-        elif not len(starts):
-            self.notify("this trace marks no steps", timeout=3)
-
-    def _step_at_cursor(self) -> int | None:
-        steps, cursor = self.trace.steps, self.timeline.cursor
-        index = int(np.searchsorted(steps.starts, cursor, side="right")) - 1
-        return index if index >= 0 and cursor < steps.ends[index] else None
-
-    def action_window(self) -> None:
-        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
-        if self.timeline.selection is not None:
-            low, high = self.timeline.selection
-            self.timeline.select(None)
-            self.set_window(Window(low, high))
-        elif not self.window.whole:
-            self.set_window(Window())
-        elif (index := self._step_at_cursor()) is not None:
-            self.set_window(self.trace.steps.window(index))
-        else:
-            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
 
     def set_window(self, window: Window) -> None:
         """Look at a part of the trace in all analyses.

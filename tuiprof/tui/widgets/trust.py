@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from textual import events
 from textual.message import Message
 
+from tuiprof.model.report import Level
 from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 from tuiprof.tui.widgets.verdict import MARKS
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A trace of which only a part was read.
+
+    Attributes:
+        part: Share of the file that the figures rest on, 0 to 1.
+        reached: Share that was read meanwhile.
+        failed: The rest cannot be read.
+    """
+
+    part: float
+    reached: float
+    failed: bool = False
+
+    @property
+    def line(self) -> str:
+        """What the head says instead of how far to trust the trace."""
+        if self.failed:
+            return f"{MARKS['bad']} figures of the first {self.part:.0%}: the rest cannot be read"
+        return f"{glyphs.INTERRUPTED} {self.reached:.0%} read · figures of the first {self.part:.0%}"
 
 
 class TraceHead(Lines):
@@ -28,31 +54,38 @@ class TraceHead(Lines):
         self._file = ""
         self._facts: list[str] = []
         self._trust: Trust | None = None
+        self._reading: Reading | None = None
         self._trust_from = 0
 
-    def show(self, trace: Trace, trust: Trust | None) -> None:
+    def show(self, trace: Trace, trust: Trust | None, reading: Reading | None = None) -> None:
         """Describe a trace.
 
         Args:
             trace: The trace.
             trust: Its trust; None while that is worked out.
+            reading: How much of the file it is; None = all of it.
         """
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
         self._facts = [sanitize(fact) for fact in _facts(trace, surveyed=trust is not None)]
-        self._trust = trust
+        self._trust, self._reading = trust, reading
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the one line; the trust line gives way before the name does, and never wholly."""
         left: Row = [(" " + self._file, "title"), ("   ", "text"), (" · ".join(self._facts), "dim")]
-        if self._trust is None:
+        if self._reading is not None:
+            level: Level = "bad" if self._reading.failed else "warn"
+            text = self._reading.line
+            least = 38
+        elif self._trust is not None:
+            level = self._trust.level
+            text = ("" if level == "good" else f"{MARKS[level]} ") + sanitize(self._trust.line)
+            least = 26
+        else:
             return [fit(left, width)]
-        level = self._trust.level
-        text = self._trust.line
-        mark = "" if level == "good" else f"{MARKS[level]} "
-        right: Row = [(mark + sanitize(text), level), (" ", "text")]
+        right: Row = [(text, level), (" ", "text")]
         room = width - row_width(left) - 3
-        least = min(row_width(right), 26)
+        least = min(row_width(right), least)
         if room < least:
             left = fit(left, max(width - least - 3, 12))
             room = width - row_width(left) - 3

@@ -1,0 +1,17 @@
+"""Fixtures of the tests of the screens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trace_app import FOUND
+
+from tuiprof import analyses
+
+
+@pytest.fixture
+def made_analyses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Analyses of known answers, so that these tests are about the screen alone."""
+    monkeypatch.setenv("TUIPROF_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setattr(analyses, "available", lambda: FOUND)

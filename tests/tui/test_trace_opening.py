@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import polars as pl
+import pytest
+from made_traces import MS, small_trace, trace_of
+from make_trace import make
+from on_screen import until, until_shown
+from trace_app import TraceApp, app_of, settle
+
+from tuiprof import formats
+from tuiprof.errors import TraceError
+from tuiprof.formats import kineto
+from tuiprof.model import Trace, Window
+from tuiprof.tui.loading import Opening
+from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.widgets.loading_panel import LoadingPanel
+
+pytestmark = pytest.mark.usefixtures("made_analyses")
+
+
+async def test_opening_shows_progress_and_can_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, stopped = threading.Event(), threading.Event()
+
+    def slow(
+        path: Path, *, progress: Callable[[int, int], None], cancelled: Callable[[], bool], **_options: object
+    ) -> Trace:
+        progress(30, 120)
+        entered.set()
+        while not cancelled():
+            stopped.wait(0.01)
+        stopped.set()
+        raise formats.Cancelled("stopped")
+
+    monkeypatch.setattr(formats, "open_trace", slow)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert entered.wait(10)
+        await pilot.pause(0.1)
+        assert "big.json" in app.text()
+        assert "25 %" in app.text()
+        assert "cancel" in app.text("KeyBar")
+        await pilot.press("escape")
+    assert stopped.wait(10)
+
+
+async def test_what_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> None:
+    bad = tmp_path / "[red]bad.json"
+    bad.write_text("this is no trace")
+    app = TraceApp(lambda: TraceScreen(bad))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(pilot)
+        panel = app.screen.query_one(LoadingPanel)
+        assert isinstance(panel._error, TraceError)
+        assert "✗ " in app.text()
+        assert "[red]bad.json" in app.text()
+        await pilot.press("q")
+
+
+async def test_a_bug_of_a_decoder_is_told_and_does_not_end_the_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path, **options: object) -> Trace:
+        raise KeyError("pid")
+
+    monkeypatch.setattr(formats, "open_trace", broken)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "odd.json"))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(pilot)
+        assert "could not be read: KeyError: 'pid'" in app.words()
+
+
+async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tuiprof.tui import lanes
+
+    def broken(trace: Trace) -> lanes.Lanes:
+        raise IndexError("off by one")
+
+    monkeypatch.setattr(lanes, "build", broken)
+    app = app_of()
+    async with app.run_test(size=(100, 24), notifications=True) as pilot:
+        for _ in range(4):
+            await pilot.pause(0.05)
+        assert "IndexError: off by one" in app.words()
+
+
+def test_the_screen_itself_imports_nothing_heavy() -> None:
+
+    code = "import sys, tuiprof.tui.screens.trace; print([m for m in ('polars', 'numpy', 'torch') if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+
+
+def part_of(trace: Trace, count: int) -> Trace:
+    """What a reader has after so many events of the file, counted from the first of them."""
+    events = trace.events.filter(pl.col("ordinal") < count)
+    return Trace(events.with_columns(pl.col("ts") - events["ts"].min()), trace.tracks, trace.info)
+
+
+class SlowFile:
+    """Stands for a large file: hands out parts when told to, and all of it at the end."""
+
+    def __init__(self, *parts: Trace) -> None:
+        self.parts = parts
+        self.go_on = threading.Semaphore(0)
+        self.error: TraceError | None = None
+
+    def open(
+        self,
+        path: Path,
+        *,
+        progress: Callable[[int, int], None],
+        cancelled: Callable[[], bool],
+        partial: Callable[[Trace], None],
+    ) -> Trace:
+        for number, part in enumerate(self.parts[:-1], 1):
+            progress(number * 20, 100)
+            partial(part)
+            self.go_on.acquire(timeout=20)
+            progress(number * 20 + 10, 100)
+        if self.error is not None:
+            raise self.error
+        return self.parts[-1]
+
+
+async def test_the_first_part_shows_while_the_rest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_trace()
+    file = SlowFile(part_of(whole, 0), part_of(whole, 8), whole)
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: "20 %" in app.text())
+        assert app.screen.query(LoadingPanel)  # a part without events is nothing to look at
+        file.go_on.release()
+        await until_shown(pilot, "40% read · figures of the first 40%", "so far, 40% read: ")
+        await until_shown(pilot, "8 events")
+        # Only what is looked at is worked out from a part.
+        assert "2 Waits …" in app.text("TabBar")
+        await pilot.press("2")
+        await until_shown(pilot, "so far, 40% read: 1 waits hold the host")
+        app.timeline.focus()
+        await pilot.press("plus", "right", "right")
+        cursor, span = app.timeline.cursor, app.timeline.view.span
+        file.go_on.release()
+        await settle(pilot)
+        text = await until_shown(pilot, "2 waits hold the host", "16 events")
+        assert "read" not in app.text("#trace-head")
+        assert "so far" not in text
+        assert app.view.current == "waits"
+        assert (app.timeline.cursor, app.timeline.view.span) == (cursor, span)
+        assert "1 Names ✓" in app.text("TabBar")
+
+
+async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_trace()
+    file = SlowFile(part_of(whole, 8), whole)
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "8 rows")
+        await pilot.press("/", *"m", "enter", "s", "down")
+        await until_shown(pilot, "filter: m")
+        before = app.table.rows.text(app.table.cursor, 0)
+        file.go_on.release()
+        await until_shown(pilot, "of 16 rows", "filter: m")
+        assert app.table.rows.text(app.table.cursor, 0) == before
+        assert app.table.sorted_by == 0
+        assert "▲" in app.text("VirtualTable")
+
+
+async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are not in order of time: what is read later may begin before what was read first."""
+    rows: list[tuple[str, str, int, int, int, int | None]] = [
+        ("cpu_op", "later", 10, 12, 0, None),
+        ("cpu_op", "last", 14, 18, 0, None),
+        ("cpu_op", "first", 0, 5, 0, None),
+    ]
+    whole = trace_of(rows)
+    file = SlowFile(part_of(whole, 2), whole)
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "2 events", "last")
+        app.timeline.go_to(4 * MS)  # "last", counted from "later"
+        app.view.set_window(Window(4 * MS, 8 * MS))
+        file.go_on.release()
+        await until_shown(pilot, "3 events")
+        assert app.timeline.cursor == 14 * MS
+        assert app.view.window == Window(14 * MS, 18 * MS)
+
+
+async def test_what_was_read_stays_when_the_rest_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_trace()
+    file = SlowFile(part_of(whole, 8), whole)
+    file.error = TraceError("the disk is gone", "mount it again")
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(140, 36), notifications=True) as pilot:
+        await until_shown(pilot, "8 events")
+        file.go_on.release()
+        await until_shown(pilot, "figures of the first 20%: the rest cannot be read", "the disk is gone")
+        assert "so far, 20% read" in app.text()
+
+
+async def test_a_real_file_is_shown_from_its_first_stretch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the decoder itself, told to hand out early and held until the part was seen."""
+    monkeypatch.setattr(kineto, "_FIRST_PARTIAL_S", 0.0)
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", "off")
+    seen = threading.Event()
+    handed = Opening._hand_out
+
+    def hold(self: Opening, trace: Trace) -> None:
+        handed(self, trace)
+        if len(trace):
+            seen.wait(20)
+
+    monkeypatch.setattr(Opening, "_hand_out", hold)
+    path = tmp_path / "trace.json"
+    source = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
+    make(source, path, 24)
+    app = TraceApp(lambda: TraceScreen(path))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "figures of the first", "so far")
+        part = len(app.view.trace)
+        seen.set()
+        await until(pilot, lambda: app.view.part is None, 60)
+        assert len(app.view.trace) > part
+        assert "so far" not in app.text()
