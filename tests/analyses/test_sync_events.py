@@ -155,14 +155,21 @@ def test_a_non_blocking_copy_is_a_sync_only_from_pageable_memory(memory: str, is
     found = report(made.launch("l", (50, 55), (56, 60), 3).trace())
     assert found.fact("syncs") == int(is_sync)
     if is_sync:
-        assert found.table("groups").rows["kind"][0] == "copy to device"
+        assert found.table("groups").rows["kind"][0] == "pageable copy to device"
 
 
 @pytest.mark.parametrize(
     ("operator", "call", "kind"),
     [
-        ("aten::nonzero", "cudaStreamSynchronize", "size from device"),
-        ("aten::_unique2", "cudaStreamSynchronize", "size from device"),
+        ("aten::nonzero", "cudaStreamSynchronize", "nonzero"),
+        ("aten::index aten::nonzero", "cudaStreamSynchronize", "boolean mask"),
+        ("aten::index", "cudaStreamSynchronize", "stream sync"),
+        ("aten::masked_select aten::nonzero", "cudaStreamSynchronize", "masked_select"),
+        ("aten::_unique2 aten::item aten::_local_scalar_dense", "cudaStreamSynchronize", "unique"),
+        ("aten::repeat_interleave aten::item", "cudaStreamSynchronize", "repeat_interleave"),
+        ("aten::is_nonzero aten::item aten::_local_scalar_dense", "cudaStreamSynchronize", "bool"),
+        ("aten::allclose aten::item", "cudaStreamSynchronize", "equal"),
+        ("aten::nonzero", "cudaMalloc", "allocator"),
         ("aten::empty", "cudaMalloc", "allocator"),
         ("aten::_pin_memory", "cudaHostAlloc", "pin memory"),
         ("c10d::barrier", "cudaStreamSynchronize", "collective wait"),
@@ -177,8 +184,8 @@ def test_a_non_blocking_copy_is_a_sync_only_from_pageable_memory(memory: str, is
 )
 def test_kinds(operator: str, call: str, kind: str) -> None:
     made = Made().step(1, 0, 100).launch("k", (0, 5), (6, 40), 1)
-    if operator:
-        made.op(operator, 8, 45)
+    for level, name in enumerate(operator.split()):  # outermost first
+        made.op(name, 8 + level / 10, 45 - level / 10)
     made.call(call, 10, 42, correlation=2).launch("l", (50, 55), (56, 60), 3)
     assert report(made.trace()).table("groups").rows["kind"].to_list() == [kind]
 

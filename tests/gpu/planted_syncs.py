@@ -23,7 +23,7 @@ def work(x: torch.Tensor) -> torch.Tensor:
 def reads(x: torch.Tensor) -> float:
     """Reads of device values by the host."""
     total = x.sum().item()  # sync: item x1
-    if (x > 2).any():  # sync: item x1
+    if (x > 2).any():  # sync: bool x1
         total += 1
     total += float(x[0, 0])  # sync: item x1
     total += int(x.argmax())  # sync: item x1
@@ -36,18 +36,18 @@ def reads(x: torch.Tensor) -> float:
 
 def sizes(x: torch.Tensor, mask: torch.Tensor, repeats: torch.Tensor) -> int:
     """Results whose size only the device knows."""
-    found = torch.nonzero(mask).shape[0]  # sync: size from device x1
-    found += x[mask].shape[0]  # sync: size from device x1
-    found += torch.masked_select(x, mask).shape[0]  # sync: size from device x1
-    found += torch.repeat_interleave(x[:64], repeats, dim=0).shape[0]  # sync: item x2
-    found += torch.unique(repeats).shape[0]  # sync: item x1
+    found = torch.nonzero(mask).shape[0]  # sync: nonzero x1
+    found += x[mask].shape[0]  # sync: boolean mask x1
+    found += torch.masked_select(x, mask).shape[0]  # sync: masked_select x1
+    found += torch.repeat_interleave(x[:64], repeats, dim=0).shape[0]  # sync: repeat_interleave x2
+    found += torch.unique(repeats).shape[0]  # sync: unique x1
     return found
 
 
 def copies(pageable: torch.Tensor, pinned: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Copies from the host."""
     a = pageable.to("cuda")  # sync: copy to device x1
-    b = pageable.to("cuda", non_blocking=True)  # sync: copy to device x1
+    b = pageable.to("cuda", non_blocking=True)  # sync: pageable copy to device x1
     target.copy_(pinned)  # sync: copy to device x1
     c = pinned.to("cuda", non_blocking=True)  # no sync
     scale = torch.tensor(0.5, device="cuda")  # sync: copy to device x1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.analyses._wait_kinds import READ_KINDS
 from tuiprof.model import Trace
 
 
@@ -12,14 +13,16 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for `.item()`-like reads that happen in every step."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
         if (
-            row["kind"] != "item"
+            row["kind"] not in READ_KINDS
             or not evidence.often(row)
             or "aggregation.py" in f"{row['where']} {row['stack']}"
         ):
             continue
         how = (
             "a branch on a tensor (if, bool())"
-            if "is_nonzero" in row["through"]
+            if row["kind"] == "bool"
+            else "a comparison of whole tensors (equal, allclose)"
+            if row["kind"] == "equal"
             else ".item(), float() or a print"
         )
         yield Finding(
@@ -30,7 +33,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             evidence.cost(row, "can_win_ns"),
             "high" if row["found"] == "line" else "medium",
             f"{row['through']} waits for the device",
-            "metrics:naive,no-nan-check" if "is_nonzero" in row["through"] else "",
+            "metrics:naive,no-nan-check" if row["kind"] == "bool" else "",
             row["event"],
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.analyses._wait_kinds import COPY_KINDS
 from tuiprof.model import Trace
 from tuiprof.model.units import format_bytes
 
@@ -14,16 +15,12 @@ SMALL_BYTES = 64
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of more than a few bytes between device and pageable memory."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
-        if (
-            row["kind"] not in ("copy to device", "copy to host")
-            or not evidence.often(row)
-            or not row["count"]
-        ):
+        if row["kind"] not in COPY_KINDS or not evidence.often(row) or not row["count"]:
             continue
         size = (row["bytes"] or 0) / row["count"]
         if size <= SMALL_BYTES:
             continue
-        to_device = row["kind"] == "copy to device"
+        to_device = row["kind"].endswith("to device")
         yield Finding(
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",

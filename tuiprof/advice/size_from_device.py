@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.analyses._wait_kinds import SIZE_KINDS
 from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for nonzero, boolean masks, unique and repeat_interleave in the step."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
-        if row["kind"] == "size from device" and evidence.often(row):
+        if row["kind"] in SIZE_KINDS and evidence.often(row):
             yield Finding(
                 f"the size of a result must come from the device first ({row['through']})",
                 evidence.place(row),

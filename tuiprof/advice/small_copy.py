@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.analyses._wait_kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
 
 #: A copy of at most so many bytes is a scalar or a handful of them.
@@ -14,7 +15,7 @@ SMALL_BYTES = 64
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of a few bytes to the device."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
-        if row["kind"] != "copy to device" or not evidence.often(row) or not row["count"]:
+        if row["kind"] not in (TO_DEVICE, PAGEABLE_TO_DEVICE) or not evidence.often(row) or not row["count"]:
             continue
         size = (row["bytes"] or 0) / row["count"]
         if 0 < size <= SMALL_BYTES:

@@ -15,65 +15,11 @@ import numpy.typing as npt
 from tuiprof.analyses import _ancestry
 from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
+from tuiprof.analyses._wait_kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, union
 
 Mask = npt.NDArray[np.bool_]
-
-#: What a call is by its name alone. CUDA, HIP, MUSA, Level Zero, SYCL/UR (XPU), MTIA and Ascend (ACL).
-CALLS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        (
-            "device sync",
-            r"^(cuda|hip|musa)DeviceSynchronize|^(cu|hip)CtxSynchronize|^aclrtSynchronizeDevice"
-            r"|^synchronize(Device)?$|^zeCommandQueueSynchronize|^nrt_.*wait$",
-        ),
-        (
-            "stream sync",
-            r"^(cuda|hip|musa|cu)StreamSynchronize|^aclrtSynchronizeStream|^synchronizeStream$"
-            r"|^zeCommandListHostSynchronize|^(ur|pi)QueueFinish",
-        ),
-        (
-            "event sync",
-            r"^(cuda|hip|musa|cu)EventSynchronize|^aclrtSynchronizeEvent|^synchronizeEvent$"
-            r"|^ze(Event|Fence)HostSynchronize|^(ur|pi)Events?Wait$",
-        ),
-        (
-            "blocking copy",
-            r"^(cuda|hip|musa)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|ToArray|FromArray|HtoD|DtoH|DtoD)?(_v\d+)?$"
-            r"|^hipMemcpyWithStream$|^cuMemcpy(2D|3D|HtoD|DtoH|DtoD)?(_v\d+)?(_ptds)?$|^aclrtMemcpy$",
-        ),
-        (
-            "allocator",
-            r"^(cuda|hip|musa)(Malloc(Host|Managed|Pitch|3D)?|Free(Host)?|HostAlloc|HostMalloc|HostFree"
-            r"|HostRegister|HostUnregister|ExtMallocWithFlags)$"
-            r"|^cuMem(Alloc|AllocPitch|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v\d+)?$"
-            r"|^aclrt(Malloc|MallocHost|Free|FreeHost)$",
-        ),
-        # XLA: the host reads a buffer or waits for one; also a blocking execute or read of the Neuron runtime.
-        (
-            "device read",
-            r"(TransferFromDevice|TransferLiteralFromDevice|ToLiteralSync|BlockHostUntilReady|BlockUntilReady"
-            r"|block_until_ready|AwaitReady)$|^nrt_(execute|tensor_read)$",
-        ),
-    )
-)
-
-#: What the operator around a call says about why the host waits; the innermost that matches counts.
-OPERATORS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("item", r"^aten::(_local_scalar_dense|item|is_nonzero|equal)$"),
-        (
-            "size from device",
-            r"^aten::(nonzero|nonzero_numpy|argwhere|masked_select|unique|_unique|_unique2|unique_dim"
-            r"|unique_consecutive|repeat_interleave|bincount|histc|combinations)$",
-        ),
-        ("pin memory", r"^aten::(_pin_memory|pin_memory)$"),
-        ("collective wait", r"^(c10d|nccl|rccl|gloo|mpi|hccl|xccl)[:_]|^record_param_comms$"),
-    )
-)
 
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
 _TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> (Host|Pageable|Pinned)")
@@ -114,13 +60,6 @@ class Waits:
         return len(self.first)
 
 
-_KINDS = (
-    *dict.fromkeys(kind for kind, _ in (*OPERATORS, *CALLS)),
-    "copy to host",
-    "copy to device",
-)
-
-
 def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     """Find the calls that wait by their name alone.
 
@@ -138,9 +77,9 @@ def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     for code, name in enumerate(trace.names):
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
         if word is not None:
-            kind_of_name[code] = _KINDS.index(word)
+            kind_of_name[code] = KINDS.index(word)
     host = trace.is_category("runtime", "driver")
-    read = _KINDS.index("device read")
+    read = KINDS.index("device read")
     kind = kind_of_name[trace.name_codes] if len(trace.names) else np.empty(0, dtype=np.int64)
     # XLA's host events are plain ranges, not calls of a device API.
     plain = trace.is_category("other", "cpu_op", "annotation")
@@ -198,7 +137,7 @@ def _find(trace: Trace) -> Waits:
     rows, kinds = calls_by_kind(trace)
     copies, copy_work = _host_copies(trace)
     blocked = copies[~member(copies, rows) & _copy_blocked(trace, copies, copy_work)]
-    kinds = np.concatenate((kinds, np.full(len(blocked), _KINDS.index("blocking copy"), dtype=np.int64)))
+    kinds = np.concatenate((kinds, np.full(len(blocked), KINDS.index("blocking copy"), dtype=np.int64)))
     rows = np.concatenate((rows, blocked))
     order = np.argsort(rows)
     rows, kinds = rows[order], kinds[order]
@@ -223,9 +162,10 @@ def _find(trace: Trace) -> Waits:
     first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
     starts, ends, waited = starts[order], ends[order], waited[order]
     ancestry = _ancestry.of(trace, last)
-    kinds = _refine(trace, kinds, copy, ancestry)
+    asked_not_to_block = (first == last) & trace.named("MemcpyAsync")[last]
+    kinds = _refine(trace, kinds, copy, asked_not_to_block, ancestry)
     apart = _apart(trace, last, kinds, ancestry)
-    return Waits(first, last, copy, starts, ends, waited, kinds, _KINDS, apart, ancestry)
+    return Waits(first, last, copy, starts, ends, waited, kinds, KINDS, apart, ancestry)
 
 
 def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
@@ -288,7 +228,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
     if not len(copies) or not len(rows):
         return np.empty(0, dtype=np.int64), first
     parent, track = trace.nesting.parent, trace.ints("track")
-    syncs = member(kinds, [_KINDS.index(f"{what} sync") for what in ("stream", "event", "device")])
+    syncs = member(kinds, [KINDS.index(f"{what} sync") for what in ("stream", "event", "device")])
     launches = trace.links.launches
     for one in distinct(track[rows[syncs]]):
         on_track = launches[track[launches] == one]
@@ -304,25 +244,37 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
     return first[first != rows], first
 
 
-def _refine(trace: Trace, kinds: Ints, copy: Ints, ancestry: _ancestry.Ancestry) -> Ints:
+def _refine(
+    trace: Trace, kinds: Ints, copy: Ints, asked_not_to_block: Mask, ancestry: _ancestry.Ancestry
+) -> Ints:
     """Name a wait after the operator that made it, where there is one, else after the copy's direction."""
     kinds = kinds.copy()
-    is_copy = copy >= 0
-    to_host = trace.named(_TO_HOST.pattern)[np.maximum(copy, 0)] if len(trace) else np.zeros(0, dtype=bool)
-    kinds[is_copy] = np.where(to_host[is_copy], _KINDS.index("copy to host"), _KINDS.index("copy to device"))
-    of_name = np.full(len(trace.names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
+    to_host, to_device, pageable_to_host, pageable_to_device = (KINDS.index(kind) for kind in COPY_KINDS)
+    made = copy >= 0
+    works = np.maximum(copy, 0)
+    pageable = asked_not_to_block & trace.named("Pageable")[works]
+    direction = np.where(
+        trace.named(_TO_HOST.pattern)[works],
+        np.where(pageable, pageable_to_host, to_host),
+        np.where(pageable, pageable_to_device, to_device),
+    )
+    kinds[made] = direction[made]
+    names = trace.names
+    of_name = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
+    masked = np.zeros(len(names) + 1, dtype=bool)
     for code in distinct(ancestry.operators).tolist():
-        for kind, pattern in OPERATORS:
-            if pattern.search(trace.names[code]):
-                of_name[code] = _KINDS.index(kind)
-                break
-    allocator = kinds == _KINDS.index("allocator")
-    pin = _KINDS.index("pin memory")
-    # Outermost first, so that the innermost operator has the last word.
-    for level in range(ancestry.operators.shape[1] - 1, -1, -1):
-        named = of_name[ancestry.operators[:, level]]
+        name = names[code] if code >= 0 else ""
+        of_name[code] = next((KINDS.index(kind) for kind, pattern in OPERATORS if pattern.search(name)), -1)
+        masked[code] = MASKED.search(name) is not None
+    allocator, pin = kinds == KINDS.index("allocator"), KINDS.index("pin memory")
+    by_mask = np.zeros(len(kinds), dtype=bool)  # a size was asked for further in
+    # Innermost first, so that the outermost operator has the last word.
+    for level in range(ancestry.operators.shape[1]):
+        codes = ancestry.operators[:, level]
+        named = np.where(masked[codes] & by_mask, KINDS.index(MASK), of_name[codes])
         better = (named >= 0) & (~allocator | (named == pin))
         kinds[better] = named[better]
+        by_mask |= of_name[codes] == KINDS.index(NONZERO)
     return kinds
 
 
@@ -331,7 +283,7 @@ def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) 
     apart = np.zeros(len(last), dtype=np.int64)
     apart[ancestry.by_profiler] = BY_PROFILER
     bare = (
-        (kinds == _KINDS.index("device sync"))
+        (kinds == KINDS.index("device sync"))
         & (ancestry.outer_row < 0)
         & (ancestry.annotation < 0)
         & (ancestry.frames[:, 0] < 0 if len(last) else True)
