@@ -19,7 +19,7 @@ from tuiprof.cli.common import Invocation
     "--format",
     "-f",
     "format_",
-    type=click.Choice(["text", "json", "csv", "md"]),
+    type=click.Choice(["text", "json", "csv", "md", "html"]),
     default="text",
     show_default=True,
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tuiprof.session.scenarios import Ladder
     from tuiprof.telemetry import Device
 
-_FORMATS: Final = ("text", "json", "csv", "md")
+_FORMATS: Final = ("text", "json", "csv", "md", "html")
 #: Devices that telemetry alone knows of; an interpreter is asked about the others.
 _ASKED_OF_INTERPRETER: Final = ("", "cpu", "cuda")
 _NOTHING_CAN_RUN: Final = 5

@@ -28,9 +28,15 @@ from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.wrap import wrap
 from tuiprof.tui.worker_errors import tell_worker_error
 
-Format = Literal["text", "json", "csv", "md"]
+Format = Literal["text", "json", "csv", "md", "html"]
 _FORMATS: Final[tuple[Format, ...]] = get_args(Format)
-_SUFFIX: Final[dict[Format, str]] = {"text": ".txt", "json": ".json", "csv": ".csv", "md": ".md"}
+_SUFFIX: Final[dict[Format, str]] = {
+    "text": ".txt",
+    "json": ".json",
+    "csv": ".csv",
+    "md": ".md",
+    "html": ".html",
+}
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, display: str) -> Binding:
