@@ -21,19 +21,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common import needs
 
 if TYPE_CHECKING:
-    from common.checking import Check
-    from common.training import Loop
+    from common.check import Check
 
 WRONG_NUMBERS, CANNOT_RUN = 3, 77
 EXIT_STATUS = f"""\
 exit status: 0 done · 1 crashed · 2 wrong usage · {WRONG_NUMBERS} wrong numbers · {CANNOT_RUN} cannot run here
 The last line of the output is JSON: {{"tuiprof_result": …}}."""
 RELAUNCHED = "SCENARIO_RELAUNCHED"  # set in the environment of a script that was started by its launcher
+
+
+class Timed(Protocol):
+    """What was timed: a training loop, or a kernel."""
+
+    def result(self, price: float | None = None) -> dict[str, Any]:
+        """Say it, and return it as fields of the result line; ``price`` is in dollars an hour, None = unknown."""
 
 
 @dataclass
@@ -97,7 +103,7 @@ def header(script: str | Path) -> dict[str, Any]:
 
 def main(
     script: str,
-    train: Callable[[Run], Loop],
+    train: Callable[[Run], Timed],
     check: Callable[[Run], Check],
     launcher: Callable[[Run], list[str]] | None = None,
 ) -> int:
@@ -105,7 +111,7 @@ def main(
 
     Args:
         script: The script's ``__file__``.
-        train: Trains one variant and returns its timed loop.
+        train: Trains one variant (or calls a kernel) and returns what was timed.
         check: Compares one variant's numbers with its baseline's.
         launcher: Returns the launcher that the variant is to be started by, as arguments to Python
             (``["-m", "torch.distributed.run", …]``); empty = none.
@@ -144,7 +150,7 @@ class CannotRun(Exception):
 
 
 def _measure(
-    run: Run, result: dict[str, Any], train: Callable[[Run], Loop], check: Callable[[Run], Check]
+    run: Run, result: dict[str, Any], train: Callable[[Run], Timed], check: Callable[[Run], Check]
 ) -> int:
     """Check and train as asked, and report; return the exit status."""
     result["preset"] = run.preset
@@ -229,11 +235,21 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
 
 
 def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
-    if {**ladder.get("needs", {}), **variant.get("needs", {})}.get("device") == "cpu":
+    wanted = {**ladder.get("needs", {}), **variant.get("needs", {})}
+    packages = [
+        re.match(r"[\w.-]+", name)[0] for name in (*wanted["dependencies"], *wanted.get("packages", []))
+    ]
+    if wanted.get("device") == "cpu":
         return False
-    import torch
+    if "torch" in packages:
+        import torch
 
-    return torch.cuda.is_available()
+        return torch.cuda.is_available()
+    if "jax" in packages:
+        import jax
+
+        return jax.default_backend() != "cpu"
+    return False
 
 
 def _parser(script: str, ladder: dict[str, Any]) -> argparse.ArgumentParser:

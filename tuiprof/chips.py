@@ -1,0 +1,74 @@
+"""What a chip could do at most: its memory bandwidth and its arithmetic, dense, at the clocks it is sold with.
+
+Figures are the makers' own, without sparsity, of one chip:
+
+- NVIDIA H100 SXM: "NVIDIA H100 Tensor Core GPU Architecture" (white paper, 2023), table 2; H100 PCIe the same table.
+- NVIDIA H200 SXM: "NVIDIA H200 Tensor Core GPU" datasheet (2024), halved where it states figures with sparsity.
+- NVIDIA A100 SXM 40 and 80 GB: "NVIDIA A100 Tensor Core GPU" datasheet (2021).
+- NVIDIA L4: "NVIDIA L4 Tensor Core GPU" datasheet (2023), halved where it states figures with sparsity.
+- NVIDIA A40: "NVIDIA A40" datasheet (2022).
+- NVIDIA L40S: "NVIDIA L40S" datasheet (2023).
+- Google TPU v5e: cloud.google.com/tpu/docs/v5e; int8 is twice the bfloat16 figure (the page has said 393 and 394).
+- AWS Inferentia2: "Inferentia2 Architecture" in the Neuron documentation; one chip is two NeuronCores-v2.
+
+A chip that runs at lower clocks (power, temperature) cannot reach its figures, and none that is timed exceeds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The limits of one chip.
+
+    Attributes:
+        name: Its name.
+        bytes_per_s: Bandwidth of its memory.
+        operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"bfloat16"`` and
+            ``"int8"`` in them), dense; a multiply-add is two.
+    """
+
+    name: str
+    bytes_per_s: float
+    operations_per_s: Mapping[str, float]
+
+
+def _chip(name: str, gb_per_s: float, **tera_per_s: float) -> Chip:
+    """Return a chip from GB/s and from 10¹² operations a second."""
+    return Chip(name, gb_per_s * 1e9, {kind: tera * 1e12 for kind, tera in tera_per_s.items()})
+
+
+#: Pattern of the name that a driver gives → the chip; the first that fits counts.
+_CHIPS: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), chip)
+    for pattern, chip in (
+        (r"\bH200\b(?! NVL)", _chip("NVIDIA H200 SXM", 4800, float32=66.9, bfloat16=989.4, int8=1978.9)),
+        (r"\bH100 PCIe", _chip("NVIDIA H100 PCIe", 2039, float32=51.2, bfloat16=756, int8=1513)),
+        (r"\bH100\b(?! NVL)", _chip("NVIDIA H100 SXM", 3352, float32=66.9, bfloat16=989.4, int8=1978.9)),
+        (r"\bA100\b.*40GB", _chip("NVIDIA A100 40 GB", 1555, float32=19.5, bfloat16=312, int8=624)),
+        (r"\bA100 80GB PCIe", _chip("NVIDIA A100 PCIe 80 GB", 1935, float32=19.5, bfloat16=312, int8=624)),
+        (r"\bA100\b", _chip("NVIDIA A100 80 GB", 2039, float32=19.5, bfloat16=312, int8=624)),
+        (r"\bL40S\b", _chip("NVIDIA L40S", 864, float32=91.6, bfloat16=362.05, int8=733)),
+        (r"\bL4\b", _chip("NVIDIA L4", 300, float32=30.3, bfloat16=121, int8=242.5)),
+        (r"\bA40\b", _chip("NVIDIA A40", 696, float32=37.4, bfloat16=149.7, int8=299.3)),
+        (r"\bTPU v5 ?(lite|e)", _chip("Google TPU v5e", 819, bfloat16=197, int8=394)),
+        (
+            r"\binf(erentia)?2\b",
+            _chip("AWS Inferentia2", 820 * 1.073741824, float32=47.5, bfloat16=190, int8=380),
+        ),
+    )
+)
+
+
+def find_chip(device: str) -> Chip | None:
+    """Return the chip of a device; None = it is not in the table.
+
+    Args:
+        device: Its name as the driver or the framework gives it: ``"NVIDIA H200"``, ``"TPU v5 lite"``.
+    """
+    return next((chip for pattern, chip in _CHIPS if pattern.search(device)), None)
