@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from common.clocks import JaxClock
+from common.pallas import interpreted_here
 from common.scenario import CannotRun
 
 if TYPE_CHECKING:
@@ -39,19 +40,13 @@ def prepared(
         CannotRun: JAX has not the device that it is for.
     """
     device = jax.devices("cpu")[0] if name == "jax-cpu" else jax.devices()[0]
-    found = f"JAX finds only {device.device_kind or device.platform}"
+    interpret = {"interpret": interpreted_here(name, device)} if name.startswith("pallas") else {}
     if name == "jax" and device.platform == "cpu":
+        found = f"JAX finds only {device.device_kind}"
         raise CannotRun(
             f"needs a TPU or GPU, {found}", "pip install 'jax[tpu]' or 'jax[cuda13]' on such a machine"
         )
-    if name == "pallas" and device.platform == "gpu":
-        raise CannotRun(
-            f"needs a TPU, whose grid runs in order (or a CPU, to interpret it), {found}", "JAX_PLATFORMS=cpu"
-        )
-    if name == "pallas-triton" and device.platform == "tpu":
-        raise CannotRun(f"needs a GPU (or a CPU, to interpret it), {found}", "use the variant pallas")
     function = {"pallas": tpu_kernel, "pallas-triton": gpu_kernel}.get(name, while_loop)
-    interpret = {"interpret": device.platform == "cpu"} if name.startswith("pallas") else {}
     clock = JaxClock(device, interpreted=interpret.get("interpret", False))
     inputs = jax.device_put((jnp.asarray(boxes, jnp.bfloat16), jnp.asarray(scores)), device)
     return functools.partial(function, **interpret), inputs, clock
