@@ -6,7 +6,7 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -46,17 +46,24 @@ class Images(Dataset):
         return image, torch.randint(0, self.classes, (), generator=random)
 
 
-def loader(images: Images, batch: int, workers: int, device: torch.device) -> DataLoader:
+def loader(
+    data: Dataset,
+    batch: int,
+    workers: int,
+    device: torch.device,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> DataLoader:
     """Return a loader of whole batches; on CUDA from pinned memory, so that copies need not wait.
 
     Args:
-        images: The data.
+        data: The data.
         batch: Samples a batch.
         workers: Wanted worker processes; no more are started than there are CPUs.
         device: Where the batches will go.
+        collate: Makes a batch of samples; None = stacks them.
     """
-    workers = min(workers, len(os.sched_getaffinity(0)))
-    return DataLoader(images, batch, num_workers=workers, drop_last=True, pin_memory=device.type == "cuda")
+    workers, pin = min(workers, len(os.sched_getaffinity(0))), device.type == "cuda"
+    return DataLoader(data, batch, num_workers=workers, drop_last=True, pin_memory=pin, collate_fn=collate)
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
-"""A vision transformer whose attention function is a parameter."""
+"""A vision transformer whose attention function is a parameter, and the block that other transformers share with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,21 +19,24 @@ class Block(nn.Module):
         dim: Channels.
         heads: Attention heads; ``dim`` is divided among them.
         attention: The attention function.
+        norm_bias: The layer normalisations have a bias.
     """
 
-    def __init__(self, dim: int, heads: int, attention: Attention) -> None:
+    def __init__(self, dim: int, heads: int, attention: Callable, norm_bias: bool = True) -> None:
         super().__init__()
         self.heads, self.attention = heads, attention
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.norm1, self.norm2 = nn.LayerNorm(dim, bias=norm_bias), nn.LayerNorm(dim, bias=norm_bias)
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.project = nn.Linear(dim, dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, tokens, dim = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, self.heads, dim // self.heads)
-        attended = self.attention(*qkv.unbind(2))
-        x = x + self.project(attended.reshape(batch, tokens, dim))
+    def forward(self, x: torch.Tensor, *where: Any) -> torch.Tensor:
+        """Take ``[batch, tokens, dim]``, and what else the attention function is to be given."""
+        head_dim = x.shape[-1] // self.heads
+        q, k, v = (
+            part.unflatten(-1, (self.heads, head_dim)) for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
+        x = x + self.project(self.attention(q, k, v, *where).flatten(-2))
         return x + self.mlp(self.norm2(x))
 
 
