@@ -170,7 +170,7 @@ def _figure(report: Report | Unavailable, key: str) -> float | None:
 
 
 def _median_step(trace: Trace) -> float:
-    return _figure(run("steps", trace), "step_median_ns") or 0.0
+    return _figure(run("steps", trace), "step_period_ns") or 0.0
 
 
 def _metric(report: Report, key: str) -> tuple[str, str, float | None]:

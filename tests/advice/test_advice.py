@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from analyses.made import Made, site
 
-from tuiprof.advice import NEEDS, advise, available
+from tuiprof.advice import NEEDS, Evidence, advise, available
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
 from tuiprof.model import Report, Trace
@@ -159,3 +159,14 @@ def test_every_proof_names_a_scenario_that_is_there() -> None:
     for ladder, variants in proofs:
         assert set(variants.split(",")) <= known[ladder], (ladder, variants)
     assert len(available()) >= 15
+
+
+def test_a_cost_is_a_share_of_what_the_device_needs_where_the_host_runs_ahead() -> None:
+    made = Made()
+    for number in range(5):
+        at, busy = number * 40, 10 + number * 100
+        made.step(number, at, at + 40).launch("gemm", (at + 1, at + 3), (busy, busy + 90), number + 1)
+    trace = made.trace()
+    evidence = Evidence({name: run(name, trace) for name in NEEDS})
+    assert evidence.figure("steps", "step_median_ns") == 40_000
+    assert evidence.step_ns == 100_000

@@ -115,3 +115,50 @@ def test_odd_traces_and_windows_get_an_answer_or_a_reason(name: str, trace: Trac
                 assert 0 <= float(fact.value) <= 1, fact
     else:
         assert found.reason
+
+
+def ahead(host: int, device: int, steps: int = 5) -> Trace:
+    """Make a trace whose steps take this on the host and on the device, µs; the host is never held back."""
+    made = Made()
+    for number in range(steps):
+        made.step(number, number * host, (number + 1) * host)
+        begin = 10 + number * max(host, device)
+        made.launch("gemm", (number * host + 1, number * host + 3), (begin, begin + device), number + 1)
+    return made.trace()
+
+
+def test_a_step_takes_what_the_device_needs_where_the_host_runs_ahead() -> None:
+    found = report("steps", ahead(host=40, device=100))
+    assert (found.fact("step_median_ns"), found.fact("step_period_ns")) == (40_000, 100_000)
+    assert "100 µs a step" in found.verdict.sentence
+    assert "the host runs ahead, 40.0 µs a step" in found.verdict.sentence
+    assert found.fact("steps_per_second") == pytest.approx(10_000)
+    beside = report("steps", ahead(host=100, device=40))
+    assert (beside.fact("step_median_ns"), beside.fact("step_period_ns")) == (100_000, 100_000)
+    assert "ahead" not in beside.verdict.sentence
+
+
+def test_compare_does_not_take_a_host_that_runs_ahead_for_a_faster_step() -> None:
+    found = compare(ahead(host=100, device=100), ahead(host=50, device=100))
+    assert "takes the same" in found.verdict.sentence
+    metrics = found.table("metrics").rows
+    assert metrics.filter(metrics["key"] == "step_period_ns")["after_value"].to_list() == [100_000]
+
+
+def test_compare_matches_a_sync_whose_line_moved() -> None:
+    from analyses.made import site
+
+    def waits(line: int, syncs: int) -> Trace:
+        made, sites = Made(), []
+        for number in range(4):
+            at = number * 100
+            made.step(number, at, at + 100).launch("k", (at, at + 5), (at + 6, at + 40), number * 10 + 1)
+            for turn in range(syncs):
+                begin = at + 10 + turn * 20
+                made.op("aten::item", begin, begin + 16).call("cudaStreamSynchronize", begin + 1, begin + 15)
+                sites.append(site(begin + 16.5, f"train.py:{line} step"))
+            made.launch("l", (at + 60, at + 65), (at + 66, at + 90), number * 10 + 2)
+        return made.trace(sites)
+
+    rows = compare(waits(31, 2), waits(47, 1)).table("syncs").rows
+    assert rows.select("name", "before_count", "after_count").rows() == [("train.py:47 ← item", 2.0, 1.0)]

@@ -160,8 +160,8 @@ class Evidence:
 
     @property
     def step_ns(self) -> float | None:
-        """Median step time, ns; None where the trace marks no steps."""
-        return self.figure("steps", "step_median_ns")
+        """What a step takes, ns (the device's time where the host runs ahead); None = the trace marks no steps."""
+        return self.figure("steps", "step_period_ns")
 
 
 @cache
@@ -194,7 +194,7 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
             {
                 "rule": name,
                 "cost_ns": finding.cost_ns,
-                "share": finding.cost_ns / step if step and finding.cost_ns is not None else None,
+                "share": min(finding.cost_ns / step, 1.0) if step and finding.cost_ns is not None else None,
                 "what": finding.what,
                 "where": finding.where,
                 "instead": finding.instead,

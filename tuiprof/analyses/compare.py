@@ -13,6 +13,8 @@ from tuiprof.analyses._change import RULES as CHANGE_RULES
 from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses._kernel_names import short_name
 from tuiprof.analyses._scope import Scope
+from tuiprof.analyses._step_times import RULE as PERIOD_RULE
+from tuiprof.analyses._step_times import step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
@@ -26,10 +28,11 @@ _RULES = (
         "Per step where both traces mark steps, else per trace. Names are matched exactly; syncs by file, function, "
         "kind and operators, because lines move when a script is changed.",
     ),
+    PERIOD_RULE,
     *CHANGE_RULES,
 )
 _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
-    ("steps", "step_median_ns", "step in the trace, median", "ns"),
+    ("steps", "step_period_ns", "a step in the trace", "ns"),
     ("steps", "device_busy_ns_per_step", "device busy a step", "ns"),
     ("device_idle", "idle_ns_per_step", "device idle a step", "ns"),
     ("device_idle", "idle_share", "device idle", "share"),
@@ -108,7 +111,7 @@ def compare(
             said.append(
                 "Not both traces mark steps: totals of the traces are compared, whatever their length."
             )
-        change = change or step_change(*(_times(side) for side in sides))
+        change = change or step_change(*(step_times(side).period for side in sides))
         said += _profiled_differently(before, after)
         tables = [
             _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
@@ -158,11 +161,6 @@ def _figure(report: Report | Unavailable, key: str) -> float | None:
     """Return a figure; None where the analysis, or it alone, cannot tell."""
     value = report.fact(key) if isinstance(report, Report) else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _times(scope: Scope) -> Ints:
-    steps = scope.trace.steps
-    return (steps.ends - steps.starts)[scope.steps]
 
 
 def _profiled_differently(before: Trace, after: Trace) -> list[str]:

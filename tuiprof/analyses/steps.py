@@ -8,6 +8,8 @@ import polars as pl
 from tuiprof.analyses import Analysis, _by_step, _idle
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses._step_times import RULE as PERIOD_RULE
+from tuiprof.analyses._step_times import StepTimes, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
@@ -29,12 +31,15 @@ _RULES = (
         "step",
         "From the beginning to the end of the step's marker on the host. The device may lag behind it.",
     ),
+    PERIOD_RULE,
     Rule(
         "work of a step",
         "Device work belongs to the step of the call that launched it, not to the marker it happens to run under; busy "
         "is the union of that work over all streams.",
     ),
-    Rule("slow step", f"Longer than {SLOW:g} times the median; told from {LEAST_STEPS} steps on."),
+    Rule(
+        "slow step", f"Its period is longer than {SLOW:g} times the median; told from {LEAST_STEPS} steps on."
+    ),
     Rule(
         "what explains slow steps",
         "For each part of a step: its mean in slow steps minus its median over all steps. Parts overlap (the host "
@@ -58,16 +63,30 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     if not scope.step_count:
         return _unavailable(trace)
-    steps = trace.steps
-    times = (steps.ends - steps.starts)[scope.steps]
+    both = step_times(scope)
+    times = both.host
     parts = _parts(scope)
     median = float(np.median(times))
-    slow = times > SLOW * median
+    slow = both.period > SLOW * float(np.median(both.period))
     explained = _explained(parts, slow) if len(times) >= LEAST_STEPS and slow.any() else None
     busy = parts.get("device busy")
     facts = (
         Fact("steps", "steps", len(times), "count"),
         Fact("step_median_ns", "median", median, "ns"),
+        Fact(
+            "device_step_median_ns",
+            "on the device",
+            float(np.median(both.device)) if len(both.device) else None,
+            "ns",
+            "Median of the device's steps.",
+        ),
+        Fact(
+            "step_period_ns",
+            "a step takes",
+            float(np.median(both.period)),
+            "ns",
+            "The host's median, or the device's where the host runs ahead of it.",
+        ),
         Fact("step_mean_ns", "mean", float(times.mean()), "ns"),
         Fact("step_p95_ns", "p95", float(np.percentile(times, 95)), "ns"),
         Fact("step_min_ns", "shortest", int(times.min()), "ns"),
@@ -86,7 +105,12 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             float(busy.mean()) if busy is not None else None,
             "ns",
         ),
-        Fact("steps_per_second", "steps", 1e9 / float(times.mean()) if times.mean() else None, "rate"),
+        Fact(
+            "steps_per_second",
+            "steps",
+            1e9 / float(both.period.mean()) if both.period.mean() else None,
+            "rate",
+        ),
     )
     notes = []
     if trace.device_indices and busy is None:
@@ -96,7 +120,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(scope, times, parts, slow, explained),
+        _verdict(scope, both, parts, slow, explained),
         facts,
         tuple(_tables(scope, times, parts, explained)),
         _RULES,
@@ -157,15 +181,19 @@ def _explained(parts: dict[str, Ints], slow: np.ndarray[tuple[int], np.dtype[np.
 
 def _verdict(
     scope: Scope,
-    times: Ints,
+    both: StepTimes,
     parts: dict[str, Ints],
     slow: np.ndarray[tuple[int], np.dtype[np.bool_]],
     explained: pl.DataFrame | None,
 ) -> Verdict:
+    times = both.period
     median = float(np.median(times))
     said = f"{format_ns(median)} a step in the median of {plural(len(times), 'step')}"
     if len(times) > 1:
         said += f" ({format_ns(int(times.min()))} to {format_ns(int(times.max()))})"
+    if both.host_ahead:
+        host = format_ns(float(np.median(both.host)))
+        said += f" on the {device_word(scope.trace)}; the host runs ahead, {host} a step"
     if "device busy" in parts:
         share = min(float(parts["device busy"].sum() / times.sum() / len(scope.trace.device_indices)), 1.0)
         said += f", with {device_word(scope.trace)} work for {format_share(share)} of it"
