@@ -31,6 +31,11 @@ class LoadingPanel(Lines, can_focus=True):
         self._began = time.monotonic()
         self._error: TuiprofError | None = None
 
+    @property
+    def error(self) -> TuiprofError | None:
+        """Why it cannot be opened; None = nothing is known to be wrong."""
+        return self._error
+
     def on_mount(self) -> None:
         """Count the seconds."""
         self.focus()
