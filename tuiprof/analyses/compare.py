@@ -45,6 +45,8 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("kernel_launches", "launch_bound_share", "idle for want of launches", "share"),
     ("data_loading", "data_wait_ns_per_step", "waiting for a batch a step", "ns"),
 )
+#: What is shown of a sync.
+_PLACE = ("name", "where", "through", "kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def compare(
             _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
             _changes("operators", "Operators by host time", sides, stepped, _operator_times),
             _launch_changes(sides, stepped),
-            _changes("syncs", "Syncs by place", sides, stepped, _sync_times, by=("place",)),
+            _placed(_changes("syncs", "Syncs by place", sides, stepped, _sync_times, ("place",), _PLACE)),
         ]
     return Report(
         NAME,
@@ -253,12 +255,15 @@ def _named(scope: Scope, rows: Ints, ns: Ints) -> pl.DataFrame:
 def _sync_times(scope: Scope) -> pl.DataFrame:
     found = run("sync_events", scope.trace, scope.window)
     if not isinstance(found, Report):
-        words = dict.fromkeys(("name", "place"), pl.String)
+        words = dict.fromkeys((*_PLACE, "place"), pl.String)
         return pl.DataFrame(schema={**words, "ns": pl.Int64, "in_step": pl.Boolean, "event": pl.Int64})
     rows = found.table("syncs").rows
     # "train.py:31" and "train.py main() from line 20" without their numbers.
     file = pl.col("where").str.replace(r"(:\d+| from line \d+)$", "")
     return rows.select(
+        "where",
+        "through",
+        "kind",
         pl.concat_str("where", "through", separator=" ← ").alias("name"),
         pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("place"),
         pl.col("waited_ns").alias("ns"),
@@ -274,7 +279,19 @@ def _changes(
     stepped: bool,
     collect: Callable[[Scope], pl.DataFrame],
     by: tuple[str, ...] = ("name",),
+    told: tuple[str, ...] = (),
 ) -> Table:
+    """Compare what is collected from both sides, item by item.
+
+    Args:
+        key: Key of the table.
+        title: Its heading.
+        sides: Before and after.
+        stepped: Per step.
+        collect: Returns ``ns``, ``in_step``, ``event``, ``by`` and ``told`` of every item.
+        by: What makes items the same.
+        told: What else to show of them, as it is after, else before.
+    """
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
         frame = collect(side)
@@ -285,15 +302,16 @@ def _changes(
             frame.sort("ns", descending=True, maintain_order=True)
             .group_by(by, maintain_order=True)
             .agg(
-                *([] if by == ("name",) else [pl.col("name").first().alias(f"{name}_name")]),
+                *(pl.col(column).first().alias(f"{name}_{column}") for column in told),
                 (pl.col("ns").sum() / per).alias(f"{name}_ns"),
                 (pl.len() / per).alias(f"{name}_count"),
                 pl.col("event").first().alias(f"{name}_event"),
             )
         )
     joined = frames[0].join(frames[1], on=by, how="full", coalesce=True)
-    if by != ("name",):
-        joined = joined.with_columns(pl.coalesce("after_name", "before_name").alias("name"))
+    joined = joined.with_columns(
+        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in told
+    )
     return _change_table(key, title, joined, stepped)
 
 
@@ -305,6 +323,17 @@ def _shortened(table: Table) -> Table:
     columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
     columns.insert(-2, Column("short", "kernel", "text"))
     return replace(table, rows=rows, columns=tuple(columns))
+
+
+def _placed(table: Table) -> Table:
+    """Show kind and place of syncs in columns of their own."""
+    columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
+    columns[-3:-3] = [
+        Column("kind", "kind", "text", "Why the host waits."),
+        Column("where", "where", "text", "Line, function, named range or operator.", elide="start"),
+        Column("through", "through", "text", "Operators, outermost first."),
+    ]
+    return replace(table, columns=tuple(columns))
 
 
 def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:

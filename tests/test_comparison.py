@@ -1,0 +1,132 @@
+"""Comparing files, sessions and rungs of a ladder, as the command line and the screens do."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from session.session_logs import append, head, new_session, step
+
+from tuiprof.cli import main
+from tuiprof.comparison import compare_sides, compare_targets, open_side
+from tuiprof.errors import UsageProblem
+from tuiprof.resources import shipped
+from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
+from tuiprof.session.store import Scenario, Session
+
+NAIVE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
+FIXED = shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz"
+
+
+def recorded(
+    root: Path, variant: str, step_ns: int, *, spread: float = 0.01, trace: Path | None = None
+) -> Session:
+    """Make a session of sixty steps around a step time, the captured ones ten times as long."""
+    session = new_session(root, f"toy-{variant}", scenario=Scenario("toy", variant, "fit"), host="box")
+    rng = random.Random(step_ns)
+    times = [round(step_ns * (1 + rng.uniform(-spread, spread))) for _ in range(60)]
+    steps = [step(n, dur) for n, dur in enumerate(times)]
+    steps += [step(60 + n, step_ns * 10, cap=True) for n in range(3)]
+    append(session, "rank0", head(session), *steps)
+    if trace is not None:
+        shutil.copy(trace, session.path / "traces")
+    return session
+
+
+def test_two_files_are_compared_by_their_traces() -> None:
+    report = compare_targets(NAIVE, FIXED)
+    assert report.verdict.level == "good"
+    assert "10.5 % faster" in report.verdict.sentence
+    assert (report.fact("before"), report.fact("after")) == (NAIVE.name, FIXED.name)
+    syncs = report.table("syncs").rows
+    assert syncs.select("before_count", "after_count").rows() == [(2.0, 0.0)]
+    assert syncs["name"][0].startswith("torchmetrics/aggregation.py:93")
+    changes = report.table("launches").rows["change_ns"].abs().to_list()
+    assert changes == sorted(changes, reverse=True)
+
+
+def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> None:
+    recorded(tmp_path, "slow", 1_000_000, trace=NAIVE)
+    recorded(tmp_path, "fast", 800_000, trace=FIXED)
+    before, after = open_side("toy:slow", root=tmp_path), open_side("toy:fast", root=tmp_path)
+    assert len(before.step_ns) == 60  # those under the profiler are left out
+    assert before.trace is not None
+    report = compare_sides(before, after)
+    assert "60 and 60 steps" in report.verdict.sentence
+    assert report.fact("sure") == "yes"
+    share = report.fact("step_change_share")
+    assert isinstance(share, float)
+    assert share == pytest.approx(-0.2, abs=0.01)
+    assert report.table("setup").rows.rows() == [("variant", "slow", "fast")]
+    recorded_rows = report.table("recorded").rows
+    assert recorded_rows["key"].to_list()[:2] == ["step_recorded_median_ns", "step_recorded_p95_ns"]
+
+
+def test_a_session_without_a_trace_says_so_and_is_compared_by_its_steps(tmp_path: Path) -> None:
+    recorded(tmp_path, "slow", 1_000_000, trace=NAIVE)
+    recorded(tmp_path, "fast", 990_000, spread=0.4)
+    report = compare_targets("toy:slow", "toy:fast", root=tmp_path)
+    assert str(report.fact("sure")).startswith("no")
+    assert report.verdict.level == "info"
+    assert "toy:fast: no trace was captured" in report.notes
+    assert report.table("metrics").rows.is_empty()
+
+
+def test_a_broken_trace_of_a_session_does_not_hide_its_steps(tmp_path: Path) -> None:
+    session = recorded(tmp_path, "slow", 1_000_000)
+    (session.path / "traces" / "rank0.1.pt.trace.json").write_text("no trace at all")
+    side = open_side(session.path, root=tmp_path)
+    assert side.trace is None
+    assert side.why_no_trace.startswith("its trace cannot be read")
+    assert len(side.step_ns) == 60
+
+
+def ladder(root: Path, rounds: dict[str, list[int]]) -> LadderMeta:
+    meta = LadderMeta(
+        v=1, ladder="toy", title="Toy", source="", script="toy.py", digest="", baseline="naive", preset="fit",
+        steps=None, rounds=5, python="python", host="box", machine="CPU", cwd="/", unix_ns=time.time_ns(),
+        rungs=tuple(Rung(name, "naive") for name in rounds),
+        trials=[
+            Trial("timing", number, name, "", "done", figures=Figures(float(ns), 20))
+            for name, times in rounds.items()
+            for number, ns in enumerate(times, 1)
+        ],
+    )  # fmt: skip
+    create(root, meta)
+    return meta
+
+
+def test_rungs_of_a_ladder_are_compared_by_paired_trials(tmp_path: Path) -> None:
+    # Each round is slower than the one before: the pairs tell what the medians do not.
+    ladder(tmp_path, {"naive": [100, 150, 200, 300, 400], "fixed": [90, 136, 179, 271, 359]})
+    report = compare_targets("toy:naive", "toy:fixed", root=tmp_path)
+    assert "5 paired trials" in report.verdict.sentence
+    assert "10.0 % faster" in report.verdict.sentence
+    assert report.fact("sure") == "yes"
+    with pytest.raises(UsageProblem, match=r"no variant 'other'.*there are naive, fixed"):
+        open_side("toy:other", root=tmp_path)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    recorded(tmp_path, "slow", 1_000_000)
+    with pytest.raises(UsageProblem, match="no session 'toy:none'"):
+        open_side("toy:none", root=tmp_path)
+
+
+@pytest.mark.parametrize("format_", ["text", "json", "csv", "md", "html"])
+def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(NAIVE), str(FIXED), "--format", format_]) == 0
+    out = capsys.readouterr().out
+    if format_ == "json":
+        document = json.loads(out)["reports"][0]
+        keys = {table["key"]: table for table in document["tables"]}
+        assert set(keys) == {"metrics", "kernels", "operators", "launches", "syncs", "setup"}
+        syncs = next(row for row in keys["metrics"]["rows"] if row["key"] == "syncs_per_step")
+        assert (syncs["before_value"], syncs["after_value"]) == (2.0, 0.0)
+    else:
+        assert "aggregation.py:93" in out.replace("\\", "")
+        assert "faster" in out or format_ == "csv"
