@@ -1,0 +1,34 @@
+"""The score of ``common.giou_score`` in Triton: one program a block of pairs."""
+
+from __future__ import annotations
+
+import torch
+
+from common.giou_boxes import area, load_boxes
+from common.giou_score import EPSILON
+from common.interpreted import triton_language
+
+triton, tl = triton_language()
+
+PAIRS = 512  # a block; four warps take four pairs a thread
+
+
+@triton.jit
+def _kernel(first, second, scores, pairs, epsilon, BLOCK: tl.constexpr):  # noqa: N803 - it is compiled in
+    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ax1, ay1, ax2, ay2 = load_boxes(first, tl.program_id(0), pairs, BLOCK)
+    bx1, by1, bx2, by2 = load_boxes(second, tl.program_id(0), pairs, BLOCK)
+    shared = area(tl.maximum(ax1, bx1), tl.maximum(ay1, by1), tl.minimum(ax2, bx2), tl.minimum(ay2, by2))
+    hull = area(tl.minimum(ax1, bx1), tl.minimum(ay1, by1), tl.maximum(ax2, bx2), tl.maximum(ay2, by2))
+    union = area(ax1, ay1, ax2, ay2) + area(bx1, by1, bx2, by2) - shared
+    score = shared / (union + epsilon) - (hull - union) / (hull + epsilon)
+    tl.store(scores + pair, score, mask=pair < pairs)
+
+
+def scores(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the scores ``[…]`` of boxes ``[…, 4]``."""
+    first, second = first.contiguous(), second.contiguous()
+    result = torch.empty(first.shape[:-1], device=first.device)
+    pairs = result.numel()
+    _kernel[(triton.cdiv(pairs, PAIRS),)](first, second, result, pairs, EPSILON, BLOCK=PAIRS, num_warps=4)
+    return result
