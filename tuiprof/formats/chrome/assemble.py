@@ -96,10 +96,10 @@ def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadSt
             ends.lane[rows],
             {key: column[rows] for key, column in ends.numbers.items()},
         )
-        spans = _joined(spans, matched)
+        spans = spans.joined(matched)
     asynchronous, more_unended, more_unbegun = pairs.match_async(gathered.rare, last)
     if asynchronous:
-        spans = _joined(spans, _async_columns(asynchronous, gathered))
+        spans = spans.joined(_async_columns(asynchronous, gathered))
     _remark_unmatched(unended + more_unended, unbegun + more_unbegun, stats)
     return spans
 
@@ -114,24 +114,6 @@ def _async_columns(ranges: Sequence[pairs.Async], gathered: Gathered) -> Columns
         np.array([gathered.code_of_cat(event.cat) for event in begins], dtype=np.uint16),
         np.array([gathered.code_of_lane(event.pid, ASYNC + event.cat) for event in begins], dtype=np.uint32),
         {},
-    )
-
-
-def _joined(first: Columns, second: Columns) -> Columns:
-    """Put rows behind others."""
-    numbers = {}
-    for key in first.numbers.keys() | second.numbers.keys():
-        numbers[key] = np.concatenate(
-            [part.numbers.get(key, np.full(len(part), NONE, dtype=np.int64)) for part in (first, second)]
-        )
-    return Columns(
-        np.concatenate([first.ordinal, second.ordinal]),
-        np.concatenate([first.ts, second.ts]),
-        np.concatenate([_durations(first), _durations(second)]),
-        np.concatenate([first.name, second.name]),
-        np.concatenate([first.cat, second.cat]),
-        np.concatenate([first.lane, second.lane]),
-        numbers,
     )
 
 

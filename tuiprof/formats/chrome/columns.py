@@ -81,6 +81,29 @@ class Columns(msgspec.Struct):
             None if self.phase is None else self.phase[keep],
         )
 
+    def joined(self, other: Columns) -> Columns:
+        """Return these events and others behind them.
+
+        Args:
+            other: Events of the same shape, with codes of the same codebooks.
+        """
+        numbers = {}
+        for key in self.numbers.keys() | other.numbers.keys():
+            numbers[key] = np.concatenate(
+                [part.numbers.get(key, np.full(len(part), NONE, dtype=np.int64)) for part in (self, other)]
+            )
+        assert self.dur is not None
+        assert other.dur is not None
+        return Columns(
+            np.concatenate((self.ordinal, other.ordinal)),
+            np.concatenate((self.ts, other.ts)),
+            np.concatenate((self.dur, other.dur)),
+            np.concatenate((self.name, other.name)),
+            np.concatenate((self.cat, other.cat)),
+            np.concatenate((self.lane, other.lane)),
+            numbers,
+        )
+
 
 class Books:
     """The distinct values of one chunk, numbered in order of appearance.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 
 import msgspec
@@ -23,6 +23,7 @@ from tuiprof.formats.chrome.events import (
     decode_loosely,
     decode_pieces,
 )
+from tuiprof.formats.chrome.lines import LineReader
 
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
@@ -108,6 +109,7 @@ class ChunkDecoder:
 
     def __init__(self) -> None:
         self._exactly = False
+        self._lines = LineReader()
 
     def decode(self, data: bytes) -> Chunk:
         """Decode a chunk; never raises on what the chunk holds.
@@ -120,18 +122,32 @@ class ChunkDecoder:
 
     def _strictly(self, data: bytes) -> Chunk | None:
         """Decode plain JSON; None when it is not."""
-        # A chunk begins right behind an event, so with the comma.
-        first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
-        listed = b"".join((b"[", memoryview(data)[first:], b"]"))
         try:
             if not self._exactly:
                 try:
-                    return _chunk(decode_events(listed), listed, len(data))
+                    return self._read(data, decode_events)
                 except Untimely:
                     self._exactly = True
-            return _chunk(decode_exact_events(listed), listed, len(data))
+            return self._read(data, decode_exact_events)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
+
+    def _read(self, data: bytes, decode: Callable[[bytes], Sequence[AnyEvent]]) -> Chunk:
+        """Read what stands in libkineto's lines from there, and decode the rest."""
+        books = Books()
+        lines = self._lines.read(data, books)
+        if lines is None:
+            # A chunk begins right behind an event, so with the comma.
+            first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
+            listed = b"".join((b"[", memoryview(data)[first:], b"]"))
+            return _chunk(decode(listed), listed, len(data), Books())
+        listed = b"[%b]" % b",".join(lines.texts)
+        chunk = _chunk(decode(listed), listed, len(data), books, lines.others)
+        chunk.spans = chunk.spans.joined(lines.spans) if len(chunk.spans) else lines.spans
+        chunk.events = lines.events
+        for phase, count in lines.phases.items():
+            chunk.phases[phase] = chunk.phases.get(phase, 0) + count
+        return chunk
 
     def _patiently(self, data: bytes) -> Chunk:
         """Decode what is not, or not only, a sound stretch of events."""
@@ -184,17 +200,25 @@ def _end_of_list(data: bytes) -> int | None:
     return None
 
 
-def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
+def _chunk(
+    events: Sequence[AnyEvent], listed: bytes, size: int, books: Books, positions: Codes | None = None
+) -> Chunk:
     """Sort events by phase into columns.
 
     Args:
-        events: All events of the chunk.
+        events: The events.
         listed: Their text as a JSON list.
         size: Length of the chunk.
+        books: Codebooks to extend.
+        positions: Position of each event in the chunk; None = they are all of it.
+
+    Raises:
+        Untimely: A time cannot be told exactly from the decoded number.
     """
     phases = _phases(events)
-    books = Books()
-    every = np.arange(len(events), dtype=np.uint32)
+    every = np.arange(len(events), dtype=np.uint32) if positions is None else positions
+    if len(every) != len(events):
+        raise msgspec.DecodeError("an event that is two, or none")
 
     def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
         return list(compress(events, mask.tolist())), every[mask]
@@ -210,10 +234,10 @@ def _chunk(events: Sequence[AnyEvent], listed: bytes, size: int) -> Chunk:
     marks, mark_ordinals = some(is_instant)
     instants = build(marks, mark_ordinals, books, with_dur=False)
     instants.phase = phases[is_instant]
-    rare_at = every[_RARE[phases]].tolist()
+    rare_at = np.flatnonzero(_RARE[phases]).tolist()
     texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
-    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in mark_ordinals.tolist()])
-    rare = [_rare(i, events[i], decode_loosely(texts[i])) for i in rare_at]
+    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()])
+    rare = [_rare(int(every[i]), events[i], decode_loosely(texts[i])) for i in rare_at]
     spans, no_time, repaired = _sound(spans)
     pairs, pairs_no_time, _ = _sound(pairs)
     instants, instants_no_time, _ = _sound(instants)

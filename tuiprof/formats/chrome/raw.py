@@ -81,4 +81,7 @@ class RawChunks:
             return []  # the file was moved or overwritten since: there is no raw text any more
         pieces = tolerant.split(data)
         texts = [data[start:stop] for start, stop in pieces.slices]
-        return texts if place.strict else [text for text in texts if tolerant.mend(text) is not None]
+        if not place.strict:
+            return [text for text in texts if tolerant.mend(text) is not None]
+        # Damage within arguments that nothing is read from: better none than the text of a neighbour.
+        return texts if len(texts) == place.events else []

@@ -1,0 +1,190 @@
+"""Events in libkineto's lines give the same columns as the same events in any other layout."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuiprof.formats.chrome import digits
+from tuiprof.formats.chrome.columns import Books
+from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
+from tuiprof.formats.chrome.lines import LineReader
+
+HEAD = ("ph", "cat", "name", "pid", "tid")
+
+
+def written(event: dict[str, Any], numbers: dict[str, str]) -> str:
+    """Lay an event out as libkineto does; numbers may be given as text."""
+
+    def pair(key: str, value: Any) -> str:
+        return f"{json.dumps(key)}: {numbers.get(key, json.dumps(value))}"
+
+    head = ", ".join(pair(key, event[key]) for key in HEAD if key in event)
+    times = ", ".join(pair(key, event[key]) for key in ("ts", "dur") if key in event)
+    text = f"  {{\n    {head},\n    {times}"
+    if "args" in event:
+        arguments = ", ".join(pair(key, value) for key, value in event["args"].items())
+        text += f',\n    "args": {{\n      {arguments}\n    }}'
+    return text + "\n  }"
+
+
+def flow(number: int) -> str:
+    return (
+        f'  {{\n    "ph": "s", "id": {number}, "pid": 1, "tid": 2, "ts": {number},\n'
+        '    "cat": "ac2g", "name": "ac2g"\n  }'
+    )
+
+
+def rows(chunk: Chunk) -> list[tuple[Any, ...]]:
+    """Return the spans of a chunk in the order of the file, without codes."""
+    spans = chunk.spans
+    keys = ("external_id", "correlation", "device", "stream", "bytes")
+    columns = [spans.numbers.get(key, np.full(len(spans), -1)).tolist() for key in keys]
+    return sorted(
+        zip(
+            spans.ordinal.tolist(),
+            spans.ts.tolist(),
+            spans.dur.tolist() if spans.dur is not None else [],
+            [chunk.names[code] for code in spans.name],
+            [chunk.cats[code] for code in spans.cat],
+            [chunk.lanes[code] for code in spans.lane],
+            *columns,
+            strict=True,
+        )
+    )
+
+
+def elsewise(texts: list[str]) -> bytes:
+    """Lay the same events out without lines of their own; numbers keep their text."""
+    return ",".join(text.replace("\n", " ") for text in texts).encode()
+
+
+def in_lines(texts: list[str]) -> bytes:
+    return ("\n" + ",\n".join(texts)).encode()
+
+
+plain = st.integers(0, 10**12).map(str)
+odd = st.sampled_from(
+    ["-1", "1e3", "1.5", '"7"', "null", str(2**63), str(2**64), "0", "99999999", "100000000"]
+)
+us = st.tuples(st.integers(0, 10**16 - 1), st.sampled_from(["", ".001", ".500", ".5", ".0004", "e1"])).map(
+    lambda parts: f"{parts[0]}{parts[1]}"
+)
+names = st.one_of(
+    st.sampled_from(
+        ["aten::to", "a", "", "void f::{lambda()#1}()", 'q"uote', "back\\slash", 'k": 1', "ü", "x" * 300]
+    ),
+    st.text(max_size=30),
+)
+kinds = st.sampled_from(["cpu_op", "kernel", "cuda_runtime", "python_function"])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> str:
+    if draw(st.integers(0, 9)) == 0:
+        return flow(draw(st.integers(0, 10**9)))
+    event: dict[str, Any] = {
+        "ph": draw(st.sampled_from(["X"] * 8 + ["i", "B"])),
+        "cat": draw(kinds),
+        "name": draw(names),
+        "pid": draw(st.sampled_from([0, 7, 4162022, "Spans", -1])),
+        "tid": draw(st.sampled_from([7, 4162022, 140311, "thread"])),
+        "ts": 0,
+        "dur": 0,
+    }
+    numbers = {"ts": draw(us), "dur": draw(us)}
+    arguments: dict[str, Any] = {}
+    for key in draw(
+        st.lists(
+            st.sampled_from(
+                ["External id", "external id", "correlation", "device", "stream", "bytes", "stack"]
+            ),
+            unique=True,
+        )
+    ):
+        if key == "stack":
+            arguments[key] = draw(
+                st.sampled_from(['a "stream": 5', "x", [1, [2]], {"stream": 3}, "a\\", ["{", "}"], None])
+            )
+        else:
+            arguments[key] = 0
+            numbers[key] = draw(st.one_of(plain, plain, plain, odd))
+    if draw(st.integers(0, 9)):
+        event["args"] = arguments
+    if draw(st.integers(0, 19)) == 0:
+        del event["dur"]
+    return written(event, numbers)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(events(), min_size=1, max_size=30))
+def test_the_layout_makes_no_difference(texts: list[str]) -> None:
+    ours, other = ChunkDecoder().decode(in_lines(texts)), ChunkDecoder().decode(elsewise(texts))
+    assert ours.events == other.events == len(texts)
+    assert ours.phases == other.phases
+    assert rows(ours) == rows(other)
+    assert (ours.malformed, ours.repaired) == (other.malformed, other.repaired)
+    assert ours.instants.ordinal.tolist() == other.instants.ordinal.tolist()
+    assert [ours.names[code] for code in ours.pairs.name] == [other.names[code] for code in other.pairs.name]
+
+
+def usual(number: int) -> str:
+    event = {"ph": "X", "cat": "cpu_op", "name": f"op{number % 7}", "pid": 1, "tid": 2, "ts": 0, "dur": 0}
+    return written(
+        {**event, "args": {"External id": number}}, {"ts": f"{10**15 + number}.125", "dur": "3.000"}
+    )
+
+
+def test_usual_events_are_read_from_their_lines() -> None:
+    texts = [usual(number) for number in range(50)] + [flow(number) for number in range(10)]
+    found = LineReader().read(in_lines(texts), Books())
+    assert found is not None
+    assert not found.texts
+    assert found.phases == {"X": 50, "s": 10}
+    assert found.spans.ts.tolist() == [(10**15 + number) * 1000 + 125 for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '  {\n    "name": "process_name", "ph": "M", "pid": 1, "args": {\n      "name": "python"\n    }\n  }',
+        '  {"ph": "i", "name": "mark", "pid": 1, "tid": 1, "ts": 5, "args": {\n    }\n  }',
+        '{"ph": "X", "name": "other", "pid": 1, "tid": 1, "ts": 5, "dur": 1}',
+    ],
+)
+def test_an_event_of_another_layout_is_not_taken_for_part_of_its_neighbour(hidden: str) -> None:
+    texts = [usual(number) for number in range(20)] + [hidden] + [usual(number) for number in range(20, 40)]
+    chunk = ChunkDecoder().decode(in_lines(texts))
+    assert chunk.events == 41
+    assert chunk.phases["X"] >= 40
+
+
+def test_names_are_told_apart_however_many_there_are() -> None:
+    base = json.dumps(
+        {"ph": "X", "cat": "c", "name": "NAME", "pid": 1, "tid": 2, "ts": 0, "dur": 0, "args": {}}
+    )
+    decoder = ChunkDecoder()
+    for first in (0, 70_000):  # more than are remembered
+        every = [f"{'long ' * (number % 50)}{number}" for number in range(first, first + 70_000)]
+        texts = [written({**json.loads(base), "name": name}, {}) for name in every]
+        chunk = decoder.decode(in_lines(texts))
+        assert [chunk.names[code] for code in chunk.spans.name] == every
+
+
+def test_digits_of_any_length() -> None:
+    generator = random.Random(1)
+    numbers = [generator.randrange(10 ** generator.randrange(1, 19)) for _ in range(500)]
+    text, places = b" " * 16, []
+    for number in numbers:
+        places.append(len(text))
+        text += b"%d" % number + generator.choice([b",", b"\n", b"/", b":", b"\xff", b"}"])
+    _, words = digits.text_of(text + bytes(16))
+    values, count = digits.integers(words, np.array(places))
+    assert values.tolist() == numbers
+    assert count.tolist() == [len(str(number)) for number in numbers]
