@@ -62,6 +62,11 @@ def missing(needs: dict) -> list[tuple[str, str]]:
         )
     if needs.get("device") == "cuda":
         lacks += _gpu(needs)
+    elif needs.get("device") in DEVICES:
+        name, visible = DEVICES[needs["device"]]
+        if not visible():
+            why = f"needs {name} ({needs['why']})" if "why" in needs else f"needs {name}"
+            lacks.append((f"{why}, and none is visible", "run it on a machine with one"))
     for wanted in needs.get("dependencies", []):
         lacks += _package(wanted, "")
     for wanted in needs.get("packages", []):
@@ -110,6 +115,31 @@ def _gpu(needs: dict) -> list[tuple[str, str]]:
         name = torch.cuda.get_device_name()
         return [(f"needs a GPU of compute capability {needs['capability']}, {name} has {have}", "")]
     return []
+
+
+def neuron_visible() -> bool:
+    """Say whether the driver shows an AWS Neuron device."""
+    return any(Path("/dev").glob("neuron[0-9]*"))
+
+
+def tpu_visible() -> bool:
+    """Say whether a Google TPU is on the PCI bus; its other devices, such as network cards, have the same vendor."""
+    for device in PCI_DEVICES.glob("*"):
+        try:
+            vendor, number = ((device / file).read_text().strip().lower() for file in ("vendor", "device"))
+        except OSError:  # it went away
+            continue
+        if vendor == "0x1ae0" and number in TPU_NUMBERS:
+            return True
+    return False
+
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+TPU_NUMBERS = {"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # v2 and v3, v4, v5p, v5e, v6e, v7x
+DEVICES = {
+    "neuron": ("an AWS Neuron device", neuron_visible),
+    "tpu": ("a Google TPU", tpu_visible),
+}
 
 
 def _compiler() -> list[tuple[str, str]]:

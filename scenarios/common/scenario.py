@@ -241,6 +241,10 @@ def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
     ]
     if wanted.get("device") == "cpu":
         return False
+    if wanted.get("device") in needs.DEVICES:
+        return True  # else it could not run here
+    if "torch_xla" in packages:
+        return needs.tpu_visible() or needs.neuron_visible()
     if "torch" in packages:
         import torch
 

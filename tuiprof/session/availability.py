@@ -104,7 +104,8 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
     if needs.device == "cuda":
         lacks += _gpu(needs, facts)
     elif needs.device in _DEVICES and all(device.kind != needs.device for device in devices):
-        lacks.append((f"needs {_DEVICES[needs.device]}, and none is visible", "run it on a machine with one"))
+        why = f"needs {_DEVICES[needs.device]}" + (f" ({needs.why})" if needs.why else "")
+        lacks.append((f"{why}, and none is visible", "run it on a machine with one"))
     for wanted in needs.dependencies:
         lacks += _package(wanted, "", facts)
     for wanted in needs.packages:
