@@ -29,6 +29,8 @@ from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
 from tuiprof.cli.running import attach, record, replay, run
+from tuiprof.cli.serving import serve
+from tuiprof.cli.snapshot import snapshot
 from tuiprof.errors import TuiprofError
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
@@ -93,7 +95,23 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 
 
-for _verb in (run, record, attach, replay, ladder, open_, report, compare, check, list_, doctor, completion):
+_VERBS = (
+    run,
+    record,
+    attach,
+    replay,
+    ladder,
+    open_,
+    report,
+    compare,
+    snapshot,
+    serve,
+    check,
+    list_,
+    doctor,
+    completion,
+)
+for _verb in _VERBS:
     cli.add_command(_verb)
 
 
