@@ -223,7 +223,7 @@ def test_a_wrong_token_shows_nothing_in_a_real_browser() -> None:
     OUTPUT.mkdir(exist_ok=True)
     with served(TRACE) as address, open_page() as page:
         sockets: list[Any] = []
-        page.on("websocket", sockets.append)
+        page.on("websocket", lambda socket: sockets.append(socket))
         response = page.goto(address[:-4] + "0000")
         assert response.status == 401
         assert "the token is wrong" in page.inner_text("body")
