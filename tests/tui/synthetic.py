@@ -44,6 +44,7 @@ class Synthetic:
         phases: Share of the step of each phase.
         scenario: What it says it ran; None = an own script.
         slow: Step numbers that take twice as long.
+        lag: Share of a step by which each rank is slower than the one before.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Synthetic:
     argv: tuple[str, ...] = ("python", "train.py")
     name: str = "metrics-naive"
     seed: int = 7
+    lag: float = 0.02
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -159,7 +161,7 @@ class Synthetic:
         self.write("rank0", Note(self.mono_ns + self.t_ns, level, text))
 
     def _step(self, rank: int) -> list[Record]:
-        dur = self.step_ms * (1 + self.random.gauss(0, 0.012) + 0.02 * rank)
+        dur = self.step_ms * (1 + self.random.gauss(0, 0.012) + self.lag * rank)
         if self.steps in self.slow:
             dur *= 1.55
         if self.steps == 0:

@@ -52,7 +52,7 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
             # Long ids may be cut by the width of the page, never left out.
             assert (str(binding.id) in text) == (binding.id in working), binding.id
         assert "app.palette" in text
-        assert "output.end" in text
+        assert "output.home" in text
         assert "Jitter is the median absolute deviation" in text
         await pilot.press("escape")
         await until_shown(pilot, "step time")

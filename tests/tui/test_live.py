@@ -16,7 +16,7 @@ from tuiprof.session.launch import LaunchSpec, start, wait
 from tuiprof.session.meta import Scenario
 from tuiprof.session.store import write_meta
 from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.live_view import View, chart_data, finding, stats_in_view
+from tuiprof.tui.live_view import View, chart_data, stats_in_view
 from tuiprof.tui.screens.confirm import ConfirmScreen
 from tuiprof.tui.screens.live import LiveScreen
 from tuiprof.tui.start import Start
@@ -24,10 +24,10 @@ from tuiprof.tui.widgets.output_pane import OutputPane
 from tuiprof.tui.widgets.strip_chart import StripChart
 
 
-def recorded(root: Path, seconds: float = 30.0, **options: object) -> Synthetic:
-    """Return a session that runs, with some seconds already recorded."""
+def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options: object) -> Synthetic:
+    """Return a session that runs since some seconds (or longer), and which are recorded."""
     made = Synthetic(root, **options)  # type: ignore[arg-type]
-    made.mono_ns -= int(seconds * 1e9)
+    made.mono_ns -= int(max(seconds, lasting) * 1e9)
     made.session.meta.mono_ns = made.mono_ns
     write_meta(made.session.path, made.session.meta)
     made.start()
@@ -92,7 +92,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     opened: list[Path] = []
-    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path: opened.append(path))
+    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path, step: opened.append(path))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "p capture 5 steps")
         assert "open trace" not in screen_text(app)
@@ -305,28 +305,6 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
     app = live(made.session.path)
     async with app.run_test(size=(160, 40)) as pilot:
         await until_shown(pilot, "vs off: 4.", "% slower")
-
-
-def test_findings_name_what_stands_out(tmp_path: Path) -> None:
-    from tuiprof.session.replay import load
-    from tuiprof.tui.live_view import device_views, phases
-
-    def said(made: Synthetic) -> str:
-        fold = load(made.session)
-        view = View(fold.now_ns, 60.0, True)
-        rank = fold.lead
-        assert rank is not None
-        stats = stats_in_view(rank.steps, view)
-        devices = device_views(fold, made.session.meta, rank)
-        return "".join(text for text, _ in finding(fold, stats, phases(rank.steps, view), devices))
-
-    calm = recorded(tmp_path / "a", 30)
-    assert said(calm) == ""
-    starved = recorded(tmp_path / "b", 30, phases={"data": 0.4, "forward": 0.5})
-    assert "40.0 % of a step waits for data" in said(starved)
-    noted = recorded(tmp_path / "c", 30)
-    noted.note("warn", "loss is NaN since step 12")
-    assert "loss is NaN since step 12" in said(noted)
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

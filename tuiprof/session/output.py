@@ -63,26 +63,36 @@ class OutputReader:
         """The last line, if its newline has not come yet: a prompt, or a progress bar as it stands now."""
         return safe_line(self._partial) if self._partial else ""
 
-    def poll(self, max_bytes: int = 1 << 20) -> list[str]:
+    def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
         """Return the whole lines that were written since, made safe.
 
         Args:
             max_bytes: When more has come, only the end of it is read, so that a flood stays cheap.
+            until: Do not read beyond this byte, for what was printed up to a moment; None = all there is.
         """
-        if self._file is None and not self._open():
+        if self._file is None and not self._open(until):
             return []
         assert self._file is not None  # just opened
         here = self._file.tell()
         end = self._file.seek(0, os.SEEK_END)
+        end = end if until is None else min(end, until)
+        if end <= here:
+            self._file.seek(here)
+            return []
         if end - here > max_bytes:
             self._skip(end - max_bytes, here)
         else:
             self._file.seek(here)
-        block = self._partial + self._file.read(max_bytes)
+        block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
         *lines, self._partial = block.split(b"\n")
         # A progress bar may write megabytes into one line: only what stands after the last return counts.
         self._partial = self._partial[-(LONGEST_LINE * 8) :]
         return [safe_line(line) for line in lines]
+
+    @property
+    def position(self) -> int:
+        """Bytes from the beginning to the first that is not yet read."""
+        return self._file.tell() if self._file is not None else 0
 
     def close(self) -> None:
         """Close the file."""
@@ -90,12 +100,13 @@ class OutputReader:
             self._file.close()
             self._file = None
 
-    def _open(self) -> bool:
+    def _open(self, until: int | None) -> bool:
         try:
             self._file = open(self._path, "rb")  # noqa: SIM115 - stays open while it is followed
         except OSError:
             return False
         size = self._file.seek(0, os.SEEK_END)
+        size = size if until is None else min(size, until)
         self._file.seek(0)
         if size > self._tail_bytes:
             self._skip(size - self._tail_bytes, 0)

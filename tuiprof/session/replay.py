@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from tuiprof.session.clock import Clock
 from tuiprof.session.fold import Fold
+from tuiprof.session.files import read_end
 from tuiprof.session.glance import first_head
 from tuiprof.session.records import DeviceStep, Head, Record
 from tuiprof.session.store import Session
@@ -168,6 +169,7 @@ class Replay:
         self._logs: dict[str, _Due] = {}
         self._fold = Fold(self._clock)
         self._whole = _span_ns(session, self._clock)
+        self._tells_output: bool | None = None
 
     @property
     def fold(self) -> Fold:
@@ -183,6 +185,15 @@ class Replay:
     def duration_ns(self) -> int:
         """Session time of the last record written when the replay began."""
         return self._whole
+
+    @property
+    def tells_output(self) -> bool:
+        """Whether the recorder told when the script printed; sessions of before it did do not."""
+        if self._tells_output is None:
+            path = self.session.log / "recorder.jsonl"
+            # It tells with its first reading after the first output, and every minute.
+            self._tells_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
+        return self._tells_output
 
     @property
     def position_ns(self) -> int:

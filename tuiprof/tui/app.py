@@ -105,6 +105,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
             wanted = ""
         self.theme = wanted or themes.DARK.name
         self.add_mode(self.DEFAULT_MODE, self.first_screen)
+        self._runs: dict[Path, str] = {}  # mode of each run that was looked at beside another
         if self.settings.keys:
             self.set_keymap(self.settings.keys)
 
@@ -187,16 +188,35 @@ class TuiprofApp(App[int], inherit_bindings=False):
         else:
             self.open_trace(path)
 
-    def open_trace(self, path: Path) -> None:
+    def switch_session(self, path: Path, origin: Path) -> None:
+        """Show another run, which keeps its own mode: coming back finds it as it was left.
+
+        Args:
+            path: Its directory.
+            origin: The session of the screen in front.
+        """
+        from tuiprof.session.store import Session
+        from tuiprof.tui.screens.live import LiveScreen
+
+        self._runs.setdefault(origin, self.current_mode)
+        with self.telling_errors():
+            if path not in self._runs:
+                session = Session(path)
+                self._runs[path] = f"run {path}"
+                self.add_mode(self._runs[path], lambda: LiveScreen(session))
+            self.switch_mode(self._runs[path])
+
+    def open_trace(self, path: Path, *, step: int | None = None) -> None:
         """Show a trace.
 
         Args:
             path: The file.
+            step: Number of the step to look at; None = the whole trace.
         """
         from tuiprof.tui.screens.trace import TraceScreen
 
         with self.telling_errors():
-            self.push_screen(TraceScreen(path))
+            self.push_screen(TraceScreen(path, step=step))
 
     def run_scenario(self, ladder: str, variant: str) -> None:
         """Ask how to run a variant, then run and watch it.
@@ -231,8 +251,19 @@ class TuiprofApp(App[int], inherit_bindings=False):
         """
         if len(self.screen_stack) > 1:
             self.pop_screen()
+        elif self.current_mode != self.DEFAULT_MODE:
+            self.run_worker(self._leave_runs(code), exit_on_error=False)
         else:
             self.exit(code)
+
+    async def _leave_runs(self, code: int) -> None:
+        """Leave the runs that were looked at side by side, for what was in front before the first of them."""
+        modes = {mode for mode in self._runs.values() if mode != self.DEFAULT_MODE}
+        self._runs.clear()
+        await self.switch_mode(self.DEFAULT_MODE)
+        for mode in modes:
+            await self.remove_mode(mode)
+        self.leave(code)
 
     def action_help(self) -> None:
         """Show the keys of this screen."""

@@ -26,10 +26,6 @@ _MOST_MARKS = 4
 _MOST_STEPS = 50_000
 #: Readings handed to a panel: no terminal is wider.
 _HISTORY = 240
-#: Waiting for data is worth a word from this share of the step on.
-_DATA_SHARE = 0.15
-#: A busy device keeps its utilisation above this.
-_IDLE_UTIL = 0.60
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,11 @@ class View:
         Args:
             steps: Steps of one rank.
         """
-        return steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
+        found = steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
+        if self.live:
+            return found
+        last = int(np.searchsorted(steps.rows["t_ns"], self.now_ns, side="right"))
+        return slice(min(found.start, last), last)
 
 
 def stats_in_view(steps: StepSeries, view: View) -> StepStats:
@@ -83,28 +83,33 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
     return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - 50), None))
 
 
-def chart_data(steps: StepSeries, stats: StepStats, view: View) -> ChartData:
+def chart_data(steps: StepSeries, stats: StepStats, view: View, selected: int | None = None) -> ChartData:
     """Return the strip chart of one rank.
 
     Args:
         steps: Its steps.
         stats: Statistics of the steps in view.
         view: What is in view.
+        selected: Number of the step that is looked at; None = none.
     """
     if view.window_s is None and len(steps) > _MOST_STEPS:
         overview = steps.overview
-        ends = overview.t_end_ns / 1e9
+        known = slice(
+            None if view.live else int(np.searchsorted(overview.t_end_ns, view.now_ns, side="right"))
+        )
+        ends = overview.t_end_ns[known] / 1e9
         return ChartData(
-            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1]),
+            starts_s=np.append(overview.t_start_ns[:1] / 1e9, ends[:-1])[: len(ends)],
             ends_s=ends,
-            low_ms=overview.minimum / 1e6,
-            high_ms=overview.maximum / 1e6,
+            low_ms=overview.minimum[known] / 1e6,
+            high_ms=overview.maximum[known] / 1e6,
             now_s=view.now_ns / 1e9,
             window_s=view.span_s,
             median_ms=_known(stats.median_ns / 1e6),
             limit_ms=stats.outlier_above_ns / 1e6,
             marks=_longest(steps),
             live=view.live,
+            selected=_selected(steps, selected),
         )
     rows = view.rows(steps)
     ends = steps.rows["t_ns"][rows] / 1e9
@@ -134,7 +139,17 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View) -> ChartData:
         marks=marks,
         captured_s=spans,
         live=view.live,
+        selected=_selected(steps, selected),
     )
+
+
+def _selected(steps: StepSeries, number: int | None) -> Mark | None:
+    """Return the mark of the selected step; None = none is, or it is not kept any more."""
+    places = np.flatnonzero(steps.rows["n"] == number) if number is not None else np.empty(0, np.int64)
+    if not len(places):
+        return None
+    t_ns, dur_ns = (int(steps.rows[name][int(places[-1])]) for name in ("t_ns", "dur_ns"))
+    return Mark(t_ns / 1e9, dur_ns / 1e6, f"step {number}  {format_ns(dur_ns)}")
 
 
 def _longest(steps: StepSeries) -> tuple[Mark, ...]:
@@ -264,68 +279,17 @@ def batch_size(steps: StepSeries) -> float | None:
     return None
 
 
-def phases(steps: StepSeries, view: View) -> dict[str, float]:
+def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
     """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
 
     Args:
         steps: Steps of one rank.
         view: What is in view.
+        row: Only of this kept step; None = of all in view.
     """
+    if row is not None:
+        return steps.phase_means(slice(row, row + 1))
     rows = view.rows(steps)
     if rows.start >= rows.stop:
         rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
     return steps.phase_means(rows)
-
-
-def finding(fold: Fold, stats: StepStats, means: dict[str, float], devices: list[DeviceView]) -> Row:
-    """Return the one thing most worth saying about the run so far, from live figures alone.
-
-    Args:
-        fold: The state.
-        stats: Statistics of the steps in view.
-        means: Mean host time of each phase in view, ns.
-        devices: The devices.
-    """
-    for device in devices:
-        word = device.words.get("throttle", "")
-        if word and word not in ("none", "idle"):
-            return _flag(f"{device.label} holds its clocks back: {word}", "warn")
-    total = sum(means.values())
-    for name in ("data", "load", "dataloader"):
-        if total and means.get(name, 0) / total >= _DATA_SHARE:
-            share = format_share(means[name] / total)
-            return _flag(
-                f"{share} of a step waits for data ({format_ns(means[name])}): more loader workers, or less "
-                "work a sample",
-                "warn",
-            )
-    for device in devices:
-        recent = [value for value in device.history.get("util", ())[-20:] if value == value]
-        if device.kind != "host" and stats.count >= 20 and len(recent) >= 10 and _stepping(fold):
-            busy = float(np.median(recent))
-            if busy < _IDLE_UTIL:
-                return _flag(
-                    f"{device.label} works {format_share(busy)} of the time — capture to see what it waits for",
-                    "warn",
-                )
-    if stats.count >= 20 and stats.jitter > 0.10:
-        return _flag(f"step times vary: jitter {format_share(stats.jitter)} of the median", "warn")
-    for note in reversed(fold.notes):
-        if note.level in ("warn", "bad"):
-            return _flag(note.text, note.level)
-    return []
-
-
-def _stepping(fold: Fold) -> bool:
-    """Whether steps have been made for as long as twenty readings take: not while it starts, nor after its end."""
-    lead = fold.lead
-    if lead is None or not len(lead.steps.rows):
-        return False
-    t_ns = lead.steps.rows["t_ns"]
-    return bool(t_ns[0] <= fold.now_ns - 10_000_000_000 and t_ns[-1] >= fold.now_ns - 2_000_000_000)
-
-
-def _flag(text: str, role: str) -> Row:
-    from tuiprof.report.sanitize import sanitize
-
-    return [(f" {glyphs.FLAG} ", role), (sanitize(text), "text")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.fold import CaptureState
@@ -11,6 +13,9 @@ from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs
 from tuiprof.tui.widgets.lines import Row, fit, row_width
+
+if TYPE_CHECKING:
+    from tuiprof.trace_gist import Gist
 
 _STATES = {
     "running": (glyphs.RUNNING, "good"),
@@ -66,17 +71,19 @@ def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int,
     return [*row, *_place(rank, ranks)]
 
 
-def replay_row(replay: Replay, rank: WriterState | None, ranks: int) -> Row:
+def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bool = False) -> Row:
     """Return where a replay stands: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``.
 
     Args:
         replay: It.
         rank: The rank shown.
         ranks: How many there are.
+        back: It is a moment gone by of a run that is watched.
     """
     glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
     where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
-    row: Row = [(f"{glyph} ", "accent"), (f"replay {replay.speed:g}× ", "accent"), (where, "text")]
+    said = "gone by" if back and replay.paused else f"replay {replay.speed:g}×"
+    row: Row = [(f"{glyph} ", "accent"), (f"{said} ", "accent"), (where, "text")]
     return [*row, *_place(rank, ranks)]
 
 
@@ -184,6 +191,18 @@ def capture_row(capture: CaptureState) -> Row:
     if capture.state == "started":
         return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]
     return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
+
+
+def gist_row(gist: Gist, *, fresh: bool) -> Row:
+    """Return what the newest trace says first.
+
+    Args:
+        gist: It.
+        fresh: Nobody has opened that trace yet.
+    """
+    role = gist.level if gist.level in ("good", "warn", "bad") else "info"
+    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(gist.line), "text")]
+    return [*row, (" — enter opens the trace", "dim")] if fresh else row
 
 
 def over_row(status: Status, errors: list[str], now_ns: int) -> Row:

@@ -4,46 +4,58 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.worker import get_current_worker
 
-from tuiprof.session.stats import NO_STATS, StepStats
+from tuiprof.session.alerts import alerts
+from tuiprof.session.fold import Fold
+from tuiprof.session.glance import Summary
+from tuiprof.session.replay import Live, Replay
+from tuiprof.session.stats import NO_STATS
 from tuiprof.session.store import Session
+from tuiprof.session.straggler import lanes
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs, live_words
+from tuiprof.tui.live_rows import (
+    MOST_LANES,
+    rank_rows,
+    runs_row,
+    time_row,
+)
 from tuiprof.tui.live_view import (
     WINDOWS_S,
     View,
     batch_size,
     chart_data,
     device_views,
-    finding,
     phases,
     stats_in_view,
     stats_row,
 )
-from tuiprof.tui.screens.run_screen import RunScreen
+from tuiprof.tui.screens.run_verdict import RunVerdict
 from tuiprof.tui.widgets.device_panel import DevicePanel
 from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.output_pane import OutputPane
 from tuiprof.tui.widgets.painted import Heading, Painted
 from tuiprof.tui.widgets.phase_bar import PhaseBar
 from tuiprof.tui.widgets.strip_chart import StripChart
 
+if TYPE_CHECKING:
+    pass
+
 #: Four pictures a second: faster than one reads numbers, slow enough for an SSH link.
 RATE_HZ: Final = 4
 #: Every so many of them the slow things are looked at again: status, statistics, phases.
 _SLOW: Final = 4
-#: So long a capture that failed is told.
-_FAILURE_NS: Final = 30_000_000_000
+#: Seconds between two looks for other runs.
+_LOOK_S: Final = 3.0
 
 
-class LiveScreen(RunScreen):
+class LiveScreen(RunVerdict):
     """One session.
 
     Args:
@@ -57,12 +69,14 @@ class LiveScreen(RunScreen):
     HELP = (
         "Step times are host times from the end of one step to the end of the next; median, p95, jitter and\n"
         "phases are of the steps in view, captured ones left out. Jitter is the median absolute deviation as a\n"
-        "share of the median. ● marks a step far above the median, ▀ steps that ran under the profiler."
+        "share of the median. ● marks a step far above the median, ▀ steps that ran under the profiler.\n\n"
+        "← → go back and on in time, end returns to the present; n N select slow steps, comma and full stop any\n"
+        "step: enter then opens it in its trace where a capture covers it. Where several ranks run, `own` is the\n"
+        "time of a step outside of backward and optimizer, in which ranks wait for one another."
     )
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__(session, replay_speed=replay_speed)
-        self._stats: StepStats = NO_STATS
         self._means: dict[str, float] = {}
         self._ticks = 0
         self._edge_s = -1.0
@@ -74,11 +88,13 @@ class LiveScreen(RunScreen):
 
     def compose(self) -> ComposeResult:
         """Verdict on top, evidence below, keys at the bottom."""
+        yield Painted(id="runs")
         yield Painted(id="head")
-        yield Heading("", id="rule")
+        yield Painted(id="rule")
         yield Painted(id="stats")
         yield StripChart(id="chart")
         yield PhaseBar(id="phases")
+        yield Painted(id="ranks")
         with Horizontal(id="lower"):
             with Vertical(id="machine"):
                 yield Heading("where a step goes", id="phase-head").add_class("list")
@@ -98,10 +114,19 @@ class LiveScreen(RunScreen):
         self.set_interval(1 / RATE_HZ, self.tick)
         self.call_after_refresh(self.tick)
         self._find_baseline()
+        if isinstance(self.base, Live):
+            self.set_interval(_LOOK_S, self._look_around)
+
+    def _look_around(self) -> None:
+        """See whether other runs go on, while this screen is looked at."""
+        if self.app.screen is self and not self.status.over:
+            self.look_for_runs()
 
     def on_unmount(self) -> None:
         """Close the logs."""
-        self.feed.close()
+        self.base.close()
+        if self.past is not None:
+            self.past.close()
 
     def on_screen_resume(self) -> None:
         """Draw what happened while another screen was in front."""
@@ -111,49 +136,66 @@ class LiveScreen(RunScreen):
         """Another size has room for other things."""
         self._shown = ()
 
-    def tick(self) -> None:
-        """Take in what is new and draw what changed; called by the timer."""
-        if self.frozen_ns is not None or self.app.screen is not self:
+    def tick(self, *, asked: bool = False) -> None:
+        """Take in what is new and draw what changed; called by the timer.
+
+        Args:
+            asked: A key was pressed: also a picture that stands still is drawn.
+        """
+        if self.app.screen is not self or (self.frozen_ns is not None and not asked):
             return
         self.feed.advance()
         slow = self._ticks % _SLOW == 0
         self._ticks += 1
+        if slow and self.past is not None:
+            self.base.advance()  # so that the present is there when it is wanted
         self._poll_output()
         if slow and self.running:
             self.status = self.session.status()
             if not self.session.meta.devices:
                 self.session.reload()
         now = self.now_ns()
-        state = (self.feed.fold.version, self.status, self.window, self.rank_name, self.size)
-        if state == self._shown and not self.running and (self.replay is None or self.replay.over):
+        state = (self.feed.fold.version, self.status, self.window, self.rank_name, self.selected, self.size)
+        if state == self._shown and not self.following and (self.replay is None or self._stands(self.replay)):
             return  # nothing can have changed: draw nothing, send nothing
         fresh = self._shown[1:] != state[1:]
         self._shown = state
         self._draw(now, slow=slow or fresh, fresh=fresh)
 
+    @staticmethod
+    def _stands(replay: Replay) -> bool:
+        return replay.paused or replay.over
+
     def _poll_output(self) -> None:
         """Show what was printed: at once after a silence, once a second in a stream of lines."""
+        pane, replay = self.query_one(OutputPane), self.replay
+        # Of a session whose recorder told no times, all that was printed is shown.
+        if replay is None or not replay.tells_output or replay.over:
+            pane.show_until(None)
+        else:
+            pane.show_until(replay.fold.printed or (0, 0))
         now = time.monotonic()
-        if now - self._printed_at >= 1.0 and self.query_one(OutputPane).poll():
+        if (now - self._printed_at >= 1.0 or self._ticks <= 1) and pane.poll():
             self._printed_at = now
 
     def _draw(self, now_ns: int, *, slow: bool, fresh: bool) -> None:
         """Draw; what is expensive or would only flicker goes at the slow rate."""
-        rank = self.rank
-        view = View(now_ns, WINDOWS_S[self.window], self.running)
+        rank, charted = self.rank, self.charted
+        view = View(now_ns, WINDOWS_S[self.window], self.following)
         chart = self.query_one(StripChart)
-        if rank is None or not len(rank.steps):
+        if rank is None or charted is None or not len(rank.steps):
             errors = self.query_one(OutputPane).last_errors(3)
             chart.explain(live_words.no_step_lines(self.status, errors))
-            self._stats, self._means = NO_STATS, {}
+            self.stats, self._means = NO_STATS, {}
         else:
             if slow:
-                self._stats = stats_in_view(rank.steps, view)
-                self._means = phases(rank.steps, view)
+                self.stats = stats_in_view(rank.steps, view)
+                self._means = phases(rank.steps, view, self.selected_row())
             edge_s = chart.edge(now_ns / 1e9, view.span_s, view.live)
             if fresh or edge_s != self._edge_s:
                 self._edge_s = edge_s
-                chart.show(chart_data(rank.steps, self._stats, replace(view, now_ns=round(edge_s * 1e9))))
+                edged = replace(view, now_ns=round(edge_s * 1e9))
+                chart.show(chart_data(charted.steps, self.stats, edged, self.selected))
         if slow or self._ticks % 2:
             self.draw_head(now_ns)
         if slow:
@@ -161,15 +203,15 @@ class LiveScreen(RunScreen):
             self._rebind()
 
     def draw_head(self, now_ns: int) -> None:
-        """Draw the first line.
+        """Draw the first line, and the moment shown below it.
 
         Args:
             now_ns: Session time shown.
         """
-        rank = self.rank
+        rank, replay = self.rank, self.replay
         ranks = len(self.feed.fold.ranks)
-        if self.replay is not None:
-            state = live_words.replay_row(self.replay, rank, ranks)
+        if replay is not None:
+            state = live_words.replay_row(replay, rank, ranks, back=self.past is not None)
         else:
             state = live_words.state_row(self.status, now_ns, rank, ranks, self.frozen_ns is not None)
         name, machine = live_words.name_row(self.session), live_words.machine_row(self.session, rank)
@@ -177,9 +219,16 @@ class LiveScreen(RunScreen):
         self.query_one("#head", Painted).paint(
             lambda width, _: [live_words.head_row("tuiprof", parts, width)]
         )
+        fold = self.base.fold if self.past is not None else self.feed.fold
+        until_ns = max(now_ns, replay.duration_ns, fold.now_ns) if replay is not None else 0
+        self.query_one("#rule", Painted).paint(
+            lambda width, _: [
+                time_row(now_ns, until_ns, fold, width) if until_ns else [(glyphs.RULE * width, "rule")]
+            ]
+        )
 
     def _draw_slow(self, view: View, rank: WriterState | None) -> None:
-        fold, stats, means = self.feed.fold, self._stats, self._means
+        fold, stats, means = self.feed.fold, self.stats, self._means
         batch = batch_size(rank.steps) if rank is not None else None
         self.query_one("#stats", Painted).paint(
             lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline)
@@ -189,6 +238,10 @@ class LiveScreen(RunScreen):
         )
         for bar in self.query(PhaseBar):
             bar.show(means, why)
+        if self.query_one("#phase-head", Heading).display:
+            step = f"where step {self.selected} went" if self.selected is not None else "where a step goes"
+            self.query_one("#phase-head", Heading).show(step)
+        self._draw_ranks(fold, rank, view.now_ns)
         devices = device_views(fold, self.session.meta, rank)
         panel = self.query_one(DevicePanel)
         panel.compact = self.has_class("-narrow") or self.has_class("-short")
@@ -198,12 +251,20 @@ class LiveScreen(RunScreen):
             self._least = least
             self.query_one("#lower").styles.min_height = least
         panel.show(devices, self._device_notes(devices_known=bool(devices)))
-        row = self._what_to_say(finding(fold, stats, means, devices))
-        self.query_one("#finding", Painted).paint(lambda _width, _height: [row])
-        output = self.query_one(OutputPane)
-        self.query_one("#output-head", Heading).show(
-            "output", [(output.position, "dim")] if output.position else []
-        )
+        self.alerts = [] if self.status.over and self.replay is None else alerts(fold, rank, view.now_ns)
+        self.measure_screen(rank, fold)
+        self.query_one("#finding", Painted).paint(self.bottom)
+        self.on_output_pane_moved()
+
+    def _draw_ranks(self, fold: Fold, rank: WriterState | None, now_ns: int) -> None:
+        """Draw the ranks side by side, where there are several."""
+        box, ranks = self.query_one("#ranks", Painted), fold.ranks
+        found = lanes(ranks, now_ns) if len(ranks) > 1 else []
+        most = MOST_LANES if self.has_class("-tall") else 4
+        shown = rank.name if rank is not None else ""
+        box.paint(lambda width, _: rank_rows(found, shown, width, most))
+        if box.display != bool(found):
+            box.display = bool(found)
 
     def _device_notes(self, *, devices_known: bool) -> list[str]:
         """Return why hardware is absent, or why there is no reading yet."""
@@ -211,35 +272,20 @@ class LiveScreen(RunScreen):
             return ["no readings" if self.status.over else "waiting for the first reading …"]
         return [f"{name}: {why}" for name, why in self.session.meta.absent.items()]
 
-    def _what_to_say(self, found: Row) -> Row:
-        """Return the sentence at the bottom: a capture first, then how it ended, then what stands out."""
-        captures = sorted(self.feed.fold.captures.values(), key=lambda capture: capture.t_ns)
-        newest = captures[-1] if captures else None
-        if newest is not None and self.replay is None:
-            if newest.state == "written" and newest.id not in self.seen_captures:
-                self.traces = self.session.traces()
-                return live_words.capture_row(newest)
-            if newest.state in ("armed", "started") and self.running:
-                return live_words.capture_row(newest)
-            if newest.state == "failed" and self.now_ns() - newest.t_ns < _FAILURE_NS:
-                return live_words.capture_row(newest)
-        if self.asked is not None and self.running:
-            name, at = self.asked
-            if newest is not None and newest.id == name:
-                self.asked = None
-            elif time.monotonic() - at < 10:
-                return [(f" {glyphs.FLAG} ", "capture"), ("capture asked for …", "text")]
-            else:
-                text = "no answer to the capture yet: the script answers at the end of a step"
-                return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
-        if self.status.over and self.replay is None:
-            errors = self.query_one(OutputPane).last_errors(1)
-            return live_words.over_row(self.status, errors, self.feed.fold.now_ns)
-        if found:
-            return found
-        if self._stats.count:
-            return [(f" {glyphs.FLAG} ", "good"), ("nothing stands out; a capture shows more", "dim")]
-        return []
+    # -- other things that come by themselves ------------------------------------------------------------
+
+    def show_runs(self, runs: list[Summary]) -> None:
+        """Show which runs go on, where there are several.
+
+        Args:
+            runs: They and this one.
+        """
+        super().show_runs(runs)
+        box = self.query_one("#runs", Painted)
+        box.paint(lambda width, _: [runs_row(runs, self.session.id, width)])
+        if box.display != (len(runs) > 1):
+            box.display = len(runs) > 1
+            self._rebind()
 
     def on_output_pane_moved(self) -> None:
         """Say where the output stands."""
@@ -248,7 +294,15 @@ class LiveScreen(RunScreen):
 
     def _rebind(self) -> None:
         """Show the keys that work now and no others."""
-        state = (self.running, bool(self.traces), len(self.feed.fold.ranks), self.ready())
+        state = (
+            self.running,
+            bool(self.traces),
+            len(self.feed.fold.ranks),
+            self.ready(),
+            self.replay is None,
+            self.selected,
+            len(self.runs) > 1,
+        )
         if state != self._bound:
             self._bound = state
             self.refresh_bindings()
@@ -256,7 +310,7 @@ class LiveScreen(RunScreen):
     def redraw_now(self) -> None:
         """Draw everything at once instead of at the next tick."""
         self._shown, self._ticks = (), 0
-        self.tick()
+        self.tick(asked=True)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="baseline")
     def _find_baseline(self) -> None:

@@ -1,34 +1,33 @@
-"""A run and what its keys do to it: capture, open, pause, replay, choose a rank, leave, stop."""
+"""A run and what its keys do to it: capture, open, annotate, go to another run, leave, stop."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING
 
-from textual.binding import BindingType
-from textual.getters import app as getters_app
-from textual.screen import Screen
+from textual import work
+from textual.worker import get_current_worker
 
+from tuiprof.errors import SessionError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session import control, process
-from tuiprof.session.replay import Live, Replay
-from tuiprof.session.store import Session, sessions_root
-from tuiprof.session.writer_state import WriterState
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.live_view import WINDOWS_S
+from tuiprof.session import control
+from tuiprof.session.fold import CaptureState
+from tuiprof.session.glance import Summary
+from tuiprof.session.store import Session, list_sessions, sessions_root
 from tuiprof.tui.screens.confirm import ConfirmScreen
-from tuiprof.tui.screens.live_keys import live_keys
+from tuiprof.tui.screens.run_clock import CAPTURE_STEPS, RunClock
 from tuiprof.tui.widgets.output_pane import OutputPane
 
-#: Steps of a capture asked for with one key.
-CAPTURE_STEPS: Final = 5
-_SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-_SEEK_NS: Final = 5_000_000_000
+if TYPE_CHECKING:
+    from textual.widgets import Input
+
+#: Among so many of the newest sessions others that run are looked for.
+_LOOK_AT = 40
 
 
-class RunScreen(Screen[None], inherit_bindings=False):
+class RunScreen(RunClock):
     """One session, without its picture: the live screen draws it.
 
     Args:
@@ -36,95 +35,66 @@ class RunScreen(Screen[None], inherit_bindings=False):
         replay_speed: Replay it from the beginning at this speed; None = follow it as it is written.
 
     Attributes:
-        feed: Fills the fold: as it is written, or by a clock.
-        status: How the session stands.
-        window: Which of the widths of the time axis is shown.
-        rank_name: Writer that is shown; empty = the first with steps.
-        frozen_ns: Session time at which the view was paused; None = it is not.
         traces: Traces captured so far.
         seen_captures: Captures whose trace was opened, so that it is not offered again.
         asked: A capture asked for and when (monotonic s), until the script answers.
+        runs: The runs that go on beside this one and this one, the oldest first.
     """
 
-    app = getters_app(TuiprofApp)
-    BINDINGS: ClassVar[list[BindingType]] = live_keys(CAPTURE_STEPS)
-
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
-        super().__init__()
-        self.session = session
-        self.feed: Live | Replay = Live(session) if replay_speed is None else Replay(session, replay_speed)
-        self.status = session.status()
-        self.window = WINDOWS_S.index(None if self.status.over and replay_speed is None else 60.0)
-        self.rank_name = ""
-        self.frozen_ns: int | None = None
+        super().__init__(session, replay_speed=replay_speed)
         self.traces: list[Path] = []
         self.seen_captures: set[str] = set()
         self.asked: tuple[str, float] | None = None
+        self.runs: list[Summary] = []
+        self._summaries: dict[str, Summary] = {}
 
-    def redraw_now(self) -> None:
-        """Draw everything at once instead of at the next tick."""
-        raise NotImplementedError
-
-    def draw_head(self, now_ns: int) -> None:
-        """Draw the first line.
-
-        Args:
-            now_ns: Session time shown.
-        """
-        raise NotImplementedError
-
-    @property
-    def replay(self) -> Replay | None:
-        """The clock of a replay; None = not one."""
-        return self.feed if isinstance(self.feed, Replay) else None
-
-    @property
-    def rank(self) -> WriterState | None:
-        """The rank shown."""
-        fold = self.feed.fold
-        return fold.writers.get(self.rank_name) or fold.lead
-
-    @property
-    def running(self) -> bool:
-        """The script runs and this is not a replay."""
-        return not self.status.over and self.replay is None
-
-    def now_ns(self) -> int:
-        """Return the session time at the right edge of the picture."""
-        if self.frozen_ns is not None:
-            return self.frozen_ns
-        if self.replay is not None:
-            return self.replay.position_ns
-        if self.status.over:
-            return self.feed.fold.now_ns
-        meta = self.session.meta
-        if meta.boot and meta.boot != process.boot_id():
-            return time.time_ns() - meta.unix_ns
-        return time.monotonic_ns() - meta.mono_ns
+    def newest_capture(self) -> CaptureState | None:
+        """Return the capture that was asked for last; None = none was."""
+        return max(self.base.fold.captures.values(), key=lambda capture: capture.t_ns, default=None)
 
     def ready(self) -> bool:
         """Whether a trace was captured that nobody has opened yet."""
         return any(
             capture.state == "written" and capture.id not in self.seen_captures
-            for capture in self.feed.fold.captures.values()
+            for capture in self.base.fold.captures.values()
         )
+
+    def trace_of_step(self) -> Path | None:
+        """Return the trace that covers the selected step; None = none does, or none is selected."""
+        rank = self.rank
+        if self.selected is None or rank is None:
+            return None
+        for capture in self.base.fold.captures.values():
+            record = capture.by_writer.get(rank.name)
+            if record is None or not record.path or record.first is None or record.last is None:
+                continue
+            if record.first <= self.selected <= record.last:
+                return self.session.path / record.path
+        return None
+
+    def can_arm(self) -> bool:
+        """Whether a capture of the next slow step can be asked for."""
+        return False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""
         if action == "stop":
             return self.running
         if action in ("capture", "capture_form"):
-            return self.running and bool(self.feed.fold.ranks)
+            return self.running and bool(self.base.fold.ranks)
         if action == "open_trace":
             return bool(self.traces)
         if action == "open_ready":
-            return self.ready()
-        if action in ("speed", "seek"):
+            return self.ready() if self.selected is None else self.trace_of_step() is not None
+        if action in ("speed", "now"):
             return self.replay is not None
         if action == "pause":
             return self.running or self.replay is not None
         if action == "rank":
             return len(self.feed.fold.ranks) > 1
+        if action == "run":
+            return len(self.runs) > 1
         return True
 
     def action_capture(self) -> None:
@@ -158,9 +128,12 @@ class RunScreen(Screen[None], inherit_bindings=False):
         self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
 
     def action_open_ready(self) -> None:
-        """Open the trace that was captured last."""
+        """Open the trace that covers the selected step, there; without one the trace that was captured last."""
+        if (path := self.trace_of_step()) is not None:
+            self._open(path, step=self.selected)
+            return
         newest = max(
-            (c for c in self.feed.fold.captures.values() if c.paths), key=lambda c: c.t_ns, default=None
+            (c for c in self.base.fold.captures.values() if c.paths), key=lambda c: c.t_ns, default=None
         )
         if newest is not None:
             self._open(self.session.path / newest.paths[0])
@@ -181,61 +154,86 @@ class RunScreen(Screen[None], inherit_bindings=False):
 
         self.app.push_screen(PickScreen("which trace", names, start=len(names) - 1), picked)
 
-    def _open(self, path: Path) -> None:
-        self.seen_captures.update(self.feed.fold.captures)
+    def _open(self, path: Path, *, step: int | None = None) -> None:
+        self.seen_captures.update(self.base.fold.captures)
         self.refresh_bindings()
-        self.app.open_trace(path)
+        self.app.open_trace(path, step=step)
 
-    def action_pause(self) -> None:
-        """Hold the picture, or the clock of the replay."""
-        if self.replay is not None:
-            self.replay.paused = not self.replay.paused
-        elif self.frozen_ns is None:
-            now = self.now_ns()
-            self.frozen_ns = now
-            self.draw_head(now)
+    # -- other runs --------------------------------------------------------------------------------------
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="runs")
+    def look_for_runs(self) -> None:
+        """Look which sessions of the same folder go on."""
+        root = self.session.path.parent
+        try:
+            found = list_sessions(root, limit=_LOOK_AT, known=self._summaries)
+        except SessionError:  # the folder was removed: there is no other run to tell of
             return
-        else:
-            self.frozen_ns = None
-        self.redraw_now()
+        self._summaries = {summary.id: summary for summary in found}
+        runs = [one for one in reversed(found) if one.state == "running" or one.id == self.session.id]
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self.show_runs, runs)
 
-    def action_speed(self, by: int) -> None:
-        """Replay faster or slower.
-
-        Args:
-            by: Places in the row of speeds.
-        """
-        if (replay := self.replay) is not None:
-            nearest = min(range(len(_SPEEDS)), key=lambda i: abs(_SPEEDS[i] - replay.speed))
-            replay.speed = _SPEEDS[min(max(nearest + by, 0), len(_SPEEDS) - 1)]
-            self.redraw_now()
-
-    def action_seek(self, by: int) -> None:
-        """Move the clock of the replay.
+    def show_runs(self, runs: list[Summary]) -> None:
+        """Show which runs go on.
 
         Args:
-            by: Times five seconds.
+            runs: They and this one.
         """
-        if self.replay is not None:
-            self.replay.seek(self.replay.position_ns + by * _SEEK_NS)
-            self.redraw_now()
+        self.runs = runs
 
-    def action_window(self) -> None:
-        """Take the next width of the time axis."""
-        self.window = (self.window + 1) % len(WINDOWS_S)
-        self.redraw_now()
-
-    def action_rank(self, by: int) -> None:
-        """Show another rank.
+    def action_run(self, by: int) -> None:
+        """Show another run that goes on.
 
         Args:
             by: 1 or -1.
         """
-        names = [rank.name for rank in self.feed.fold.ranks]
-        if names:
-            shown = self.rank.name if self.rank is not None else names[0]
-            self.rank_name = names[(names.index(shown) + by) % len(names)]
-            self.redraw_now()
+        places = [index for index, one in enumerate(self.runs) if one.id == self.session.id]
+        if places and len(self.runs) > 1:
+            other = self.runs[(places[0] + by) % len(self.runs)]
+            self.app.switch_session(Path(other.path), self.session.path)
+
+    # -- notes -------------------------------------------------------------------------------------------
+
+    def action_note(self) -> None:
+        """Write a note on the run, at the moment shown or on the selected step."""
+        from tuiprof.session.labels import add_note
+        from tuiprof.tui.screens.text_form import TextForm
+
+        now = None if self.selected is None and self.status.over and self.replay is None else self.now_ns()
+        about = f"step {self.selected}" if self.selected is not None else "the run"
+
+        def answered(text: str | None) -> None:
+            if text:
+                with self.app.telling_errors():
+                    add_note(self.session.path, text, t_ns=now, step=self.selected)
+                    self.app.notify("noted; a shows all notes", timeout=3, markup=False)
+
+        self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
+
+    # -- the output --------------------------------------------------------------------------------------
+
+    async def action_search(self) -> None:
+        """Type what to look for in the output."""
+        from textual.widgets import Input
+
+        if not self.query("#search"):
+            field = Input(placeholder="search the output", id="search", compact=True)
+            await self.query_one("#printed").mount(field, before=self.query_one(OutputPane))
+        self.query_one("#search").focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to the last line that holds what was typed."""
+        text = event.value
+        self._end_typing()
+        self.query_one(OutputPane).search(text)
+
+    def _end_typing(self) -> None:
+        for field in self.query("#search"):
+            field.remove()
+        self.query_one(OutputPane).focus()
+
+    # -- the screen --------------------------------------------------------------------------------------
 
     def action_log(self) -> None:
         """Give the output the whole screen, or take it back."""
@@ -248,7 +246,8 @@ class RunScreen(Screen[None], inherit_bindings=False):
         if self.has_class("-log"):
             self.action_log()
             return
-        code = self.status.code or 0 if self.app.start.launched and self.status.over else 0
+        ours = self.app.start.launched and self.session.path == self.app.start.path
+        code = self.status.code or 0 if ours and self.status.over else 0
         if self.running:
             known = self.session.path.parent == sessions_root()
             how = f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
@@ -258,6 +257,15 @@ class RunScreen(Screen[None], inherit_bindings=False):
             else:
                 self.app.farewell = f"{title} goes on.\n  watch it again:  {how}"
         self.app.leave(code)
+
+    def action_escape(self) -> None:
+        """Undo the innermost: a search, the output alone, the selected step, the moment gone by; else leave."""
+        if self.query("#search"):
+            self._end_typing()
+        elif not self.has_class("-log") and (self.past is not None or self.selected is not None):
+            self.action_now()
+        else:
+            self.action_leave()
 
     def action_stop(self) -> None:
         """Stop the script, once confirmed."""

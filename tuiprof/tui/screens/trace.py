@@ -31,6 +31,7 @@ class TraceScreen(Screen[None]):
     Args:
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
+        step: Number of the step to look at; None = the whole trace.
     """
 
     CSS_PATH = "trace.tcss"
@@ -84,7 +85,9 @@ class TraceScreen(Screen[None]):
             super().__init__()
             self.error = error
 
-    def __init__(self, path: Path | None = None, *, trace: Trace | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, *, trace: Trace | None = None, step: int | None = None
+    ) -> None:
         super().__init__()
         if path is None and trace is None:
             raise ValueError("a trace screen needs a path or a trace")
@@ -92,6 +95,7 @@ class TraceScreen(Screen[None]):
         self._given = trace
         self._opening: Opening | None = None
         self._shown = False
+        self._step = step
 
     def compose(self) -> ComposeResult:
         """The panel that loads; the trace takes its place."""
@@ -163,7 +167,22 @@ class TraceScreen(Screen[None]):
             with self.app.batch_update():
                 await self.query(LoadingPanel).remove()
                 await self.mount(message.view(message.trace, message.part), before=0)
+        self._look_at_step(message.trace, whole=message.part is None)
         self.refresh_bindings()
+
+    def _look_at_step(self, trace: Trace, *, whole: bool) -> None:
+        """Make the wanted step the window, once it has been read."""
+        view, numbers = self._view, trace.steps.numbers.tolist()
+        if self._step is None or view is None:
+            return
+        if self._step in numbers:
+            window = trace.steps.window(numbers.index(self._step))
+            view.set_window(window)
+            view.timeline.fit(*trace.bounds(window))
+            self._step = None
+        elif whole:
+            self.notify(f"this trace does not hold step {self._step}", severity="warning", markup=False)
+            self._step = None
 
     def on_trace_screen_failed(self, message: Failed) -> None:
         """Say what is wrong and what to do."""

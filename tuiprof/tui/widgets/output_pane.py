@@ -9,6 +9,7 @@ from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 
+from tuiprof.report.sanitize import sanitize
 from tuiprof.session.output import OutputReader
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.lines import Lines, Row
@@ -42,6 +43,31 @@ class OutputPane(Lines, can_focus=True):
         key(
             "end,G", "follow", "follow", "Follow the newest line", id="output.end", group="Output", show=False
         ),
+        key(
+            "n",
+            "match(1)",
+            "next match",
+            "The next line that was searched for",
+            id="output.next",
+            group="Output",
+        ),
+        key(
+            "N",
+            "match(-1)",
+            "match before",
+            "The line before that was searched for",
+            id="output.before",
+            group="Output",
+            show=False,
+        ),
+        key(
+            "escape",
+            "search_end",
+            "end search",
+            "Mark nothing any more",
+            id="output.unsearch",
+            group="Output",
+        ),
     ]
 
     class Moved(Message):
@@ -55,6 +81,10 @@ class OutputPane(Lines, can_focus=True):
         self._readers: list[tuple[OutputReader, str]] = []
         self._bottom = 0  # index after the last visible line when not following
         self._why_empty = "nothing printed yet"
+        self._paths: tuple[Path, Path] | None = None
+        self._until: tuple[int, int] | None = None
+        self._sought = ""
+        self._match = -1  # index of the line that was gone to
 
     def open(self, stdout: Path, stderr: Path) -> None:
         """Show these two files.
@@ -64,8 +94,25 @@ class OutputPane(Lines, can_focus=True):
             stderr: Its standard error.
         """
         self.close()
+        self._paths = stdout, stderr
         self._readers = [(OutputReader(stdout), "text"), (OutputReader(stderr), "warn")]
         self._lines, self._unfinished, self.following = [], [], True
+
+    def show_until(self, sizes: tuple[int, int] | None) -> None:
+        """Show only what was printed up to a moment.
+
+        Args:
+            sizes: Bytes of standard output and of standard error by then; None = all there is.
+        """
+        if sizes == self._until:
+            return
+        back = sizes is not None and any(
+            reader.position > size for (reader, _), size in zip(self._readers, sizes, strict=True)
+        )
+        jumped = sizes is None and self._until is not None
+        self._until = sizes
+        if (back or jumped) and self._paths is not None:
+            self.open(*self._paths)
 
     def close(self) -> None:
         """Close the files."""
@@ -81,8 +128,8 @@ class OutputPane(Lines, can_focus=True):
         """Take up what was printed since; return whether there was anything."""
         before = (len(self._lines), self._unfinished)
         unfinished = []
-        for reader, role in self._readers:
-            self._lines.extend((line, role) for line in reader.poll())
+        for (reader, role), until in zip(self._readers, self._until or (None, None), strict=True):
+            self._lines.extend((line, role) for line in reader.poll(until=until))
             if rest := reader.unfinished:
                 unfinished.append((rest, role))
         self._unfinished = unfinished
@@ -92,6 +139,7 @@ class OutputPane(Lines, can_focus=True):
                 cut = len(self._lines) - _KEEP_LINES
                 self._lines = self._lines[cut:]
                 self._bottom = max(0, self._bottom - cut)
+                self._match -= cut
             self._moved()
         return changed
 
@@ -99,6 +147,10 @@ class OutputPane(Lines, can_focus=True):
     def position(self) -> str:
         """Where in the output the pane stands, for its heading."""
         total = len(self._lines) + len(self._unfinished)
+        if self._sought:
+            found = self._matches()
+            place = f"{found.index(self._match) + 1} of " if self._match in found else ""
+            return f"{place}{len(found)} with {sanitize(self._sought)!r} · esc ends"
         if self.following or not total:
             return ""
         return f"line {self._bottom} of {total} · end follows"
@@ -119,7 +171,73 @@ class OutputPane(Lines, can_focus=True):
         )
         if not lines:
             return [[(f" {self._why_empty}", "dim")]]
-        return [[("▏" if role == "warn" else " ", "warn"), (text, role)] for text, role in lines]
+        return [self._line(text, role) for text, role in lines]
+
+    def _line(self, text: str, role: str) -> Row:
+        """Return a line with its mark, and what is searched for in it."""
+        mark = ("▏" if role == "warn" else " ", "warn")
+        at = text.casefold().find(self._sought.casefold()) if self._sought else -1
+        if at < 0 or len(text.casefold()) != len(text):  # where lower case is longer, places differ
+            return [mark, (text, role)]
+        end = at + len(self._sought)
+        return [mark, (text[:at], role), (text[at:end], f"{role}+cursor"), (text[end:], role)]
+
+    # -- searching ---------------------------------------------------------------------------------------
+
+    def search(self, text: str) -> int:
+        """Mark a text, and go to the last line that holds it.
+
+        Args:
+            text: It, in upper or lower case; empty = mark nothing.
+
+        Returns:
+            How many of the lines in memory hold it.
+        """
+        self._sought, self._match = text, len(self._lines)
+        found = self._matches()
+        if found:
+            self.action_match(-1)
+        else:
+            self._moved()
+        self.refresh_bindings()
+        return len(found)
+
+    def _matches(self) -> list[int]:
+        sought = self._sought.casefold()
+        return (
+            [index for index, (text, _) in enumerate(self._lines) if sought in text.casefold()]
+            if sought
+            else []
+        )
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave keys to the screen where they would do nothing here."""
+        if action in ("match", "search_end"):
+            return bool(self._sought)
+        if action == "follow":
+            return not self.following
+        return True
+
+    def action_match(self, by: int) -> None:
+        """Go to the next or the previous line that holds what is searched for; around at the ends.
+
+        Args:
+            by: 1 or -1.
+        """
+        found = self._matches()
+        if not found:
+            return
+        after = [index for index in found if (index > self._match if by > 0 else index < self._match)]
+        self._match = (after[0] if by > 0 else after[-1]) if after else (found[0] if by > 0 else found[-1])
+        height = max(1, self.size.height)
+        total = len(self._lines) + len(self._unfinished)
+        self._bottom = min(max(self._match + height // 2, min(height, total)), total)
+        self.following = False
+        self._moved()
+
+    def action_search_end(self) -> None:
+        """Mark nothing any more."""
+        self.search("")
 
     def _window(self, height: int) -> list[tuple[str, str]]:
         """Return the lines that are visible when scrolled back."""
@@ -155,6 +273,7 @@ class OutputPane(Lines, can_focus=True):
         """Follow the newest line."""
         self.following = True
         self._moved()
+        self.refresh_bindings()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Scroll back with the wheel."""

@@ -63,6 +63,7 @@ class ChartData:
         marks: Outliers, the most telling first.
         captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
         live: The right edge is the present (it is then called "now").
+        selected: The step that is looked at; None = none.
     """
 
     starts_s: Floats = field(default_factory=lambda: _EMPTY)
@@ -76,6 +77,7 @@ class ChartData:
     marks: tuple[Mark, ...] = ()
     captured_s: tuple[tuple[float, float], ...] = ()
     live: bool = True
+    selected: Mark | None = None
 
 
 class StripChart(Lines):
@@ -162,6 +164,7 @@ class StripChart(Lines):
         self._draw_median(rows, low, high)
         for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
             rows[row_index] = _overlay(rows[row_index], column, spans)
+        self._draw_selected(rows, left, cell_s, low, high)
         out = [
             [*label, *row]
             for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
@@ -233,6 +236,25 @@ class StripChart(Lines):
             others.append((begin, end))
             placed.append((line, begin, row))
         return placed
+
+    def _draw_selected(self, rows: list[Row], left: float, cell_s: float, low: float, high: float) -> None:
+        """Draw a line through the selected step, with its name at the top and its place on it."""
+        mark = self._data.selected
+        if mark is None:
+            return
+        width, height = sum(len(text) for text, _ in rows[0]), len(rows)
+        column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+        if not 0 <= column < width:
+            return
+        place = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+        for line in range(height):
+            sign = glyphs.OUTLIER if line == place else glyphs.AXIS
+            rows[line] = _overlay(rows[line], column, [(sign, "accent")])
+        label = f" {mark.label} "
+        line = 0 if place else height - 1
+        begin = column + 1 if column + 1 + len(label) <= width else column - len(label)
+        if begin >= 0:
+            rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
     def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
         """Return the y axis: a round number where its line is, the unit with each."""

@@ -1,0 +1,256 @@
+"""Going back in time, selecting steps, other runs, ranks, search, notes, and what the newest trace says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from on_screen import live, screen_text, until, until_shown
+from synthetic import Synthetic
+from test_live import recorded
+
+from tuiprof.resources import shipped
+from tuiprof.session.labels import read_labels
+from tuiprof.session.records import Capture, Printed, Step
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.output_pane import OutputPane
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
+
+
+def with_trace(made: Synthetic, first: int, last: int) -> Path:
+    """Give a session a real captured trace of some steps."""
+    trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+    shutil.copy(shipped("traces") / "metrics-naive.pt.trace.json.gz", trace)
+    shutil.copy(shipped("traces") / "metrics-naive.syncs.jsonl", trace.with_name("rank0.1.syncs.jsonl"))
+    made.write(
+        "rank0", Capture(made.mono_ns + made.t_ns, "c1", "written", first, last, f"traces/{trace.name}")
+    )
+    return trace
+
+
+def printing(made: Synthetic, texts: dict[int, str]) -> None:
+    """Let a session print at some seconds, and its recorder tell so."""
+    size = 0
+    with open(made.session.stderr, "w") as file:
+        for second, text in texts.items():
+            made.run_until(second)
+            file.write(text)
+            size += len(text)
+            made.write("recorder", Printed(made.mono_ns + second * 1_000_000_000, 0, size))
+
+
+def here(app: TuiprofApp) -> LiveScreen:
+    assert isinstance(app.screen, LiveScreen)
+    return app.screen
+
+
+async def test_a_fresh_capture_names_the_line_from_its_trace(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 20)
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until_shown(pilot, "nothing stands out")
+        with_trace(made, 20, 23)
+        await until_shown(pilot, "trace ready")
+        text = await until_shown(
+            pilot, "torchmetrics/aggregation.py:93: 2 syncs a step cost up to", "of the step"
+        )
+        assert "enter opens the trace" in text
+        assert list((tmp_path / "cache-gists").glob("*.json"))
+
+
+async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    with_trace(made, 5, 8).write_bytes(b"no trace")
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until_shown(pilot, "trace ready — press enter")
+        await until(pilot, lambda: None not in here(app)._gists.values() and bool(here(app)._gists))
+        await until_shown(pilot, "trace ready — press enter")
+
+
+async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 0, lasting=60)
+    printing(made, {second: f"second {second:02d}\n" for second in range(60)})
+    app = live(made.session.path)
+    async with app.run_test(size=(140, 44)) as pilot:
+        await until_shown(pilot, "● running", "second 59")
+        assert "end now" not in screen_text(app)
+        await pilot.press("left", "left", "left", "left")
+        text = await until_shown(pilot, "‖ gone by 00:00:", "end now", "second 39")
+        assert "second 45" not in text
+        screen = here(app)
+        assert screen.past is not None
+        moment = screen.past.position_ns
+        assert 38e9 < moment < 42e9
+        lead = screen.feed.fold.lead
+        assert lead is not None
+        assert lead.last_step_ns <= moment
+        assert screen.feed.fold.now_ns <= moment  # readings of devices, too
+        await pilot.press("right")
+        await until_shown(pilot, "second 44")
+        await pilot.press("space")
+        await until_shown(pilot, "▶ replay 1×")
+        await pilot.press("end")
+        await until_shown(pilot, "● running", "second 59")
+        assert screen.past is None
+        await pilot.press("left", *["right"] * 3)
+        await until(pilot, lambda: screen.past is None)  # beyond the newest record lies the present
+
+
+async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 60)
+    made.end()
+    app = live(made.session.path)
+    async with app.run_test(size=(140, 44)) as pilot:
+        await until_shown(pilot, "finished after", "whole run")
+        await pilot.press("left", "left", "left", "left", "left", "left")
+        await until_shown(pilot, "gone by 00:00:3", "of 00:01:00")
+        await pilot.press("escape")
+        await until_shown(pilot, "finished after")
+
+
+async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 40)
+    app = live(made.session.path)
+    async with app.run_test(size=(150, 44)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        await pilot.press("N")
+        await until_shown(
+            pilot, "step 402  ", "× the median", "most of it in backward", "no capture covers it"
+        )
+        await pilot.press("N")
+        await until_shown(pilot, "step 171  ")
+        await pilot.press("N")  # the first step took twelve times as long
+        await until_shown(pilot, "step 0  ")
+        await pilot.press("n", "full_stop")
+        await until_shown(pilot, "step 172  ")
+        await pilot.press("comma", "comma")
+        await until_shown(pilot, "step 170  ")
+        assert here(app).selected == 170
+        await pilot.press("escape")
+        await until_shown(pilot, "● running")
+        assert here(app).selected is None
+
+
+async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    made.end()
+    trace = with_trace(made, 20, 23)
+    from tuiprof.formats import open_trace
+
+    numbers = open_trace(trace).steps.numbers.tolist()
+    at = made.mono_ns + made.t_ns
+    made.write("rank0", Capture(at, "c1", "written", numbers[0], numbers[-1], f"traces/{trace.name}"))
+    made.write("rank0", Step(numbers[1] + 10_000, at + 1, 30_000_000))
+    app = live(made.session.path)
+    async with app.run_test(size=(150, 44)) as pilot:
+        await until_shown(pilot, "finished")
+        screen = here(app)
+        screen.selected = numbers[1]
+        screen.redraw_now()
+        await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in its trace")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+        await until_shown(pilot, f"window: step {numbers[1]}")
+
+
+async def test_what_goes_wrong_is_said_with_its_rule(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 30, phases={"data": 0.4, "forward": 0.5})
+    made.note("warn", "metric loss is not recorded: it is nan")
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 44)) as pilot:
+        await until_shown(pilot, "loss is NaN since 30.0 s into the run", "a: 1 more")
+        await pilot.press("a")
+        await until_shown(pilot, "40.0 % of a step waits for data", "the data phase takes 15.0 % or more")
+        await pilot.press("escape")
+        await until_shown(pilot, "step time")
+
+
+async def test_ranks_lie_side_by_side_with_the_straggler_marked(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 20, ranks=4, lag=0.1)
+    app = live(made.session.path)
+    async with app.run_test(size=(150, 48)) as pilot:
+        text = await until_shown(pilot, "rank 0  ", "rank 3  ", "straggler")
+        line = next(line for line in text.splitlines() if "straggler" in line)
+        assert "rank 3" in line
+        assert "step time" in line
+
+
+async def test_runs_that_go_on_are_a_key_apart(tmp_path: Path) -> None:
+    first = recorded(tmp_path, 20)
+    second = recorded(tmp_path, 30, step_ms=41.0, scenario=None, name="second")
+    app = live(first.session.path)
+    async with app.run_test(size=(150, 44)) as pilot:
+        await until_shown(pilot, "runs  ", "▸1 ● metrics:naive", "2 ● second")
+        await pilot.press("tab")
+        await until(pilot, lambda: here(app).session.path == second.session.path)
+        await until_shown(pilot, "▸2 ● second", "41.")
+        await pilot.press("shift+tab")
+        await until(pilot, lambda: here(app).session.path == first.session.path)
+        await pilot.press("q")
+    assert "goes on" in app.farewell
+
+
+async def test_the_output_is_searched(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    lines = [f"line {n}{' Error here' if n % 50 == 7 else ''}\n" for n in range(300)]
+    made.session.stdout.write_text("".join(lines))
+    app = live(made.session.path)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "line 299")
+        await pilot.press("slash", *"error", "enter")
+        await until_shown(pilot, "6 of 6 with 'error'", "line 257 Error")
+        await pilot.press("N")
+        await until_shown(pilot, "5 of 6", "line 207 Error")
+        await pilot.press("n", "n")
+        await until_shown(pilot, "1 of 6", "line 7 Error")
+        await pilot.press("escape")
+        await until(pilot, lambda: "of 6" not in screen_text(app))
+        await pilot.press("end")
+        await until_shown(pilot, "line 299")
+        assert app.screen.query_one(OutputPane).following
+        await pilot.press("slash", *"nowhere", "enter")
+        await until_shown(pilot, "0 with 'nowhere'")
+        await pilot.press("slash", "escape")
+        await until_shown(pilot, "step time")
+
+
+async def test_a_note_is_written_on_the_moment_and_read_again(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 20)
+    app = live(made.session.path)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        await pilot.press("m", *"nfs [b]was[/b] slow", "enter")
+        await until(pilot, lambda: bool(read_labels(made.session.path).notes))
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        [note] = read_labels(made.session.path).notes
+        assert note.text == "nfs [b]was[/b] slow"
+        assert note.t_ns is not None
+        assert note.t_ns > 20e9
+        await pilot.press("a")
+        await until_shown(pilot, "nfs [b]was[/b] slow")
+
+
+async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 0, lasting=30)
+    printing(made, {1: "early\n", 20: "late\n"})
+    made.run_until(30)
+    made.end()
+    app = TuiprofApp(Start.replay(made.session.path, speed=1.0))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "▶ replay 1×", "nothing printed yet")
+        await pilot.press("right")
+        await until_shown(pilot, "early")
+        assert "late" not in screen_text(app)
+        await pilot.press("right", "right", "right", "right")
+        await until_shown(pilot, "late")
+        await pilot.press("left", "left", "left")
+        await until(pilot, lambda: "late" not in screen_text(app))
