@@ -72,6 +72,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "gpt2-flash-flattened": 323,
         "gpt2-in-tree-flattened": None,
     },
+    "pallas-attention": {"native": None, "sdpa": None, "pallas": 23},
     "metrics": {
         "off": None,
         "naive": -10,
@@ -122,6 +123,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
     },
 }
 HARDWARE = {
+    "pallas-attention": "TPU v5e",
     "attention": "H100",
     "varlen": "H100",
     "metrics": "A40",
