@@ -163,20 +163,51 @@ async def test_keys_move_select_zoom_and_open() -> None:
         assert timeline.chosen == 0
 
 
-async def test_mouse_puts_the_cursor_selects_and_zooms() -> None:
+async def test_a_click_chooses_an_event_and_a_drag_moves_the_view() -> None:
     app = TimelineApp()
     async with app.run_test(size=(100, 12)) as pilot:
         timeline = app.timeline
         left = timeline.label_cells
-        await pilot.mouse_down(Timeline, offset=(left + 10, 2))
-        await pilot.hover(Timeline, offset=(left + 30, 2))
-        await pilot.mouse_up(Timeline, offset=(left + 30, 2))
-        low, high = timeline.selection or (0, 0)
-        assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (10, 30)
+        runtime = timeline.map_lines + 2
+        column = timeline.view.column_of(7 * MS)
+        await pilot.click(Timeline, offset=(left + column, runtime))
+        assert timeline.event is not None
+        assert app.trace.name(timeline.event) == "cudaStreamSynchronize"
         assert timeline.chosen == 2
-        span = timeline.view.span
+        assert timeline.selection is None
+        timeline.zoom(4)
+        low = timeline.view.low
+        await pilot.mouse_down(Timeline, offset=(left + 40, runtime))
+        await pilot.hover(Timeline, offset=(left + 20, runtime))
+        await pilot.mouse_up(Timeline, offset=(left + 20, runtime))
+        assert timeline.view.low - low == pytest.approx(
+            20 * timeline.view.span / timeline.view.columns, rel=0.01
+        )
+
+
+async def test_dragging_on_the_axis_or_with_a_key_selects() -> None:
+    for line, ctrl in (("axis", False), ("lane", True)):
+        app = TimelineApp()
+        async with app.run_test(size=(100, 12)) as pilot:
+            timeline = app.timeline
+            left = timeline.label_cells
+            y = timeline.map_lines + (len(timeline.visible_lanes) if line == "axis" else 1)
+            await pilot.mouse_down(Timeline, offset=(left + 10, y), control=ctrl)
+            await pilot.hover(Timeline, offset=(left + 30, y))
+            await pilot.mouse_up(Timeline, offset=(left + 30, y))
+            low, high = timeline.selection or (0, 0)
+            assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (10, 30)
+
+
+async def test_the_wheel_zooms_at_the_pointer_and_pans_with_shift() -> None:
+    app = TimelineApp()
+    async with app.run_test(size=(100, 12)):
+        timeline = app.timeline
+        left, span = timeline.label_cells, timeline.view.span
+        under = timeline.view.instant_of(20)
         timeline._wheel(_wheel(left + 20), 2.0, 0.1)
         assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
+        assert timeline.view.column_of(under) in (19, 20, 21)
         timeline._wheel(_wheel(left + 20, shift=True), 2.0, 0.1)
         assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
 
@@ -199,7 +230,7 @@ async def test_drawing_is_whole_styled_and_safe_at_every_size() -> None:
                 assert all(segment.style is not None for segment in strip)
                 assert strip.cell_length == size[0]
                 assert strip.text.isprintable()
-            assert "▏0 " in app.lines()[0]  # where step 0 starts
+            assert any("▏0 " in line for line in app.lines()[:2])  # where step 0 starts
             assert any("▲" in line for line in app.lines())
         app = TimelineApp()
 

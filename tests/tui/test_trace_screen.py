@@ -122,7 +122,7 @@ async def test_every_size_keeps_verdict_tabs_table_and_keys(size: tuple[int, int
         assert "Names" in app.text("TabBar")
         assert app.table.size.height >= 3
         assert "help" in app.text("KeyBar") or size[0] == 80
-        shown = [lane.label.strip() for lane in app.timeline._visible]
+        shown = [lane.label.strip() for lane in app.timeline.visible_lanes]
         if size[1] >= 24:
             assert shown[:1] == ["main"]
             assert {"runtime", "stream 7", "idle"} <= set(shown)

@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
-from made_traces import MS
+from made_traces import MS, large_trace
+from on_screen import until_shown
 from trace_app import app_of, settle
+
+from tuiprof.model import Trace
+from tuiprof.tui import lane_sketch, lanes
+from tuiprof.tui.screens.pick import PickScreen
+from tuiprof.tui.widgets.timeline import Timeline
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -54,3 +62,144 @@ async def test_moving_in_time() -> None:
         await pilot.press("down", "full_stop", "enter")
         await settle(pilot)
         assert "cudaLaunchKernel" in app.text("DetailPane") or "aten::mm" in app.text("DetailPane")
+
+
+async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        app.timeline.focus()
+        await pilot.press("down", "down", "full_stop")  # the first call of the runtime lane
+        assert app.timeline.lane is not None
+        assert app.timeline.lane.label == "runtime"
+        assert (
+            "cudaLaunchKernel 1.00 ms · launches sum_kernel · 1.00 ms between · f jumps there" in app.words()
+        )
+        assert "▸" in app.text("Timeline")
+        await pilot.press("f")
+        assert app.timeline.cursor == 3 * MS
+        assert app.timeline.lane.label == "stream 7"
+        assert "launched by cudaLaunchKernel" in app.words()
+        await pilot.press("f")
+        assert app.timeline.cursor == 1 * MS
+        await pilot.press("enter")
+        await settle(pilot)
+        app.timeline.focus()
+        await pilot.press("f")
+        await settle(pilot)
+        assert "launched by" in app.text("DetailPane")  # open details follow
+        await pilot.press("escape", "n", "f")
+        await pilot.pause()
+        assert app.timeline.cursor == 6 * MS  # a sync launches nothing: it stays
+
+
+async def test_measuring_between_two_points() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("m", "right_square_bracket")  # from the begin to step 1
+        assert "Δ 12.0 ms · busy 5.00 ms (41.7 %), idle 7.00 ms" in app.words()
+        assert "◆" in app.text("Timeline")
+        await pilot.press("w")
+        await settle(pilot)
+        assert "window: 0 ns to 12 ms" in app.text("TabBar")
+        await pilot.press("m", "m")
+        assert "Δ" not in app.text("Timeline")
+        await pilot.press("m", "n", "escape")
+        assert app.timeline.mark is None
+
+
+async def test_bookmarks_are_set_listed_and_returned_to() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await settle(pilot)
+        await pilot.press("apostrophe", "B")
+        await pilot.pause()
+        assert "no bookmarks yet" in app.words()
+        await pilot.press("b", "n", "b", "n", "b")
+        assert app.timeline.bookmarks == [0, 6 * MS, 18 * MS]
+        assert app.text("Timeline").count("⚑") >= 4  # on the map and on the axis
+        await pilot.press("apostrophe")
+        assert app.timeline.cursor == 0
+        await pilot.press("apostrophe")
+        assert app.timeline.cursor == 6 * MS
+        await pilot.press("B")
+        await pilot.pause()
+        assert isinstance(app.screen, PickScreen)
+        assert " 6 ms   step 0 · metrics" in app.text()
+        await pilot.press("down", "down", "enter")
+        await pilot.pause()
+        assert app.timeline.cursor == 18 * MS
+        await pilot.press("b")
+        assert app.timeline.bookmarks == [0, 6 * MS]
+        await pilot.press("B", "escape")
+        assert app.timeline.cursor == 18 * MS
+
+
+async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await settle(pilot)
+        app.timeline.focus()
+        await pilot.press("/", *"SUM_", "enter")
+        await settle(pilot)
+        assert app.focused is app.timeline
+        assert app.timeline.cursor == 3 * MS
+        assert "/SUM_ 1 of 2 · sum_kernel" in app.words()
+        await pilot.press("n")
+        assert app.timeline.cursor == 15 * MS
+        await pilot.press("n")
+        assert app.timeline.cursor == 3 * MS
+        await pilot.press("N")
+        assert "2 of 2" in app.text("Timeline")
+        await pilot.press("escape", "home", "n")  # without a search, n goes to the next wait again
+        assert app.timeline.search is None
+        assert app.timeline.cursor == 6 * MS
+        await pilot.press("/", *"nothing such", "enter")
+        await settle(pilot)
+        assert "no event has 'nothing such' in its name" in app.words()
+        await pilot.press("/", "x", "escape")
+        await pilot.pause()
+        assert app.focused is app.timeline
+
+
+async def test_the_map_shows_where_the_view_lies_and_moves_it() -> None:
+    app = app_of()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert app.timeline.map_lines == 0  # at 24 lines it costs a lane: only when it tells something
+        app.timeline.focus()
+        await pilot.press("end", "plus", "plus", "plus")
+        await pilot.pause()
+        assert app.timeline.map_lines == 1
+        first = app.text("Timeline").splitlines()[0]
+        assert first.startswith(" all")
+        assert "[" in first
+        await pilot.click(Timeline, offset=(app.timeline.label_cells + 2, 0))
+        assert app.timeline.view.low == app.timeline.view.first
+
+
+async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    build = lanes.build
+
+    def slow(trace: Trace) -> lanes.Lanes:
+        if len(trace) == 2000:
+            go_on.wait(20)
+        return build(trace)
+
+    monkeypatch.setattr(lane_sketch, "WORTH_IT", 2000)
+    monkeypatch.setattr(lane_sketch, "_EVENTS", 100)
+    monkeypatch.setattr(lanes, "build", slow)
+    app = app_of(large_trace(2000))
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await until_shown(pilot, "a sketch from one of 20 events", "stream 7")
+        app.timeline.focus()
+        await pilot.press("down", "full_stop", "enter")
+        await until_shown(pilot, "the exact picture is still being worked out")
+        go_on.set()
+        await settle(pilot)
+        assert "sketch" not in app.text("Timeline")
+        await pilot.press("full_stop", "enter")
+        await settle(pilot)
+        assert "kernel_" in app.text("DetailPane")

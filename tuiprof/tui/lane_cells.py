@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -13,6 +14,7 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.schema import CATEGORIES
 from tuiprof.model.trace import Mask, Trace
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.lane_extras import Samples
 from tuiprof.tui.lanes import Bars, Lane
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -38,11 +40,13 @@ class Kind(IntEnum):
     RANGE_E = 13
     RANGE_F = 14
     STEP = 15
+    COUNTER = 16
 
 
 _KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
 for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collective", Kind.COLLECTIVE)):
     _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
+_FRAME = re.compile(r"[^()]+\(\d+\): ")
 _LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
 _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
 
@@ -82,6 +86,8 @@ def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> C
     """
     if lane.style == "idle":
         return _idle(trace, lane.bars, edges)
+    if lane.samples is not None:
+        return _counter(lane.samples, edges)
     if lane.style == "calls":
         return _calls(trace, lane, edges)
     if lane.style == "device":
@@ -142,6 +148,16 @@ def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
     return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
 
 
+def _counter(samples: Samples, edges: Ints) -> Cells:
+    """A value over time: the height of a cell is the column's largest as a share of the peak."""
+    values = samples.highest(edges)
+    level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
+    return Cells(
+        [_EIGHTHS[height] for height in level.tolist()],
+        np.where(level > 0, Kind.COUNTER, Kind.BLANK).astype(np.uint8),
+    )
+
+
 def _label_runs(
     trace: Trace,
     bars: Bars,
@@ -170,11 +186,14 @@ def _label_runs(
 def short_name(name: str) -> str:
     """Return the part of a name that tells it from others, one cell a character.
 
-    Kernel names lose return type, namespaces, template arguments and parameters.
+    Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
 
     Args:
         name: A name out of a trace; untrusted.
     """
+    _, frame, function = name.partition("): ")
+    if frame and _FRAME.match(name):
+        name = function
     text = name.removeprefix("void ").replace("(anonymous namespace)::", "").strip()
     if "::" in text or "<" in text:
         head = text.partition("<")[0].partition("(")[0]

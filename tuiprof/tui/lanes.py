@@ -13,8 +13,9 @@ from tuiprof.analyses import _waits
 from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.model.trace import Mask, Trace, Track
 from tuiprof.model.window import Window
+from tuiprof.tui.lane_extras import Samples, counter_samples, memory_samples, outermost, python_levels
 
-LaneStyle = Literal["ranges", "calls", "device", "idle"]
+LaneStyle = Literal["ranges", "calls", "device", "idle", "counter"]
 _STEP_NAME = r"^ProfilerStep#\d+$"
 
 
@@ -127,6 +128,7 @@ class Lane:
         priority: Which lanes to keep when there is no room; lower = more important.
         syncs: Of a lane of calls: those that wait for the device (``S``).
         launches: Of a lane of calls: those that launch work (``L``).
+        samples: Of a lane of a counter: its values.
     """
 
     label: str
@@ -135,6 +137,23 @@ class Lane:
     priority: int
     syncs: Bars | None = None
     launches: Bars | None = None
+    samples: Samples | None = None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether its cells stand for events that can be opened."""
+        return self.style not in ("idle", "counter")
+
+    def holds(self, row: int) -> bool:
+        """Return whether an event is drawn in it.
+
+        Args:
+            row: Row in the event table.
+        """
+        if not self.has_events:
+            return False
+        place = int(np.searchsorted(self.bars.rows, row))
+        return place < len(self.bars.rows) and int(self.bars.rows[place]) == row
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +164,13 @@ class Lanes:
         trace: The trace.
         lanes: Lanes in order of display.
         syncs: Host waits, in order of start.
+        stride: How many events of the trace each of these stands for; 1 = they are all there.
     """
 
     trace: Trace
     lanes: tuple[Lane, ...]
     syncs: Bars
+    stride: int = 1
 
     def choose(self, count: int) -> list[Lane]:
         """Return the most important lanes, in order of display.
@@ -183,15 +204,19 @@ def build(trace: Trace) -> Lanes:
     main = _main_track(trace, host, by_track, steps)
     if main is not None:
         lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
+        for level, rows in enumerate(python_levels(trace, main)):
+            lanes.append(Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level))
     calls = trace.host_calls
     if len(calls):
         launches = Bars(trace, trace.links.launches)
         lanes.append(Lane("runtime", "calls", Bars(trace, calls), 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
     for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
-        rows = _outermost(trace, by_track[track.index])[0]
+        rows = outermost(trace, by_track[track.index])[0]
         lanes.append(Lane(track.name, "ranges", Bars(trace, rows), 40 + place))
     lanes += _device_lanes(trace)
+    for place, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
+        lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * place, samples=samples))
     # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
     for lane in lanes:
         _ = lane.bars.covered
@@ -236,27 +261,16 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
     """Return the lanes of the main thread: named ranges, ranges within them, operators."""
     codes = trace.is_category("annotation", "dataloader", "compile")[rows]
     ranges, ops = rows[codes], rows[~codes]
-    outer, inner = _outermost(trace, ranges)
-    top_ops = _outermost(trace, ops)[0]
+    outer, inner = outermost(trace, ranges)
+    top_ops = outermost(trace, ops)[0]
     if not len(outer):
         return [Lane("main", "ranges", Bars(trace, top_ops), 0)]
     lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
     if len(inner):
-        lanes.append(Lane("  within", "ranges", Bars(trace, _outermost(trace, inner)[0]), 5))
+        lanes.append(Lane("  within", "ranges", Bars(trace, outermost(trace, inner)[0]), 5))
     if len(top_ops):
         lanes.append(Lane("  ops", "ranges", Bars(trace, top_ops), 4))
     return lanes
-
-
-def _outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Split rows of one track into those that no earlier one covers, and the rest."""
-    if not len(rows):
-        return rows, rows
-    starts, ends = trace.starts[rows], trace.ends[rows]
-    reach = np.maximum.accumulate(ends)
-    outer = np.ones(len(rows), dtype=bool)
-    outer[1:] = (starts[1:] >= reach[:-1]) | (ends[1:] > reach[:-1])
-    return rows[outer], rows[~outer]
 
 
 def _device_lanes(trace: Trace) -> list[Lane]:

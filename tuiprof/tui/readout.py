@@ -1,10 +1,13 @@
-"""What stands under the cursor of a timeline, in one line."""
+"""What stands under the cursor of a timeline, what an event is linked with, what lies in a range: one line each."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tuiprof.model.units import format_ns
+from tuiprof.model.intervals import Ints
+from tuiprof.model.trace import Trace
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.lane_cells import short_name
 from tuiprof.tui.lanes import Lane, Lanes, idle_gap
 
@@ -44,6 +47,11 @@ def read_out(lanes: Lanes, visible: list[Lane], instant: int) -> str:
         parts.append(f"step {steps.numbers[index]}" if inside else "outside of steps")
     at = np.array([instant], dtype=np.int64)
     for lane in visible:
+        if lane.samples is not None:
+            value = lane.samples.at_instant(instant)
+            if value is not None:
+                parts.append(f"{sanitize(lane.label.strip())} {lane.samples.format(value)}")
+            continue
         if lane.style == "idle":
             gap = idle_gap(lane.bars, instant, *trace.span)
             if gap:
@@ -52,7 +60,71 @@ def read_out(lanes: Lanes, visible: list[Lane], instant: int) -> str:
         index = int(lane.bars.at(at)[0])
         if index >= 0:
             row = int(lane.bars.rows[index])
-            name = short_name(trace.name(row))
-            name = name if len(name) <= 40 else name[:39] + "…"
-            parts.append(f"{name} {format_ns(int(trace.ends[row] - trace.starts[row]))}")
+            parts.append(f"{_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}")
     return " " + " · ".join(parts) if parts else " nothing recorded here"
+
+
+def event_words(trace: Trace, row: int, partner: int | None) -> str:
+    """Say what an event is, and what it is linked with.
+
+    Args:
+        trace: The trace.
+        row: Its row.
+        partner: Row of what it launched, or of what launched it; None = nothing.
+
+    Returns:
+        One line, safe for a terminal.
+    """
+    said = f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"
+    if partner is None:
+        return said
+    launch, work = (row, partner) if trace.links.launch_of[partner] == row else (partner, row)
+    latency = format_ns(int(trace.starts[work] - trace.ends[launch]))
+    way = "launches" if launch == row else "launched by"
+    several = ""
+    if launch == row:
+        count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
+        several = f" and {format_count(count - 1)} more" if count > 1 else ""
+    return f"{said} · {way} {_short(trace, partner)}{several} · {latency} between · f jumps there"
+
+
+def range_words(lanes: Lanes, low: int, high: int) -> str:
+    """Say how long a range is and what lies in it.
+
+    Args:
+        lanes: All lanes.
+        low: Begin in ns.
+        high: End in ns.
+
+    Returns:
+        One line, safe for a terminal.
+    """
+    length = high - low
+    parts = [f" Δ {format_ns(length)}"]
+    for lane in lanes.lanes:
+        if lane.style == "idle":
+            busy = int(lane.bars.covered.between(low, high))
+            device = lane.label.removesuffix("idle")
+            share = format_share(busy / length) if length else "–"
+            parts.append(f"{device}busy {format_ns(busy)} ({share}), idle {format_ns(length - busy)}")
+            parts.append(f"{_count(lane.bars.starts, low, high)} works")
+    waits = lanes.syncs
+    if len(waits):
+        waited = format_ns(int(waits.covered.between(low, high)))
+        parts.append(f"waits {_count(waits.starts, low, high)}, {waited}")
+    launches = [lane.launches for lane in lanes.lanes if lane.launches is not None]
+    parts.extend(f"launches {_count(bars.starts, low, high)}" for bars in launches)
+    steps = lanes.trace.steps
+    if len(steps):
+        parts.append(f"steps {_count(steps.starts, low, high)}")
+    return " · ".join(parts)
+
+
+def _count(starts: Ints, low: int, high: int) -> str:
+    first, last = np.searchsorted(starts, [low, high])
+    return format_count(int(last - first))
+
+
+def _short(trace: Trace, row: int) -> str:
+    name = short_name(trace.name(row))
+    return name if len(name) <= 40 else name[:39] + "…"

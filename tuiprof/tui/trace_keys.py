@@ -23,8 +23,9 @@ _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
     _key("filter", "slash", "filter", "filter", "Show only rows that contain a text", "Trace", "/"),
-    _key("next_sync", "n", "sync(True)", "next sync", "Cursor to the next host wait", "Trace"),
-    _key("previous_sync", "N", "sync(False)", "sync before", "Cursor to the host wait before", _HIDDEN),
+    _key("next_sync", "n", "sync(True)", "next sync", "To the next host wait, or hit of a search", "Trace"),
+    _key("previous_sync", "N", "sync(False)", "sync before", "To the wait or hit before", _HIDDEN),
+    _key("follow", "f", "follow", "launch ↔ work", "Jump between a launch and its work", "Trace"),
     _key("window", "w", "window", "window", "Analyse the selection or step; again: all", "Trace"),
     _key("table", "t", "table", "table", "Next table of this analysis", "Trace"),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
@@ -44,6 +45,18 @@ KEYS: Final[tuple[Binding, ...]] = (
         "Timeline",
         "[",
     ),
+    _key("measure", "m", "measure", "measure", "Measure from the cursor on; again: end", "Timeline"),
+    _key("bookmark", "b", "bookmark", "bookmark", "Set or clear a bookmark at the cursor", "Timeline"),
+    _key(
+        "next_bookmark",
+        "apostrophe",
+        "next_bookmark",
+        "next bookmark",
+        "To the next bookmark",
+        "Timeline",
+        "'",
+    ),
+    _key("bookmarks", "B", "bookmarks", "bookmarks", "List the bookmarks", "Timeline"),
     *(_key(f"tab_{n}", str(n), f"tab({n})", f"tab {n}", f"Open tab {n}", "Tabs") for n in range(1, 10)),
-    _key("escape", "escape", "escape", "back", "Close details, filter, selection, window", _HIDDEN),
+    _key("escape", "escape", "escape", "back", "Close details, filter, search, selection, window", _HIDDEN),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from textual import events
@@ -11,9 +12,28 @@ from textual.message import Message
 
 from tuiprof.tui.keys import key
 from tuiprof.tui.lanes import Bars, Lane, LaneStyle
+from tuiprof.tui.timeline_marks import partner
+from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.timeline_canvas import TimelineCanvas
 
 _WHEEL_ZOOM = 1.3
+
+
+@dataclass(slots=True)
+class _Drag:
+    """A button is held.
+
+    Attributes:
+        what: What moving does.
+        x: Where it was pressed.
+        view: What was in view then.
+        moved: Whether the pointer has left the cell.
+    """
+
+    what: Literal["pan", "select", "map"]
+    x: int
+    view: Viewport
+    moved: bool = False
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
@@ -25,19 +45,20 @@ class Timeline(TimelineCanvas, can_focus=True):
     """A timeline that a person moves in."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("left", "step(-1)", "cursor back", "one column back"),
-        _key("right", "step(1)", "cursor on", "one column on"),
+        _key("left,h", "step(-1)", "cursor back", "one column back"),
+        _key("right,l", "step(1)", "cursor on", "one column on"),
         _key("shift+left", "select(-1)", "select back", "extend the selection back"),
         _key("shift+right", "select(1)", "select on", "extend the selection on"),
         _key("ctrl+left,H", "pan(-0.25)", "pan back", "move the view back"),
         _key("ctrl+right,L", "pan(0.25)", "pan on", "move the view on"),
-        _key("up", "lane(-1)", "lane up", "choose the lane above"),
-        _key("down", "lane(1)", "lane down", "choose the lane below"),
-        _key("home", "edge(False)", "begin", "to the begin of the trace"),
-        _key("end", "edge(True)", "end", "to the end of the trace"),
+        _key("up,k", "lane(-1)", "lane up", "choose the lane above"),
+        _key("down,j", "lane(1)", "lane down", "choose the lane below"),
+        _key("home,g", "edge(False)", "begin", "to the begin of the trace"),
+        _key("end,G", "edge(True)", "end", "to the end of the trace"),
         _key("comma", "event(False)", "event before", "to the previous event of the chosen lane"),
         _key("full_stop", "event(True)", "event after", "to the next event of the chosen lane"),
         _key("enter", "open", "event", "open the event under the cursor in the chosen lane", show=True),
+        _key("slash", "search", "search", "search the names of all events", show=True),
     ]
 
     class Opened(Message):
@@ -51,15 +72,18 @@ class Timeline(TimelineCanvas, can_focus=True):
             super().__init__()
             self.row = row
 
+    class SearchWanted(Message):
+        """A text to search for is to be asked for."""
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._anchor: int | None = None
-        self._dragging = False
+        self._drag: _Drag | None = None
 
     @property
     def lane(self) -> Lane | None:
         """The chosen lane."""
-        return self._visible[self.chosen] if self.chosen < len(self._visible) else None
+        return self.visible_lanes[self.chosen] if self.chosen < len(self.visible_lanes) else None
 
     def choose(self, style: LaneStyle) -> None:
         """Choose the first lane of a style, where one shows.
@@ -68,7 +92,9 @@ class Timeline(TimelineCanvas, can_focus=True):
             style: Its style.
         """
         self._paint()
-        self.chosen = next((i for i, lane in enumerate(self._visible) if lane.style == style), self.chosen)
+        self.chosen = next(
+            (i for i, lane in enumerate(self.visible_lanes) if lane.style == style), self.chosen
+        )
         self.refresh()
 
     def select(self, selection: tuple[int, int] | None) -> None:
@@ -79,6 +105,32 @@ class Timeline(TimelineCanvas, can_focus=True):
         """
         self.selection, self._anchor = selection, None
         self.refresh()
+
+    def take_event(self, row: int | None) -> None:
+        """Choose an event: it is marked, and so is what it launched or what launched it.
+
+        Args:
+            row: Its row in the event table; None = none.
+        """
+        if self.lanes is None:
+            return
+        self.event = row
+        self.linked = partner(self.lanes.trace, row) if row is not None else None
+        self._paint()
+        if row is not None and (line := self.line_of(row)) is not None:
+            self.chosen = line
+        self.relay()
+
+    def show_event(self, row: int) -> None:
+        """Choose an event and bring it into view.
+
+        Args:
+            row: Its row in the event table.
+        """
+        if self.lanes is not None:
+            start, end = int(self.lanes.trace.starts[row]), int(self.lanes.trace.ends[row])
+            self.go_to(start, end - start)
+            self.take_event(row)
 
     # -- keys ----------------------------------------------------------------------------------------------
 
@@ -109,8 +161,8 @@ class Timeline(TimelineCanvas, can_focus=True):
 
     def action_lane(self, by: int) -> None:
         """Choose another lane."""
-        if self._visible:
-            self.chosen = max(0, min(self.chosen + by, len(self._visible) - 1))
+        if self.visible_lanes:
+            self.chosen = max(0, min(self.chosen + by, len(self.visible_lanes) - 1))
             self.refresh()
 
     def action_edge(self, last: bool) -> None:
@@ -135,14 +187,14 @@ class Timeline(TimelineCanvas, can_focus=True):
         index = bars.next_start(self.cursor, forward)
         if index is None:
             return None
-        start = int(bars.starts[index])
-        self.go_to(start, int(bars.ends[index]) - start)
-        return int(bars.rows[index])
+        row = int(bars.rows[index])
+        self.show_event(row)
+        return row
 
     def event_under_cursor(self) -> int | None:
         """Return the row of the event under the cursor in the chosen lane; None = there is none."""
         lane = self.lane
-        if lane is None or lane.style == "idle":
+        if lane is None or not lane.has_events:
             return None
         index = int(lane.bars.at(np.array([self.cursor]))[0])
         if index < 0:
@@ -156,7 +208,12 @@ class Timeline(TimelineCanvas, can_focus=True):
         if row is None:
             self.notify("no event of this lane under the cursor; , and . go to one", timeout=3)
         else:
+            self.take_event(row)
             self.post_message(self.Opened(row))
+
+    def action_search(self) -> None:
+        """Ask for a text to search for."""
+        self.post_message(self.SearchWanted())
 
     # -- mouse ---------------------------------------------------------------------------------------------
 
@@ -164,26 +221,53 @@ class Timeline(TimelineCanvas, can_focus=True):
         return self.view.instant_of(max(0, min(x - self.label_cells, self.view.columns - 1)))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Put the cursor where the mouse is, and begin to select."""
-        self.selection, self._dragging = None, True
-        self._anchor = self._instant_at(event.x)
-        if event.y < len(self._visible):
-            self.chosen = event.y
+        """Begin to move the view; on the axis or with a key held to select, on the map to choose what is in view."""
+        self._paint()
+        at = self._instant_at(event.x)
+        lane = self.lane_at(event.y)
+        if self.map_lines and event.y == 0:
+            self._drag = _Drag("map", event.x, self.view)
+            self._look_at(event.x)
+        elif lane is None or event.shift or event.ctrl:
+            self._drag = _Drag("select", event.x, self.view)
+            self.selection, self._anchor = None, at
+            self.go_to(at)
+        else:
+            self._drag = _Drag("pan", event.x, self.view)
+            self.chosen = lane
         self.capture_mouse()
-        self.go_to(self._anchor)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Select while a button is held."""
-        if self._dragging and self._anchor is not None:
+        """Move the view, or select, while a button is held."""
+        drag = self._drag
+        if drag is None:
+            return
+        if drag.what == "map":
+            self._look_at(event.x)
+        elif drag.what == "select" and self._anchor is not None:
             self.go_to(self._instant_at(event.x))
             low, high = sorted((self._anchor, self.cursor))
             self.selection = (low, high) if high > low else None
-            self.refresh()
+        elif event.x != drag.x or drag.moved:
+            drag.moved = True
+            self.view = drag.view.panned((drag.x - event.x) / drag.view.columns)
+        self.refresh()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        """End selecting."""
-        self._dragging, self._anchor = False, None
+        """End moving or selecting; where nothing was moved, choose the event under the pointer."""
+        drag, self._drag, self._anchor = self._drag, None, None
         self.release_mouse()
+        if drag is not None and drag.what == "pan" and not drag.moved:
+            self.selection = None
+            self.go_to(self._instant_at(event.x))
+            self.take_event(self.event_under_cursor())
+
+    def _look_at(self, x: int) -> None:
+        """Put the middle of the view where the map was pointed at."""
+        whole = Viewport.over(self.view.first, self.view.last, self.view.columns)
+        at = whole.instant_of(max(0, min(x - self.label_cells, self.view.columns - 1)))
+        self.view = self.view.over_range(at - self.view.span // 2, at - self.view.span // 2 + self.view.span)
+        self.refresh()
 
     def on_click(self, event: events.Click) -> None:
         """Open the event under a double click."""

@@ -1,39 +1,54 @@
-"""Draws lanes under a viewport, and over them the cursor, the selection and the window of the analyses."""
+"""Draws lanes under a viewport, and over them cursor, selection, window, links, hits of a search and bookmarks."""
 
 from __future__ import annotations
 
+from enum import IntFlag
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
 from textual.strip import Strip
-from textual.widget import Widget
 
-from tuiprof.model.window import Window
+from tuiprof.model.units import format_count
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import glyphs
 from tuiprof.tui.lane_cells import Cells, Kind, paint
-from tuiprof.tui.lanes import Lane, Lanes
-from tuiprof.tui.readout import offset_text, read_out
+from tuiprof.tui.minimap import overview
+from tuiprof.tui.readout import event_words, offset_text, range_words, read_out
+from tuiprof.tui.timeline_marks import link_cells
 from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.timeline_state import TimelineState
 
 _COMPONENTS = {kind: f"timeline--{kind.name.lower().replace('_', '-')}" for kind in Kind}
+_KINDS = 32
 
 
-class TimelineCanvas(Widget):
+class _Over(IntFlag):
+    """What is laid over a cell; each has a style of its own."""
+
+    OUTSIDE = 1
+    SELECTION = 2
+    HIT = 4
+    LINK = 8
+    EVENT = 16
+    CURSOR = 32
+
+
+_OVER = {flag: f"timeline--{flag.name.lower()}" for flag in _Over if flag.name}
+
+
+class TimelineCanvas(TimelineState):
     """Lanes of a trace over time; shows anything only after :meth:`show`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *_COMPONENTS.values(),
+        *_OVER.values(),
         "timeline--label",
         "timeline--label-chosen",
         "timeline--axis",
-        "timeline--cursor",
-        "timeline--selection",
-        "timeline--outside",
         "timeline--readout",
     }
 
@@ -51,6 +66,7 @@ class TimelineCanvas(Widget):
         & > .timeline--sync { color: $text-error; text-style: bold; }
         & > .timeline--call { color: $text-muted; }
         & > .timeline--idle { color: $text-warning; }
+        & > .timeline--counter { color: $text-accent; }
         & > .timeline--range-a { color: $text-primary; }
         & > .timeline--range-b { color: $text-secondary; }
         & > .timeline--range-c { color: $text-accent; }
@@ -64,116 +80,29 @@ class TimelineCanvas(Widget):
         & > .timeline--cursor { background: $surface-active; text-style: bold; }
         & > .timeline--selection { background: $primary-muted; }
         & > .timeline--outside { color: $text-disabled; }
+        & > .timeline--hit { text-style: underline bold; color: $accent; }
+        & > .timeline--link { color: $accent; text-style: bold; }
+        & > .timeline--event { text-style: reverse bold; }
         & > .timeline--readout { color: $foreground; }
     }
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.lanes: Lanes | None = None
-        self.view = Viewport.over(0, 1, 1)
-        self.cursor = 0
-        self.selection: tuple[int, int] | None = None
-        self.window = Window()
-        self.chosen = 0
         self._painted: tuple[Viewport, int] | None = None
-        self._visible: list[Lane] = []
         self._cells: list[Cells] = []
-        self._styles: dict[tuple[int, bool, bool, bool], Style] = {}
+        self._map: Cells | None = None
+        self._over: dict[tuple[int, int], str] = {}
+        self._flags: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        self._styles: dict[tuple[int, int], Style] = {}
 
-    # -- content -------------------------------------------------------------------------------------------
-
-    def show(self, lanes: Lanes) -> None:
-        """Show a trace.
-
-        Args:
-            lanes: Its lanes.
-        """
-        self.lanes = lanes
-        first, last = lanes.trace.span
-        self.view = Viewport.over(first, last, self.columns)
-        self.cursor, self.chosen = first, 0
+    def _redraw_all(self) -> None:
+        self._painted = self._map = None
         self.refresh()
 
-    def replace(self, lanes: Lanes, by: int) -> None:
-        """Show more of the same trace, keeping cursor, selection and range where they are.
-
-        Args:
-            lanes: Its lanes.
-            by: ns by which what shows stands later in it.
-        """
-        old, first, last = self.view, *lanes.trace.span
-        whole = Viewport.over(first, last, self.columns)
-        if self.lanes is None or (old.low, old.high) == (old.first, old.last):
-            self.view = whole
-        else:
-            self.view = whole.over_range(old.low + by, old.high + by)
-        self.lanes = lanes
-        self.cursor += by
-        if self.selection is not None:
-            self.selection = (self.selection[0] + by, self.selection[1] + by)
-        self._painted = None
-        self.refresh()
-
-    @property
-    def label_cells(self) -> int:
-        """Cells in front of the lanes."""
-        return 11 if self.size.width < 140 else 18
-
-    @property
-    def columns(self) -> int:
-        """Number of columns that show time."""
-        return max(self.size.width - self.label_cells, 1)
-
-    def set_window(self, window: Window) -> None:
-        """Show which part the analyses look at.
-
-        Args:
-            window: The window.
-        """
-        self.window = window
-        self.refresh()
-
-    def go_to(self, instant: int, length: int = 0) -> None:
-        """Put the cursor on an instant and bring it into view.
-
-        Args:
-            instant: ns.
-            length: Length of the event there, ns; the view widens when less than all of it would show.
-        """
-        self.cursor = max(self.view.first, min(instant, self.view.last - 1))
-        self.view = self.view.showing(self.cursor)
-        if length > self.view.span:
-            self.view = self.view.fitted(instant, instant + length)
-        self.refresh()
-
-    def zoom(self, factor: float) -> None:
-        """Zoom around the cursor, or around the middle when the cursor is out of view.
-
-        Args:
-            factor: Above 1 shows less time.
-        """
-        seen = self.view.low <= self.cursor < self.view.high
-        middle = (self.view.low + self.view.high) // 2
-        self.view = self.view.zoomed(factor, self.cursor if seen else middle)
-        self.refresh()
-
-    def fit(self, low: int | None = None, high: int | None = None) -> None:
-        """Show a range, or everything.
-
-        Args:
-            low: ns; None = everything.
-            high: ns.
-        """
-        if low is None or high is None:
-            self.view = Viewport.over(self.view.first, self.view.last, self.columns)
-        else:
-            self.view = self.view.fitted(low, high)
-        self.refresh()
-
-    def on_resize(self) -> None:
-        """Keep the range over the new width."""
-        self.view = self.view.resized(self.columns)
+    def relay(self) -> None:
+        """Draw anew what is laid over the lanes."""
+        self._over, self._flags = {}, {}
         self.refresh()
 
     def notify_style_update(self) -> None:
@@ -181,32 +110,32 @@ class TimelineCanvas(Widget):
         super().notify_style_update()
         self._styles.clear()
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return as many lines as there are lanes, and two for axis and readout."""
-        return len(self.lanes.lanes) + 2 if self.lanes else 2
-
     # -- drawing -------------------------------------------------------------------------------------------
 
     def _paint(self) -> None:
-        """Draw the lanes' cells once a viewport; cursor and selection are laid over them."""
-        room = max(self.size.height - 2, 1)
+        """Draw the lanes' cells once a viewport; what is laid over them is kept apart."""
+        room = max(self.size.height - 2 - self.map_lines, 1)
         if self.lanes is None or self._painted == (self.view, room):
             return
-        self._visible = self.lanes.choose(room)
-        self.chosen = min(self.chosen, max(len(self._visible) - 1, 0))
+        self.visible_lanes = self.lanes.choose(room)
+        self.chosen = min(self.chosen, max(len(self.visible_lanes) - 1, 0))
         edges = self.view.edges
         marks = self._step_marks()
         taken = np.zeros(self.view.columns, dtype=bool)
         for column, label in marks:
             taken[column : column + len(label)] = True
-        first = self._visible[0] if self._visible else None
+        first = self.visible_lanes[0] if self.visible_lanes else None
         self._cells = [
-            paint(self.lanes.trace, lane, edges, taken if lane is first else None) for lane in self._visible
+            paint(self.lanes.trace, lane, edges, taken if lane is first else None)
+            for lane in self.visible_lanes
         ]
         for column, label in marks if first is not None and first.style == "ranges" else []:
             self._cells[0].chars[column : column + len(label)] = label
             self._cells[0].kinds[column : column + len(label)] = Kind.STEP
+        if self._map is None or len(self._map.chars) != self.view.columns:
+            self._map = overview(self.lanes, self.view.columns)
         self._painted = (self.view, room)
+        self._over, self._flags = {}, {}
 
     def _step_marks(self) -> list[tuple[int, str]]:
         """Return where the first lane says that a step starts: column, and ``▏2`` for step 2."""
@@ -225,7 +154,7 @@ class TimelineCanvas(Widget):
         return marks
 
     def render_line(self, y: int) -> Strip:
-        """Draw a lane, the axis, or the readout.
+        """Draw the map, a lane, the axis, or the readout.
 
         Args:
             y: Line within the widget.
@@ -234,58 +163,137 @@ class TimelineCanvas(Widget):
         if self.lanes is None:
             return Strip.blank(width, self.rich_style)
         self._paint()
-        if y < len(self._visible):
+        if y < self.map_lines:
+            return self._map_line()
+        y -= self.map_lines
+        if y < len(self.visible_lanes):
             return self._lane_line(y)
-        if y == len(self._visible):
+        if y == len(self.visible_lanes):
             return self._axis_line()
-        if y == len(self._visible) + 1:
-            text = read_out(self.lanes, self._visible, self.cursor)
+        if y == len(self.visible_lanes) + 1:
             style = self.get_component_rich_style("timeline--readout")
-            return Strip([Segment(fit_text(text, width), style)], width)
+            return Strip([Segment(fit_text(self._readout(), width), style)], width)
         return Strip.blank(width, self.rich_style)
 
-    def _style(self, kind: int, cursor: bool, selected: bool, outside: bool) -> Style:
-        key = (kind, cursor, selected, outside)
+    def _readout(self) -> str:
+        """Say what is measured, else what the chosen event is, else what is under the cursor."""
+        assert self.lanes is not None
+        if self.lanes.stride > 1:
+            every = format_count(self.lanes.stride)
+            return f" a sketch from one of {every} events: the exact picture is being worked out"
+        trace = self.lanes.trace
+        found = ""
+        if self.search is not None:
+            place = self.search.place(self.event)
+            of = f"{place + 1} of " if place is not None else ""
+            found = f" /{sanitize(self.search.needle)} {of}{format_count(len(self.search.hits))} ·"
+        if (chosen := self.chosen_range) is not None:
+            return found + range_words(self.lanes, *chosen)
+        if self.event is not None and trace.starts[self.event] <= self.cursor <= trace.ends[self.event]:
+            return found + event_words(trace, self.event, self.linked)
+        return found + read_out(self.lanes, self.visible_lanes, self.cursor)
+
+    def _style(self, kind: int, over: int) -> Style:
+        key = (kind, over)
         if key not in self._styles:
             style = self.get_component_rich_style(_COMPONENTS[Kind(kind)])
-            for name, on in (("outside", outside), ("selection", selected), ("cursor", cursor)):
-                if on:
-                    style += self.get_component_rich_style(f"timeline--{name}", partial=True)
+            for flag, name in _OVER.items():
+                if over & flag:
+                    style += self.get_component_rich_style(name, partial=True)
             self._styles[key] = style
         return self._styles[key]
 
+    def _lay_over(self) -> None:
+        """Work out what is laid over the lanes, cursor and selection apart: the link, the event, the hits."""
+        if self._flags or self.lanes is None:
+            return
+        columns, edges, trace = self.view.columns, self.view.edges, self.lanes.trace
+        self._flags = {y: np.zeros(columns, dtype=np.int64) for y in range(len(self.visible_lanes))}
+        if self.search is not None:
+            for y, lane in enumerate(self.visible_lanes):
+                self._flags[y][self.search.columns(lane, edges)] |= _Over.HIT
+        if self.event is None:
+            return
+        ends = [(row, self.line_of(row)) for row in (self.event, self.linked) if row is not None]
+        for row, line in ends:
+            if line is not None:
+                begin, end = int(trace.starts[row]), max(int(trace.ends[row]), int(trace.starts[row]) + 1)
+                self._flags[line][(edges[1:] > begin) & (edges[:-1] < end)] |= _Over.EVENT
+        if len(ends) == 2 and ends[0][1] is not None and ends[1][1] is not None and ends[0][1] != ends[1][1]:
+            launch, work = sorted(ends, key=lambda end: int(trace.links.launch_of[end[0]]) >= 0)
+            source, target = (
+                (line or 0, self.view.column_of(int(trace.starts[row]))) for row, line in (launch, work)
+            )
+            for (y, x), (sign, over) in link_cells(source, target, columns).items():
+                if self._flags[y][x] & _Over.EVENT:
+                    continue
+                self._flags[y][x] |= _Over.LINK
+                if over or self._cells[y].kinds[x] == Kind.BLANK:
+                    self._over[y, x] = sign
+
+    def _map_line(self) -> Strip:
+        """Draw the whole trace, brackets around the part in view, and the bookmarks."""
+        assert self._map is not None
+        columns, view = self.view.columns, self.view
+        whole = Viewport.over(view.first, view.last, columns)
+        chars, over = list(self._map.chars), np.zeros(columns, dtype=np.int64)
+        begin = max(0, min(whole.column_of(view.low), columns - 1))
+        end = max(begin, min(whole.column_of(view.high - 1), columns - 1))
+        over[begin : end + 1] |= _Over.SELECTION
+        for at in self.bookmarks:
+            column = max(0, min(whole.column_of(at), columns - 1))
+            chars[column] = glyphs.FLAG
+            over[column] |= _Over.LINK
+        if begin:
+            chars[begin - 1] = "["
+        if end < columns - 1:
+            chars[end + 1] = "]"
+        return self._strip("all", "timeline--label", chars, self._map.kinds, over)
+
     def _lane_line(self, y: int) -> Strip:
-        lane, cells = self._visible[y], self._cells[y]
+        lane, cells = self.visible_lanes[y], self._cells[y]
         chosen = y == self.chosen and self.has_focus
-        name = "timeline--label-chosen" if chosen else "timeline--label"
-        label = " " + fit_text(sanitize(lane.label.rstrip()), self.label_cells - 2)
-        base = self.rich_style
-        segments = [
-            Segment(label, self.get_component_rich_style(name)),
-            Segment(" ", base),
-        ]
+        self._lay_over()
         edges = self.view.edges
-        columns = self.view.columns
-        flags = np.zeros(columns, dtype=np.int64)
+        over = self._flags[y].copy()
         cursor = self.view.column_of(self.cursor)
-        if 0 <= cursor < columns:
-            flags[cursor] |= 1
-        if self.selection is not None:
-            low, high = self.selection
-            flags[(edges[1:] > low) & (edges[:-1] < high)] |= 2
+        if 0 <= cursor < self.view.columns:
+            over[cursor] |= _Over.CURSOR
+        if (selected := self.chosen_range) is not None:
+            low, high = selected
+            over[(edges[1:] > low) & (edges[:-1] < high)] |= _Over.SELECTION
         if not self.window.whole:
             low, high = self.lanes.trace.bounds(self.window) if self.lanes else (0, 0)
-            flags[(edges[1:] <= low) | (edges[:-1] >= high)] |= 4
-        look = flags * 32 + cells.kinds
-        cuts = [0, *(np.flatnonzero(np.diff(look)) + 1).tolist(), columns]
+            over[(edges[1:] <= low) | (edges[:-1] >= high)] |= _Over.OUTSIDE
+        chars = cells.chars
+        signs = {x: sign for (line, x), sign in self._over.items() if line == y}
+        if signs:
+            chars = [signs.get(x, char) for x, char in enumerate(chars)]
+        name = "timeline--label-chosen" if chosen else "timeline--label"
+        return self._strip(sanitize(lane.label.rstrip()), name, chars, cells.kinds, over)
+
+    def _strip(
+        self,
+        label: str,
+        label_style: str,
+        chars: list[str],
+        kinds: np.ndarray[tuple[int], np.dtype[np.uint8]],
+        over: np.ndarray[tuple[int], np.dtype[np.int64]],
+    ) -> Strip:
+        """Put a label and cells together; neighbours that look alike become one segment."""
+        segments = [
+            Segment(" " + fit_text(label, self.label_cells - 2), self.get_component_rich_style(label_style)),
+            Segment(" ", self.rich_style),
+        ]
+        look = over * _KINDS + kinds
+        cuts = [0, *(np.flatnonzero(np.diff(look)) + 1).tolist(), len(chars)]
         for begin, end in pairwise(cuts):
-            code, kind = divmod(int(look[begin]), 32)
-            style = self._style(kind, bool(code & 1), bool(code & 2), bool(code & 4))
-            segments.append(Segment("".join(cells.chars[begin:end]), style))
+            flags, kind = divmod(int(look[begin]), _KINDS)
+            segments.append(Segment("".join(chars[begin:end]), self._style(kind, flags)))
         return Strip(segments, self.size.width)
 
     def _axis_line(self) -> Strip:
-        """Draw round instants, and the cursor among them."""
+        """Draw round instants, bookmarks, the begin of what is measured, and the cursor among them."""
         columns = self.view.columns
         cursor = self.view.column_of(self.cursor)
         text, begin = "", columns
@@ -301,6 +309,11 @@ class TimelineCanvas(Widget):
             clear = column + len(tick) <= begin or column >= begin + len(text)
             if column >= 0 and column + len(tick) <= columns + 1 and clear:
                 chars[column : column + len(tick)] = tick
+        signs = [(at, glyphs.FLAG) for at in self.bookmarks]
+        for at, sign in [*signs, *([] if self.mark is None else [(self.mark, "◆")])]:
+            column = self.view.column_of(at)
+            if 0 <= column < columns:
+                chars[column] = sign
         axis = self.get_component_rich_style("timeline--axis")
         segments = [
             Segment(" " * self.label_cells, self.rich_style),

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from textual.containers import Vertical
+from textual.message import Message
 
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.lanes import Lanes
+from tuiprof.tui.readout import offset_text, read_out
+from tuiprof.tui.screens.pick import PickScreen
+from tuiprof.tui.timeline_marks import Search
+from tuiprof.tui.widgets.prompt_line import PromptLine
 from tuiprof.tui.widgets.timeline import Timeline
 
 
@@ -20,6 +29,25 @@ class TraceTime(Vertical):
 
     trace: Trace
     window: Window
+
+    class Followed(Message):
+        """The timeline went to the other side of a link.
+
+        Attributes:
+            row: Row of the event there.
+        """
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self.row = row
+
+    class Searched(Message):
+        """A search is done."""
+
+        def __init__(self, lanes: Lanes, search: Search) -> None:
+            super().__init__()
+            self.lanes = lanes
+            self.search = search
 
     @property
     def timeline(self) -> Timeline:
@@ -44,7 +72,7 @@ class TraceTime(Vertical):
 
     def action_zoom_to(self) -> None:
         """Zoom to the selection, else the window, else the step under the cursor."""
-        chosen = self.timeline.selection or (None if self.window.whole else self.trace.bounds(self.window))
+        chosen = self.timeline.chosen_range or (None if self.window.whole else self.trace.bounds(self.window))
         if chosen is None and (index := self._step_at_cursor()) is not None:
             chosen = int(self.trace.steps.starts[index]), int(self.trace.steps.ends[index])
         if chosen is None:
@@ -53,9 +81,12 @@ class TraceTime(Vertical):
             self.timeline.fit(*chosen)
 
     def action_sync(self, forward: bool) -> None:
-        """Go to the next or the previous host wait."""
-        lanes = self.timeline.lanes
+        """Go to the next or the previous hit of the search; without one, host wait."""
+        lanes, search = self.timeline.lanes, self.timeline.search
         if lanes is None:
+            return
+        if search is not None:
+            self._go_to_hit(search, forward)
             return
         if self.timeline.go_to_event(lanes.syncs, forward) is None:
             where = "after" if forward else "before"
@@ -63,8 +94,6 @@ class TraceTime(Vertical):
                 f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace",
                 timeout=3,
             )
-        else:
-            self.timeline.choose("calls")
 
     def action_step(self, forward: bool) -> None:
         """Go to the next or the previous step."""
@@ -83,9 +112,10 @@ class TraceTime(Vertical):
 
     def action_window(self) -> None:
         """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
-        if self.timeline.selection is not None:
-            low, high = self.timeline.selection
+        if (chosen := self.timeline.chosen_range) is not None:
+            low, high = chosen
             self.timeline.select(None)
+            self.timeline.mark = None
             self.set_window(Window(low, high))
         elif not self.window.whole:
             self.set_window(Window())
@@ -93,3 +123,120 @@ class TraceTime(Vertical):
             self.set_window(self.trace.steps.window(index))
         else:
             self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
+
+    # -- events and their links ----------------------------------------------------------------------------
+
+    def action_follow(self) -> None:
+        """Jump from work to its launch, from a launch to its work."""
+        timeline = self.timeline
+        if timeline.event is None:
+            timeline.take_event(timeline.event_under_cursor())
+        if timeline.event is None:
+            self.notify("choose an event first: , and . go to one, a click does it too", timeout=3)
+        elif timeline.linked is None:
+            self.notify("this event has no launch and launched nothing", timeout=3)
+        else:
+            timeline.show_event(timeline.linked)
+            self.post_message(self.Followed(timeline.event))
+
+    # -- search --------------------------------------------------------------------------------------------
+
+    def on_timeline_search_wanted(self) -> None:
+        """Ask for a text."""
+        line = self.query_one("#search", PromptLine)
+        line.open(self.timeline.search.needle if self.timeline.search is not None else "")
+
+    def on_prompt_line_done(self, message: PromptLine.Done) -> None:
+        """Search, in a worker: of ten million events it takes a moment."""
+        message.stop()
+        self.timeline.focus()
+        lanes = self.timeline.lanes
+        if lanes is None or not message.text:
+            self.end_search()
+            return
+        self.run_worker(
+            partial(self._search, lanes, message.text),
+            thread=True,
+            exclusive=True,
+            group="search",
+            exit_on_error=False,
+        )
+
+    def _search(self, lanes: Lanes, needle: str) -> None:
+        """In a thread."""
+        self.post_message(self.Searched(lanes, Search.of(lanes, needle)))
+
+    def on_trace_time_searched(self, message: Searched) -> None:
+        """Show what was found, and go to the first from the cursor on."""
+        message.stop()
+        if message.lanes is not self.timeline.lanes:
+            return
+        if not len(message.search.hits):
+            self.notify(
+                f"no event has {sanitize(message.search.needle)!r} in its name", timeout=4, markup=False
+            )
+            return
+        self.timeline.search = message.search
+        self.timeline.event = None
+        self._go_to_hit(message.search, True)
+        self.refresh_bindings()
+
+    def _go_to_hit(self, search: Search, forward: bool) -> None:
+        place = search.step(self.timeline.cursor, self.timeline.event, forward)
+        if place is not None:
+            self.timeline.show_event(int(search.hits.rows[place]))
+
+    def end_search(self) -> bool:
+        """Forget the search; return whether there was one."""
+        if self.timeline.search is None:
+            return False
+        self.timeline.search = None
+        self.timeline.relay()
+        self.refresh_bindings()
+        return True
+
+    # -- bookmarks and measuring ---------------------------------------------------------------------------
+
+    def action_bookmark(self) -> None:
+        """Set a bookmark at the cursor, or take away the one that stands there."""
+        timeline = self.timeline
+        column = timeline.view.column_of(timeline.cursor)
+        here = [at for at in timeline.bookmarks if timeline.view.column_of(at) == column]
+        kept = [at for at in timeline.bookmarks if at not in here]
+        timeline.bookmarks = sorted(kept if here else [*kept, timeline.cursor])
+        timeline.refresh()
+
+    def action_next_bookmark(self) -> None:
+        """Go to the next bookmark, around the end of the trace."""
+        marks = self.timeline.bookmarks
+        if not marks:
+            self.notify("no bookmarks yet: b sets one at the cursor", timeout=3)
+            return
+        self.timeline.go_to(next((at for at in marks if at > self.timeline.cursor), marks[0]))
+
+    def action_bookmarks(self) -> None:
+        """Choose a bookmark out of a list."""
+        timeline, lanes = self.timeline, self.timeline.lanes
+        if not timeline.bookmarks or lanes is None:
+            self.notify("no bookmarks yet: b sets one at the cursor", timeout=3)
+            return
+        marks = list(timeline.bookmarks)
+        precision = timeline.view.span // timeline.view.columns
+        names = [
+            f"{offset_text(at - timeline.view.first, precision):>14}  {read_out(lanes, timeline.visible_lanes, at)}"
+            for at in marks
+        ]
+
+        def go(chosen: int | None) -> None:
+            if chosen is not None:
+                timeline.go_to(marks[chosen])
+
+        self.app.push_screen(PickScreen("bookmarks", names), go)
+
+    def action_measure(self) -> None:
+        """Measure from the cursor on, or stop measuring."""
+        timeline = self.timeline
+        timeline.mark = timeline.cursor if timeline.mark is None else None
+        if timeline.mark is not None:
+            self.notify("measuring from here: move the cursor, m ends it, w looks at it alone", timeout=4)
+        timeline.refresh()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -13,15 +12,13 @@ from textual.message import Message
 from textual.worker import Worker, get_current_worker
 
 from tuiprof import analyses
-from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import lane_sketch
 from tuiprof.tui import lanes as lane_builder
 from tuiprof.tui.events_table import EVENTS
-from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.readout import offset_text
@@ -31,15 +28,17 @@ from tuiprof.tui.screens.reading import ReadingScreen
 from tuiprof.tui.trace_keys import KEYS
 from tuiprof.tui.widgets.answer_pane import AnswerPane
 from tuiprof.tui.widgets.evidence import Evidence
+from tuiprof.tui.widgets.prompt_line import PromptLine
 from tuiprof.tui.widgets.tab_bar import Tab, TabBar
 from tuiprof.tui.widgets.timeline import Timeline
+from tuiprof.tui.widgets.trace_part import TracePart
 from tuiprof.tui.widgets.trace_time import TraceTime
-from tuiprof.tui.widgets.trust import Reading, TraceHead
+from tuiprof.tui.widgets.trust import TraceHead
 from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
 from tuiprof.tui.worker_errors import tell_worker_error
 
 
-class TraceView(TraceTime):
+class TraceView(TracePart):
     """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
 
     While the file is still being read, it shows the part read so far: only the analysis that is looked at is
@@ -63,40 +62,18 @@ class TraceView(TraceTime):
     class Left(Message):
         """The user wants to leave the trace."""
 
-    class Surveyed(Message):
-        """The lanes of the timeline and the trust line are worked out.
-
-        Attributes:
-            results: Answers on the trace they are of.
-            lanes: Its lanes.
-            trust: Its trust line.
-            part: How far in its file it reaches; None = it is whole.
-        """
-
-        def __init__(self, results: Results, lanes: Lanes, trust: Trust, part: Progress | None) -> None:
-            super().__init__()
-            self.results = results
-            self.lanes = lanes
-            self.trust = trust
-            self.part = part
-
     def __init__(self, trace: Trace, part: Progress | None = None) -> None:
-        super().__init__()
-        self.trace = trace
-        self.part = part
-        self.window = Window()
+        super().__init__(trace, part)
         self.results = Results(trace, list(analyses.available()))
         self.tabs = self.results.names
         self.current = self.tabs[0]
-        self._trust: Trust | None = None
-        self._reached = part
-        self._failed = False
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
         yield TraceHead(id="trace-head")
         yield VerdictLine(id="trace-verdict")
         yield Timeline(id="timeline")
+        yield PromptLine(placeholder="search the names of all events", compact=True, id="search")
         yield TabBar(id="tabs")
         yield Evidence(self.trace, id="evidence")
 
@@ -132,63 +109,10 @@ class TraceView(TraceTime):
         lanes = self.timeline.lanes
         most = len(lanes.lanes) if lanes is not None else 4
         room = 2 if height < 20 else 4 + max(0, height - 23) // 3
-        self.timeline.styles.height = max(1, min(room, most)) + 2
-
-    # -- a trace that is still being read ------------------------------------------------------------------
-
-    def take(self, trace: Trace, part: Progress | None) -> None:
-        """Show more of the file, or all of it, once what is on the screen is worked out for it.
-
-        Args:
-            trace: What was read.
-            part: How far in the file that is; None = all of it.
-        """
-        self._run(partial(self._replace, trace, part, self.window), "replace")
-
-    def advance(self, progress: Progress) -> None:
-        """Say how far the reading is.
-
-        Args:
-            progress: How far.
-        """
-        if self.part is not None:
-            self._reached = progress
-            self._show_head()
-
-    def fail(self, error: TuiprofError) -> None:
-        """Say that the rest cannot be read; what was read stays.
-
-        Args:
-            error: Why.
-        """
-        self._failed = True
-        self._show_head()
-        self.notify(
-            sanitize(str(error)), title="the rest cannot be read", severity="error", timeout=15, markup=False
-        )
-
-    def _replace(self, trace: Trace, part: Progress | None, window: Window) -> None:
-        """In a thread: work out for another trace what is on the screen."""
-        worker = get_current_worker()
-        window = moved(window, later_by(self.trace, trace))
-        results = Results(trace, list(analyses.available()))
-        lanes, trust = lane_builder.build(trace), trace.trust
-        if not worker.is_cancelled:
-            results.work_out(self.current, window)
-        if not worker.is_cancelled:
-            self.post_message(self.Surveyed(results, lanes, trust, part))
-
-    def _show_head(self) -> None:
-        reading = None
-        if self.part is not None:
-            reached = self.part if self._failed or self._reached is None else self._reached
-            reading = Reading(self.part.share, reached.share, self._failed)
-        self.query_one(TraceHead).show(self.trace, self._trust, reading)
+        # The map of the whole has a line of its own where there is one to spare.
+        self.timeline.styles.height = max(1, min(room, most)) + 2 + (height >= 30)
 
     # -- work ----------------------------------------------------------------------------------------------
-
-    def _run(self, work: Callable[[], None], group: str) -> None:
-        self.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
 
     def _start_work(self) -> None:
         self._run(partial(self._work, self.window), "analyses")
@@ -197,6 +121,8 @@ class TraceView(TraceTime):
         """In a thread: first what the screen needs, then the analyses, the one looked at first."""
         worker, results = get_current_worker(), self.results
         if self._trust is None:
+            if len(results.trace) >= lane_sketch.WORTH_IT:
+                self.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
             trust = results.trace.trust
             self.post_message(self.Surveyed(results, lane_builder.build(results.trace), trust, self.part))
         while not worker.is_cancelled:
@@ -210,11 +136,17 @@ class TraceView(TraceTime):
         """Tell what went wrong in a worker."""
         tell_worker_error(self, event)
 
-    def on_trace_view_surveyed(self, message: Surveyed) -> None:
+    def on_trace_part_sketched(self, message: TracePart.Sketched) -> None:
+        """Show a first picture, unless the exact one is there."""
+        if self.timeline.lanes is None:
+            self.timeline.replace(message.lanes, 0)
+            self._size_timeline(self.size.height)
+
+    def on_trace_part_surveyed(self, message: TracePart.Surveyed) -> None:
         """Show the timeline and the trust line; of another trace, everything."""
         self._trust = message.trust
         if message.results is self.results:
-            self.timeline.show(message.lanes)
+            self.timeline.replace(message.lanes, 0)
             self._size_timeline(self.size.height)
             self._show_head()
             return
@@ -348,12 +280,23 @@ class TraceView(TraceTime):
 
     def on_timeline_opened(self, message: Timeline.Opened) -> None:
         """Show an event of the timeline in the detail pane."""
-        self.evidence.open_event(message.row)
+        lanes = self.timeline.lanes
+        if lanes is not None and lanes.stride > 1:  # its rows are those of the sample
+            self.notify("the exact picture is still being worked out", timeout=3)
+        else:
+            self.evidence.open_event(message.row)
 
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
         """Let the timeline show where that event is."""
-        start = int(self.trace.starts[message.row])
-        self.timeline.go_to(start)
+        lanes = self.timeline.lanes
+        if lanes is not None and lanes.stride == 1 and message.row != self.timeline.event:
+            self.timeline.show_event(message.row)
+
+    def on_trace_time_followed(self, message: TraceTime.Followed) -> None:
+        """Let open details follow."""
+        message.stop()
+        if self.evidence.detail_open:
+            self.evidence.open_event(message.row, focus=False)
 
     def action_rules(self) -> None:
         """Show definitions, rules and thresholds of this analysis."""
@@ -383,9 +326,14 @@ class TraceView(TraceTime):
         """Close the innermost thing that is open; when nothing is, go back to the screen before."""
         if self.evidence.close_detail() or self.pane.clear_filter():
             return
-        if self.timeline.selection is not None:
+        if self.end_search():
+            return
+        if self.timeline.chosen_range is not None:
+            self.timeline.mark = None
             self.timeline.select(None)
         elif not self.window.whole:
             self.set_window(Window())
+        elif self.timeline.event is not None:
+            self.timeline.take_event(None)
         elif len(self.app.screen_stack) > 1:
             self.post_message(self.Left())

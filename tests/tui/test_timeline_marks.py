@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from made_traces import MS, large_trace, small_trace, trace_of
+
+from tuiprof.model import Trace
+from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.lane_cells import paint, short_name
+from tuiprof.tui.lane_extras import Samples, counter_samples, memory_samples, python_levels
+from tuiprof.tui.lane_sketch import sketch
+from tuiprof.tui.minimap import overview
+from tuiprof.tui.readout import event_words, range_words, read_out
+from tuiprof.tui.timeline_marks import Search, link_cells, partner
+from tuiprof.tui.viewport import Viewport
+
+
+def drawn(source: tuple[int, int], target: tuple[int, int], columns: int = 12) -> list[str]:
+    cells = link_cells(source, target, columns)
+    lines = max(source[0], target[0]) + 1
+    return [
+        "".join(cells.get((y, x), (" ", False))[0] for x in range(columns)).rstrip() for y in range(lines)
+    ]
+
+
+def test_a_link_goes_down_from_the_launch_and_along_to_the_work() -> None:
+    assert drawn((0, 2), (3, 7)) == ["", "  │", "  │", "  ╰───▸"]
+    assert drawn((0, 7), (1, 2)) == ["", "   ◂───╯"]  # the device's clock is behind
+    assert drawn((0, 4), (2, 4)) == ["", "    │", ""]
+    assert drawn((2, 3), (0, 5)) == ["   ╭▸", "   │", ""]
+
+
+def test_a_link_out_of_view_ends_at_the_edge() -> None:
+    assert drawn((0, -5), (1, 3)) == ["", "──▸"]
+    assert drawn((0, 8), (1, 40)) == ["", "        ╰──▸"]
+
+
+def test_launch_and_work_are_partners_both_ways() -> None:
+    trace = small_trace()
+    launches = [row for row in range(len(trace)) if trace.name(row) == "cudaLaunchKernel"]
+    for launch in launches:
+        work = partner(trace, launch)
+        assert work is not None
+        assert "sum_kernel" in trace.name(work)
+        assert partner(trace, work) == launch
+    sync = next(row for row in range(len(trace)) if "Synchronize" in trace.name(row))
+    assert partner(trace, sync) is None
+
+
+def test_what_an_event_is_linked_with_is_said_with_the_time_between() -> None:
+    trace = small_trace()
+    launch = next(row for row in range(len(trace)) if trace.name(row) == "cudaLaunchKernel")
+    work = partner(trace, launch)
+    assert work is not None
+    # The launch ends at 2 ms, its kernel starts at 3 ms.
+    assert "cudaLaunchKernel 1.00 ms · launches sum_kernel · 1.00 ms between" in event_words(
+        trace, launch, work
+    )
+    assert "sum_kernel 5.00 ms · launched by cudaLaunchKernel · 1.00 ms" in event_words(trace, work, launch)
+
+
+def test_a_range_is_measured() -> None:
+    lanes = lane_builder.build(small_trace())
+    # From 2 to 15 ms: the kernel from 3 to 8 ms, one sync from 6 to 9 ms, the launch and step at 12 ms.
+    text = range_words(lanes, 2 * MS, 15 * MS)
+    for part in ("Δ 13.0 ms", "busy 5.00 ms (38.5 %), idle 8.00 ms", "1 works"):
+        assert part in text
+    for part in ("waits 1, 3.00 ms", "launches 1", "steps 1"):
+        assert part in text
+
+
+def test_a_search_goes_around_and_ignores_case() -> None:
+    trace = small_trace()
+    lanes = lane_builder.build(trace)
+    found = Search.of(lanes, "SUM_kernel")
+    assert len(found.hits) == 2
+    first, second = (int(row) for row in found.hits.rows)
+    assert found.step(0, None, True) == 0
+    assert found.step(0, None, False) == 1
+    assert found.step(5 * MS, None, True) == 1
+    assert found.step(0, second, True) == 0
+    assert found.step(0, first, False) == 1
+    assert Search.of(lanes, "nothing such").step(0, None, True) is None
+
+
+def test_hits_are_marked_in_the_lane_that_draws_them() -> None:
+    lanes = lane_builder.build(small_trace())
+    edges = np.arange(0, 23, dtype=np.int64) * MS
+    found = Search.of(lanes, "sum_kernel")
+    by_label = {lane.label.strip(): found.columns(lane, edges) for lane in lanes.lanes}
+    assert np.flatnonzero(by_label["stream 7"]).tolist() == [3, 4, 5, 6, 7, 15, 16, 17, 18, 19]
+    assert not by_label["runtime"].any()
+    assert not by_label["idle"].any()
+
+
+def test_the_map_shows_waits_where_they_outweigh_idleness() -> None:
+    lanes = lane_builder.build(small_trace())
+    cells = overview(lanes, 22)  # a column a millisecond
+    # Waits are from 6 to 9 ms and 18 to 21 ms; the kernels work until 8 and 20 ms.
+    assert "".join(cells.chars) == "▓▓▓   SS▓▓▓▓▓▓▓   SS▓▓"
+
+
+def test_a_counter_is_drawn_by_its_largest_value_in_each_column() -> None:
+    samples = Samples(np.array([2, 4, 5, 9]), np.array([4.0, 8.0, 1.0, 2.0]), is_bytes=True)
+    assert samples.highest(np.array([0, 2, 4, 6, 8, 10])).tolist() == [0.0, 4.0, 8.0, 1.0, 2.0]
+    assert samples.at_instant(1) is None
+    assert samples.at_instant(8) == 1.0
+
+
+def with_memory(trace: Trace) -> Trace:
+    instants = pl.DataFrame(
+        {
+            "ts": [1 * MS, 10 * MS, 20 * MS, 5 * MS],
+            "total_allocated": [1 << 20, 4 << 20, 2 << 20, 77],
+            "device": [0, 0, 0, -1],
+        }
+    )
+    counters = pl.DataFrame(
+        {"ts": [0, MS], "name": ["q", "q"], "series": ["depth", "depth"], "value": [1.0, 3.0]}
+    )
+    return Trace(trace.events, trace.tracks, trace.info, instants=instants, counters=counters)
+
+
+def test_memory_and_counters_get_lanes_where_the_trace_has_them() -> None:
+    trace = with_memory(small_trace())
+    assert [label for label, _ in memory_samples(trace)] == ["memory", "host mem"]
+    assert [label for label, _ in counter_samples(trace)] == ["q depth"]
+    lanes = lane_builder.build(trace)
+    assert [lane.label for lane in lanes.lanes[-3:]] == ["memory", "host mem", "q depth"]
+    memory = lanes.lanes[-3]
+    text = "".join(paint(trace, memory, Viewport.over(*trace.span, 22).edges).chars)
+    assert text == " " + "▂" * 9 + "█" * 10 + "▄" * 2
+    assert "memory 4.00 MiB" in read_out(lanes, list(lanes.lanes), 12 * MS)
+    assert memory_samples(small_trace()) == []
+    assert counter_samples(small_trace()) == []
+
+
+def test_python_lanes_show_the_users_functions_by_level() -> None:
+    rows: list[tuple[str, str, int, int, int, int | None]] = [
+        ("python_function", "train.py(1): <module>", 0, 100, 0, None),
+        ("python_function", "train.py(9): step", 10, 40, 0, None),
+        ("python_function", "torch/nn/modules/module.py(1): _call_impl", 11, 39, 0, None),
+        ("python_function", "model.py(5): forward", 12, 30, 0, None),
+        ("python_function", "train.py(9): step", 50, 90, 0, None),
+        ("cpu_op", "aten::mm", 12, 20, 0, None),
+    ]
+    trace = trace_of(rows)
+    levels = python_levels(trace, trace.tracks[0])
+    named = [[short_name(trace.name(int(row))) for row in level] for level in levels]
+    # The module fills the trace, the framework's frame is not the user's.
+    assert named == [["step", "step"], ["forward"]]
+    labels = [lane.label for lane in lane_builder.build(trace).lanes]
+    assert labels == ["main", "python", "  python"]
+
+
+def test_a_sketch_estimates_what_the_exact_lanes_show() -> None:
+    trace = large_trace(1_200_000)
+    exact, rough = lane_builder.build(trace), sketch(trace)
+    assert rough.stride == 24
+    edges = Viewport.over(*trace.span, 40).edges
+    for style in ("device", "idle"):
+        true = next(lane for lane in exact.lanes if lane.style == style)
+        guess = next(lane for lane in rough.lanes if lane.style == style)
+        assert guess.bars.shares(edges)[1:-1] == pytest.approx(true.bars.shares(edges)[1:-1], abs=0.1)

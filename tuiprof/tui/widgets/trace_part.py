@@ -1,0 +1,127 @@
+"""A trace view whose file is still being read: what was read shows, and is replaced once there is more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from textual.message import Message
+from textual.worker import get_current_worker
+
+from tuiprof import analyses
+from tuiprof.errors import TuiprofError
+from tuiprof.model.trace import Trace
+from tuiprof.model.trust import Trust
+from tuiprof.model.window import Window
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.lanes import Lanes
+from tuiprof.tui.loading import Progress
+from tuiprof.tui.results import Results, later_by, moved
+from tuiprof.tui.widgets.trace_time import TraceTime
+from tuiprof.tui.widgets.trust import Reading, TraceHead
+
+
+class TracePart(TraceTime):
+    """The part of a trace view that takes more of the file as it is read.
+
+    Args:
+        trace: The trace.
+        part: How far in its file the trace reaches; None = it is whole.
+
+    Attributes:
+        results: The answers on the trace.
+        current: Name of the tab that is open.
+    """
+
+    results: Results
+    current: str
+
+    class Sketched(Message):
+        """The timeline of a large trace can be sketched.
+
+        Attributes:
+            lanes: Lanes of a sample of its events.
+        """
+
+        def __init__(self, lanes: Lanes) -> None:
+            super().__init__()
+            self.lanes = lanes
+
+    class Surveyed(Message):
+        """The lanes of the timeline and the trust line are worked out.
+
+        Attributes:
+            results: Answers on the trace they are of.
+            lanes: Its lanes.
+            trust: Its trust line.
+            part: How far in its file it reaches; None = it is whole.
+        """
+
+        def __init__(self, results: Results, lanes: Lanes, trust: Trust, part: Progress | None) -> None:
+            super().__init__()
+            self.results = results
+            self.lanes = lanes
+            self.trust = trust
+            self.part = part
+
+    def __init__(self, trace: Trace, part: Progress | None = None) -> None:
+        super().__init__()
+        self.trace = trace
+        self.part = part
+        self.window = Window()
+        self._trust: Trust | None = None
+        self._reached = part
+        self._failed = False
+
+    def _run(self, work: Callable[[], None], group: str) -> None:
+        self.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
+
+    def take(self, trace: Trace, part: Progress | None) -> None:
+        """Show more of the file, or all of it, once what is on the screen is worked out for it.
+
+        Args:
+            trace: What was read.
+            part: How far in the file that is; None = all of it.
+        """
+        self._run(partial(self._replace, trace, part, self.window), "replace")
+
+    def advance(self, progress: Progress) -> None:
+        """Say how far the reading is.
+
+        Args:
+            progress: How far.
+        """
+        if self.part is not None:
+            self._reached = progress
+            self._show_head()
+
+    def fail(self, error: TuiprofError) -> None:
+        """Say that the rest cannot be read; what was read stays.
+
+        Args:
+            error: Why.
+        """
+        self._failed = True
+        self._show_head()
+        self.notify(
+            sanitize(str(error)), title="the rest cannot be read", severity="error", timeout=15, markup=False
+        )
+
+    def _replace(self, trace: Trace, part: Progress | None, window: Window) -> None:
+        """In a thread: work out for another trace what is on the screen."""
+        worker = get_current_worker()
+        window = moved(window, later_by(self.trace, trace))
+        results = Results(trace, list(analyses.available()))
+        lanes, trust = lane_builder.build(trace), trace.trust
+        if not worker.is_cancelled:
+            results.work_out(self.current, window)
+        if not worker.is_cancelled:
+            self.post_message(self.Surveyed(results, lanes, trust, part))
+
+    def _show_head(self) -> None:
+        reading = None
+        if self.part is not None:
+            reached = self.part if self._failed or self._reached is None else self._reached
+            reading = Reading(self.part.share, reached.share, self._failed)
+        self.query_one(TraceHead).show(self.trace, self._trust, reading)
