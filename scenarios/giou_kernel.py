@@ -33,8 +33,8 @@
 # batch = 128
 # boxes = 128
 # image = 256
-# steps = 4
-# warmup = 1
+# steps = 14
+# warmup = 4
 # calls = 5
 #
 # [[tool.tuiprof.variants]]

@@ -32,8 +32,8 @@
 # size = 512
 # tpu_block = [128, 256, 256]
 # gpu_block = [128, 256]
-# steps = 4
-# warmup = 1
+# steps = 14
+# warmup = 4
 # calls = 5
 #
 # [[tool.tuiprof.variants]]

@@ -31,13 +31,13 @@
 # calls = 100
 #
 # [tool.tuiprof.presets.smoke]
-# note = "256 boxes, at most 32 are kept; runs anywhere in seconds, interpreted kernels too"
+# note = "256 boxes, at most 16 are kept; runs anywhere in seconds, interpreted kernels too"
 # boxes = 256
 # most = 32
 # image = 1024
 # threshold = 0.1
-# steps = 4
-# warmup = 1
+# steps = 14
+# warmup = 4
 # calls = 5
 #
 # [[tool.tuiprof.variants]]

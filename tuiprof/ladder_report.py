@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from tuiprof.formats import open_trace
+from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
 from tuiprof.model.report import Kind, Level
@@ -65,6 +66,8 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     traced = {trial.variant: trial for trial in meta.trials if trial.kind == "trace"}
     tables = [
         _rungs(meta, judged, told, brief=brief),
+        kernels := kernel_table(judged, _OUT),
+        range_table(judged, _OUT),
         _why_table(reasons),
         _out_table(judged),
     ]
@@ -82,6 +85,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
             Rule("vs baseline", RATIO_RULE),
             Rule("verdict", VERDICT_RULE),
             Rule("what changed", WHY_RULE),
+            *([] if kernels.rows.is_empty() else [Rule("kernels", KERNEL_RULE)]),
             Rule(
                 "start",
                 "From the start of the process to the end of its first step: imports, weights, compilation. The "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from tuiprof.session.interpreter import facts
 from tuiprof.session.ladder import Progress, left_s, pending, plan, run, schedule
 from tuiprof.session.ladder_state import (
     Figures,
+    KernelFigures,
     LadderMeta,
     LadderRun,
     Trial,
@@ -214,6 +216,25 @@ def test_what_a_script_says_at_its_end(toys: Path, tmp_path: Path, body: str, st
     if state == "done":
         assert told.figures is not None
         assert (told.figures.median_ns, told.figures.steps, told.figures.clock) == (2.5e6, 7, "script")
+
+
+def test_what_a_script_says_of_a_kernel_and_of_parts_of_the_step(toys: Path, tmp_path: Path) -> None:
+    timed = {"median": 0.5, "low": 0.4, "high": 0.6, "calls": 20}
+    result = {
+        "step_ms": 0.5,
+        "ranges_ms": {"calc loss": 0.25},
+        "kernel": {"moved_bytes": 12, "operations": 34, "arithmetic": "int8", "warm_ms": timed, "new": 1},
+    }
+    line = json.dumps({"tuiprof_result": result})
+    (toys / "toy.py").write_text(f"print({line!r})\n", encoding="utf-8")
+    ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
+    trial = begin(ladder, "timing", 1, ladder.meta.rung("slow"))
+    session = ladder.session(trial)
+    ladder.put(conclude(trial, session, wait(session, 30)))
+    figures = LadderRun(ladder.path).meta.trials[-1].figures  # as it was stored
+    assert figures is not None
+    assert figures.ranges_ns == {"calc loss": 250e3}
+    assert figures.kernel == KernelFigures(12, 34, "int8", {"warm": 500e3})
 
 
 def test_a_script_without_a_check_is_timed_but_said_to_be_unchecked(toys: Path, tmp_path: Path) -> None:

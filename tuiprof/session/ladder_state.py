@@ -57,6 +57,26 @@ class Rung(msgspec.Struct, frozen=True):
     check: tuple[str, ...] | None = None
 
 
+class KernelFigures(msgspec.Struct, frozen=True):
+    """What one trial measured of a single kernel.
+
+    Attributes:
+        moved_bytes: Bytes that a call must read and write at least: inputs once, outputs once; 0 = unknown.
+        operations: Arithmetic operations that it must do, a multiply-add being two; 0 = unknown.
+        arithmetic: Type they are done in: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown.
+        times_ns: Median time of a call: ``cold`` with its inputs in memory only, ``warm`` right after another call,
+            ``replayed`` among many that the host started at once (a CUDA graph, a compiled loop), ``host`` what the
+            host needs to start one. What could not be measured is not there.
+        not_measured: Why not, by the same names.
+    """
+
+    moved_bytes: int
+    operations: int
+    arithmetic: str
+    times_ns: dict[str, float]
+    not_measured: dict[str, str] = {}
+
+
 class Figures(msgspec.Struct, frozen=True):
     """What one trial measured.
 
@@ -73,6 +93,8 @@ class Figures(msgspec.Struct, frozen=True):
         warmup_ns: The further warm-up steps, together; None = unknown.
         device: What it ran on, as the script says; may be empty.
         preset: The preset in use, as the script says; may be empty.
+        ranges_ns: Median time of named parts of the step, as the script says; may be empty.
+        kernel: What was measured of a single kernel; None = the step is something else.
     """
 
     median_ns: float
@@ -86,6 +108,8 @@ class Figures(msgspec.Struct, frozen=True):
     warmup_ns: int | None = None
     device: str = ""
     preset: str = ""
+    ranges_ns: dict[str, float] = {}
+    kernel: KernelFigures | None = None
 
 
 class Trial(msgspec.Struct, frozen=True):

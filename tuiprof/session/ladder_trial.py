@@ -10,6 +10,11 @@ A script may print as its last line a JSON object ``{"tuiprof_result": {…}}``;
     device, preset     what it ran on, and at which size
     check              {"ok": bool, "baseline": str, "compared": [{"what", "relative_error", "tolerance"}, …]}
     unavailable        [{"reason": str, "remedy": str}, …]
+    ranges_ms          {name: median time of a named part of the step}, on the device where the script can tell
+    kernel             what was measured of a single kernel, a step being one call of it:
+                       moved_bytes, operations (which a call must do at least), arithmetic ("float32", "bfloat16",
+                       "int8"), and of cold_ms, warm_ms, replayed_ms, host_ms those that are known, each
+                       {"median", "low", "high"} in milliseconds; see :class:`KernelFigures`
 
 Without ``step_ms`` the steps that the probe saw are taken.
 """
@@ -26,7 +31,7 @@ import numpy as np
 from tuiprof.errors import LaunchError
 from tuiprof.session.files import read_end
 from tuiprof.session.fold import Fold
-from tuiprof.session.ladder_state import Figures, Kind, LadderRun, Rung, Trial
+from tuiprof.session.ladder_state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
 from tuiprof.session.meta import CaptureRequest, Scenario
 from tuiprof.session.replay import load
@@ -60,6 +65,23 @@ class _Lack(msgspec.Struct):
     remedy: str = ""
 
 
+class _Timing(msgspec.Struct):
+    median: float
+    low: float | None = None
+    high: float | None = None
+
+
+class _Kernel(msgspec.Struct):
+    moved_bytes: int = 0
+    operations: int = 0
+    arithmetic: str = ""
+    cold_ms: _Timing | None = None
+    warm_ms: _Timing | None = None
+    replayed_ms: _Timing | None = None
+    host_ms: _Timing | None = None
+    not_measured: dict[str, str] = {}
+
+
 class Result(msgspec.Struct):
     """The last line of a script; see the module's docstring."""
 
@@ -73,6 +95,8 @@ class Result(msgspec.Struct):
     preset: str = ""
     check: _Check | None = None
     unavailable: list[_Lack] = []
+    ranges_ms: dict[str, float] = {}
+    kernel: _Kernel | None = None
 
 
 class _Line(msgspec.Struct):
@@ -217,6 +241,21 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         warmup_ns=int(dur_ns[1:warmup].sum()) if count else None,
         device=result.device,
         preset=result.preset,
+        ranges_ns={name: ms * 1e6 for name, ms in result.ranges_ms.items()},
+        kernel=_kernel(result.kernel),
+    )
+
+
+def _kernel(kernel: _Kernel | None) -> KernelFigures | None:
+    if kernel is None:
+        return None
+    timings = {name: getattr(kernel, f"{name}_ms") for name in ("cold", "warm", "replayed", "host")}
+    return KernelFigures(
+        kernel.moved_bytes,
+        kernel.operations,
+        kernel.arithmetic,
+        {name: timing.median * 1e6 for name, timing in timings.items() if timing is not None},
+        kernel.not_measured,
     )
 
 
