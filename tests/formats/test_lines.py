@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuiprof.formats import Cancelled, open_trace
 from tuiprof.formats.chrome import digits
 from tuiprof.formats.chrome.columns import Books
 from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
@@ -100,14 +103,10 @@ def events(draw: st.DrawFn) -> str:
     }
     numbers = {"ts": draw(us), "dur": draw(us)}
     arguments: dict[str, Any] = {}
-    for key in draw(
-        st.lists(
-            st.sampled_from(
-                ["External id", "external id", "correlation", "device", "stream", "bytes", "stack"]
-            ),
-            unique=True,
-        )
-    ):
+    keys = ["External id", "external id", "correlation", "stack"]
+    if event["cat"] not in ("cpu_op", "python_function"):  # those have no device, whatever they say
+        keys += ["device", "stream", "bytes"]
+    for key in draw(st.lists(st.sampled_from(keys), unique=True)):
         if key == "stack":
             arguments[key] = draw(
                 st.sampled_from(['a "stream": 5', "x", [1, [2]], {"stream": 3}, "a\\", ["{", "}"], None])
@@ -188,3 +187,30 @@ def test_digits_of_any_length() -> None:
     values, count = digits.integers(words, np.array(places))
     assert values.tolist() == numbers
     assert count.tolist() == [len(str(number)) for number in numbers]
+
+
+def file_of(texts: list[str]) -> bytes:
+    return b'{"schemaVersion": 1, "traceEvents": [' + in_lines(texts) + b"\n  ]\n}\n"
+
+
+def test_threads_read_the_same(tmp_path: Path) -> None:
+    texts = [usual(number) for number in range(40_000)]
+    texts[35_000] = flow(1)
+    texts[30_000] = texts[30_000].replace("1000000000030000.125", "NaN")  # its neighbours are kept
+    path = tmp_path / "t.json"
+    path.write_bytes(file_of(texts))
+    alone, together = open_trace(path, workers=0), open_trace(path, workers=3)
+    assert alone.stats.events == 40_000
+    assert together.stats == alone.stats
+    assert together.events.equals(alone.events)
+    assert len(alone) == 39_998  # neither the flow nor what has no time
+    assert json.loads(together.raw_event(39_000))["args"] == {"External id": 39_002}
+
+
+def test_a_trace_that_is_not_wanted_any_more_leaves_no_thread(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(file_of([usual(number) for number in range(60_000)]))
+    answers = iter([False, False, True])
+    with pytest.raises(Cancelled):
+        open_trace(path, cancelled=lambda: next(answers), workers=2)
+    assert not [thread for thread in threading.enumerate() if thread.name == "tuiprof-decode"]

@@ -34,7 +34,7 @@ class Options:
         progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
         cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
         partial: Called with what has been read, while the rest is being read, when that takes long.
-        workers: Processes that decode beside the reader; None = as many as pay.
+        workers: Threads or processes that decode beside the reader; None = as many as pay.
         limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
             ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
@@ -122,8 +122,12 @@ def open_trace(
         TraceError: The file is not a trace, or not one that is read here.
         Cancelled: ``cancelled`` answered True.
     """
+    from tuiprof.formats.directory import siblings
+
     source, found = _look(Path(path), limit)
-    return found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
+    trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
+    trace.siblings = siblings(source.path)
+    return trace
 
 
 def _look(path: Path, limit: int | None) -> tuple[Source, Format]:

@@ -68,8 +68,10 @@ class Heads:
         if len(self._known) > _MOST:
             self._forget()
         code = self._recognise(data, starts, stops, self._hash(data, words, starts, stops))
-        present = np.flatnonzero(np.bincount(code, minlength=1))
-        mapped = np.zeros((3, len(self._known) + 1), dtype=np.uint32)
+        first = np.full(len(self._known), len(code))
+        first[code[::-1]] = np.arange(len(code))[::-1]  # of several the last one written stays: the first in the file
+        present = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(code))]
+        mapped = np.zeros((3, len(self._known)), dtype=np.uint32)
         for known in present.tolist():
             head = self._known[known]
             lane = head.pid, head.tid

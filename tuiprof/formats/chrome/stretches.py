@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from tuiprof.formats.chrome.layout import Head, MoreNeeded, find_events
 from tuiprof.formats.source import Damaged
 
-#: Size of a stretch, bytes: the objects of one fit the cache of a core.
-SIZE = 1 << 20
+#: Size of a stretch, bytes: the arrays of one fit the cache of a core.
+SIZE = 2 << 20
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
 #: Between two events. Inside a string the quote of the key would end it, so this is hardly ever met there.

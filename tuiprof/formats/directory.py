@@ -1,0 +1,192 @@
+"""Finds the traces in a directory: one file a rank, TensorBoard's and xprof's log directories, sessions.
+
+Looking is bounded in depth, entries and files opened, so that a directory of thousands of files that are no traces
+costs little.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tuiprof.errors import TraceError, UsageProblem
+from tuiprof.formats.grouping import Run, alike, group, rank_in_name
+from tuiprof.model.traceset import RankFile, TraceSet
+
+if TYPE_CHECKING:
+    from tuiprof.model import Trace
+
+#: How deep and how far is looked, and how many files without a telling name are opened to see what they are.
+_DEPTH, _ENTRIES, _LOOKS = 6, 50_000, 200
+#: Names that profilers give to traces.
+_TELLING: Final = re.compile(
+    r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",
+    re.IGNORECASE,
+)
+_PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb)$", re.IGNORECASE)
+#: What xprof and sessions always put into the path of a trace.
+_LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file or directory that may be a trace.
+
+    Attributes:
+        path: Where it is.
+        folder: Its folder, relative to where looking began.
+        sure: Its name tells that it is one.
+    """
+
+    path: Path
+    folder: str
+    sure: bool
+
+
+def open_set(
+    path: Path, *, run: str | None = None, opener: Callable[[Path], Trace] | None = None
+) -> TraceSet:
+    """Find the traces that a path stands for; none of them is read.
+
+    Args:
+        path: A file (then the set is that file alone), or a directory.
+        run: Name of the run, or the beginning of one; None = the newest.
+        opener: Reads a file; None = :func:`tuiprof.formats.open_trace`.
+
+    Raises:
+        TraceError: There is nothing, or it holds no trace.
+        UsageProblem: There is no such run.
+    """
+    from tuiprof import formats
+
+    opener = opener or formats.open_trace
+    if not path.is_dir() or _is_one(path):
+        if run is not None:
+            raise UsageProblem(f"{path} is one trace and has no runs", "leave --run out")
+        return TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener)
+    found, notes = _look(path)
+    runs = _runs(found)
+    if not runs:
+        said = f" ({'; '.join(notes)})" if notes else ""
+        raise TraceError(f"{path} holds no trace{said}", "give the file itself, or the folder it lies in")
+    names = tuple(runs)
+    chosen = _choose(names, run)
+    return TraceSet(chosen, runs[chosen].files, opener, names, tuple(notes))
+
+
+def siblings(path: Path) -> TraceSet | None:
+    """Return the ranks that belong with a trace, itself among them; None where its name tells no rank.
+
+    Args:
+        path: A trace file.
+    """
+    from tuiprof import formats
+
+    if rank_in_name(path.name) is None:
+        return None
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in entries if alike(entry.name, path.name) and entry.is_file()]
+    except OSError:
+        return None
+    for run in group(path.with_name(name) for name in names):
+        if len(run.files) > 1 and any(file.path == path for file in run.files):
+            return TraceSet(run.name, run.files, formats.open_trace)
+    return None
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file's name is one that traces have.
+
+    Args:
+        name: The name.
+    """
+    return bool(_PERHAPS.search(name)) and not name.startswith(".")
+
+
+def _is_one(path: Path) -> bool:
+    """Whether a directory is one trace of a format that writes several files."""
+    from tuiprof import formats
+
+    return any(one.directory is not None and one.directory(path) for one in formats.available().values())
+
+
+def _look(top: Path) -> tuple[list[_Found], list[str]]:
+    """Walk a directory; return what is a trace, and what was left out."""
+    found: list[_Found] = []
+    notes: list[str] = []
+    folders, seen = [(top, "", 0)], 0
+    while folders and seen <= _ENTRIES:
+        folder, relative, depth = folders.pop()
+        if depth and _is_one(folder):
+            found.append(_Found(folder, relative.rpartition("/")[0], True))
+            continue
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError as error:
+            notes.append(f"{folder} cannot be read: {error.strerror}")
+            continue
+        for entry in listed:
+            seen += 1
+            if seen > _ENTRIES:
+                notes.append(f"only the first {_ENTRIES} entries of {top} were looked at")
+                break
+            if entry.name.startswith("."):
+                continue  # written just now by the probe, or somebody's settings
+            # Links are followed to files, never to folders, which could lead in a circle.
+            if entry.is_dir(follow_symlinks=False):
+                if depth < _DEPTH:
+                    folders.append((Path(entry.path), f"{relative}/{entry.name}".lstrip("/"), depth + 1))
+            elif _PERHAPS.search(entry.name) and entry.is_file():
+                found.append(_Found(Path(entry.path), relative, bool(_TELLING.search(entry.name))))
+    return _believed(found, notes), notes
+
+
+def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
+    """Keep files whose name or content is that of a trace."""
+    from tuiprof import formats
+
+    sure = [one for one in found if one.sure]
+    if sure:  # beside them, others are configurations, metrics and the like
+        return sure
+    kept = []
+    for one in found[:_LOOKS]:
+        try:
+            formats.sniff(one.path)
+        except TraceError:
+            continue
+        kept.append(one)
+    if len(found) > _LOOKS:
+        notes.append(f"{len(found) - _LOOKS} of {len(found)} files without a telling name were not opened")
+    return kept
+
+
+def _runs(found: list[_Found]) -> dict[str, Run]:
+    """Sort what was found into runs by name, the newest last."""
+    folders: defaultdict[str, list[Path]] = defaultdict(list)
+    for one in found:
+        folders[one.folder].append(one.path)
+    runs: list[tuple[str, Run]] = []
+    for folder, paths in folders.items():
+        place = _LAYOUT.sub("", folder).strip("/")
+        runs += [("/".join(filter(None, (place, run.name))), run) for run in group(paths)]
+    runs.sort(key=lambda item: item[1].modified)
+    return {name or ".": run for name, run in runs}
+
+
+def _choose(names: tuple[str, ...], run: str | None) -> str:
+    if run is None:
+        return names[-1]
+    if run in names:
+        return run
+    beginning = [name for name in names if name.startswith(run)]
+    if len(beginning) == 1:
+        return beginning[0]
+    problem = f"{len(beginning)} runs begin with {run!r}" if beginning else f"there is no run {run!r}"
+    raise UsageProblem(problem, f"there are {', '.join(names[-8:])}")

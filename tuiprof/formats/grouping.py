@@ -1,0 +1,176 @@
+"""Which files of a directory are ranks of one run, and which rank each of them is.
+
+Ranks come from the files' names (``rank3``), else from what the profiler wrote into them (``distributedInfo``), else
+from the order of names that differ in nothing but numbers. Files that none of this joins are runs of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tuiprof.errors import TraceError
+from tuiprof.model.traceset import RankFile, Told
+
+#: Heads of files that are read at most to learn their ranks.
+MOST_HEADS: Final = 256
+_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE)
+_SAID: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)')
+#: What torch.profiler's TensorBoard handler puts in front of the ending: the time, in ms or ns.
+_TIME: Final = re.compile(r"\.(\d{9,})(?=\.)")
+_ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.(json|json\.gz|zip)$|\.xplane\.pb(\.gz)?$", re.IGNORECASE)
+_PLANE = ".xplane.pb"
+#: xprof keeps the same events in several files beside the plane.
+_BESIDE_PLANE: Final = re.compile(r"\.trace\.json\.gz$|perfetto")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Files that belong together.
+
+    Attributes:
+        name: Its name in its folder; empty = that of the folder.
+        files: One a rank, by rank.
+        modified: When the newest of them was written, Unix time in s.
+    """
+
+    name: str
+    files: tuple[RankFile, ...]
+    modified: float
+
+
+def group(paths: Iterable[Path]) -> list[Run]:
+    """Sort the traces of one folder into runs, the newest last.
+
+    Args:
+        paths: The traces; of each rank there may be several, written one after the other.
+    """
+    files = list(paths)
+    planes = [path for path in files if _PLANE in path.name]
+    if planes:
+        # In xprof's layout a folder is a run, and each host has its plane.
+        rest = [path for path in files if path not in planes and not _BESIDE_PLANE.search(path.name)]
+        return [_run("", dict(enumerate(_sorted(planes))), "order"), *(group(rest) if rest else [])]
+    named: defaultdict[str, list[Path]] = defaultdict(list)
+    unnamed: list[Path] = []
+    for path in files:
+        if rank_in_name(path.name) is None:
+            unnamed.append(path)
+        else:
+            named[_without_rank(path.name)].append(path)
+    runs: list[Run] = []
+    for stem, members in named.items():
+        runs += _turns(stem, [(rank_in_name(path.name) or 0, path) for path in members], "name")
+    runs += _unnamed(unnamed)
+    if len({run.name for run in runs}) == 1 == len(runs):
+        runs = [Run("", runs[0].files, runs[0].modified)]
+    return sorted(runs, key=lambda run: (run.modified, _natural(run.name)))
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank that a file's name tells; None = it tells none.
+
+    Args:
+        name: The name.
+    """
+    match = _RANK.search(name)
+    return int(match[1]) if match else None
+
+
+def alike(one: str, other: str) -> bool:
+    """Return whether two names differ in nothing but numbers.
+
+    Args:
+        one: A name.
+        other: Another.
+    """
+    return _without_numbers(one) == _without_numbers(other)
+
+
+def _unnamed(files: list[Path]) -> list[Run]:
+    """Sort files whose names tell no rank."""
+    if len(files) > 1:
+        said = _ranks_in_files(files[:MOST_HEADS])
+        if len(files) <= MOST_HEADS and len(said) == len(files) and len(set(said.values())) > 1:
+            return _turns("", [(rank, path) for path, rank in said.items()], "content")
+        stamped = any(_TIME.search(path.name) for path in files)
+        if not stamped and all(alike(path.name, files[0].name) for path in files):
+            return [_run("", dict(enumerate(_sorted(files))), "order")]
+    return [_run(_ENDING.sub("", path.name), {0: path}, "order") for path in files]
+
+
+def _turns(name: str, files: Iterable[tuple[int, Path]], told: Told) -> list[Run]:
+    """Part the files of each rank by the turn in which it wrote them."""
+    by_rank: defaultdict[int, list[Path]] = defaultdict(list)
+    for rank, path in files:
+        by_rank[rank].append(path)
+    for members in by_rank.values():
+        members.sort(key=lambda path: (_time(path.name), _modified(path), _natural(path.name)))
+    turns = max(len(members) for members in by_rank.values())
+    if turns == 1:
+        return [_run(name, {rank: members[0] for rank, members in by_rank.items()}, told)]
+    label = name or "capture"
+    return [
+        _run(
+            f"{label}#{turn + 1}",
+            {rank: members[turn] for rank, members in by_rank.items() if turn < len(members)},
+            told,
+        )
+        for turn in range(turns)
+    ]
+
+
+def _run(name: str, files: Mapping[int, Path], told: Told) -> Run:
+    ordered = tuple(RankFile(rank, files[rank], told) for rank in sorted(files))
+    return Run(name, ordered, max(_modified(path) for path in files.values()))
+
+
+def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
+    """Return the ranks that the profiler wrote at the heads of files, as far as they say."""
+    from tuiprof.formats import first_bytes
+    from tuiprof.formats.source import open_source
+
+    found: dict[Path, int] = {}
+    for path in files:
+        try:
+            match = None if path.is_dir() else _SAID.search(first_bytes(open_source(path)))
+        except TraceError:
+            match = None
+        if match is None:
+            break  # one that does not say is enough: the rest need not be read
+        found[path] = int(match[1])
+    return found
+
+
+def _without_rank(name: str) -> str:
+    """Return what the files of a run have in common: their name without rank, time and ending."""
+    return _RANK.sub("", _TIME.sub("", _ENDING.sub("", name))).strip("-_. ")
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _time(name: str) -> int:
+    match = _TIME.search(name)
+    return int(match[1]) if match else 0
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _sorted(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: _natural(path.name))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which ``host10`` comes after ``host9``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,261 @@
+"""Traces behind a URL: ``s3://``, ``gs://``, ``http(s)://`` and whatever else fsspec knows.
+
+A remote file is copied once, block by block, into the user's cache directory, named after its URL and what the server
+says of its version (ETag, time of change, size), and read from there: a trace is read from several places at once,
+which a connection cannot do. The copies share a limit; the longest unused go first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from tuiprof.errors import TraceError
+
+#: ``off`` = keep no copy beyond this process; a path = keep them there.
+PLACE_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
+#: Most bytes that all copies may take.
+LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
+_DEFAULT_LIMIT: Final = 16 << 30
+_BLOCK: Final = 4 << 20
+_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_REMEDY: Final = "pip install 'tuiprof[remote]'"
+#: Which package brings a protocol that fsspec itself does not.
+_PACKAGES: Final = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "az": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "hf": "huggingface_hub",
+}
+
+Progress = Callable[[int, int], None]
+
+
+def is_url(text: str | os.PathLike[str]) -> bool:
+    """Whether a target is a URL.
+
+    Args:
+        text: What the user named.
+    """
+    return isinstance(text, str) and bool(_URL.match(text))
+
+
+def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[], bool] | None = None) -> Path:
+    """Return a local copy of a remote trace, or of a remote directory of traces.
+
+    Args:
+        url: Where it is.
+        progress: Called now and then with (bytes copied, bytes in all; 0 = the server does not say).
+        cancelled: Asked now and then; copying stops with ``Cancelled`` once it answers True.
+
+    Raises:
+        TraceError: fsspec or what it needs for this protocol is not installed, there is nothing at the URL, it may
+            not be read, or copying failed.
+        tuiprof.formats.Cancelled: ``cancelled`` answered True.
+    """
+    system, path = _connect(url)
+    with _explained(url):
+        info = system.info(path)
+        files = [info] if info.get("type") != "directory" else _listed(system, path, url)
+    folder = _place() / _identity(url, files)
+    local = folder / _name(url)
+    if not folder.is_dir():
+        with _explained(url):
+            _copy(
+                system,
+                files,
+                path if info.get("type") == "directory" else "",
+                folder,
+                local,
+                progress,
+                cancelled,
+            )
+        _evict(folder)
+    with contextlib.suppress(OSError):
+        os.utime(folder)  # it was used: it stays longest
+    return local
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    protocol = urlsplit(url).scheme
+    try:
+        import fsspec
+    except ImportError:
+        raise TraceError(f"{url} is remote, and fsspec is not installed", _REMEDY) from None
+    try:
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+    except ImportError as error:
+        package = _PACKAGES.get(protocol.lower(), "")
+        more = f" {package}" if package and package != "aiohttp" else ""
+        raise TraceError(
+            f"{protocol}:// needs a package that is not installed ({error})", f"{_REMEDY}{more}"
+        ) from None
+    except ValueError as error:
+        raise TraceError(
+            f"{url}: {error}", "s3://, gs://, http:// and https:// are read, or copy the file here"
+        ) from None
+
+
+class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801 - used like a function
+    """Turn what a file system raises into an error that says what to do."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _without_secrets(url)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
+        from tuiprof.formats import Cancelled
+
+        if error is None or isinstance(error, (TraceError, Cancelled)) or not isinstance(error, Exception):
+            return None
+        status = _status(error)
+        if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
+            raise TraceError(f"there is nothing at {self._url}", "check the address") from error
+        if isinstance(error, PermissionError) or status in (401, 403):
+            raise TraceError(
+                f"{self._url} may not be read{f' (status {status})' if status else ''}",
+                "sign in as for the provider's own tools (AWS_PROFILE, gcloud auth application-default login), or give "
+                "a signed URL",
+            ) from error
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise TraceError(
+            f"{self._url} cannot be read: {said}", "check the connection and try again"
+        ) from error
+
+
+def _status(error: BaseException | None) -> int | None:
+    """Return the HTTP status behind an error; fsspec wraps it in errors of its own."""
+    while error is not None:
+        status = getattr(error, "status", None)
+        if isinstance(status, int):
+            return status
+        error = error.__cause__
+    return None
+
+
+def _listed(system: Any, path: str, url: str) -> list[dict[str, Any]]:
+    found = [info for info in system.find(path, detail=True).values() if info.get("type") == "file"]
+    from tuiprof.formats.directory import is_trace_name
+
+    traces = [info for info in found if is_trace_name(PurePosixPath(info["name"]).name)]
+    if not traces:
+        raise TraceError(f"{_without_secrets(url)} holds no trace", "give the file itself")
+    return sorted(traces, key=lambda info: str(info["name"]))
+
+
+def _copy(
+    system: Any,
+    files: list[dict[str, Any]],
+    top: str,
+    folder: Path,
+    local: Path,
+    progress: Progress | None,
+    cancelled: Callable[[], bool] | None,
+) -> None:
+    """Copy into a new folder, which takes its name when all of it is there."""
+    from tuiprof.formats import Cancelled
+
+    total = sum(int(info.get("size") or 0) for info in files)
+    done = 0
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-", ignore_cleanup_errors=True) as made:
+        new = Path(made) / "copy"
+        for info in files:
+            target = new / local.name
+            if top:
+                target = target / _below(str(info["name"]), top)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with system.open(info["name"], "rb", block_size=_BLOCK) as source, target.open("wb") as file:
+                while part := source.read(_BLOCK):
+                    if cancelled is not None and cancelled():
+                        raise Cancelled("stopped while copying")
+                    file.write(part)
+                    done += len(part)
+                    if progress is not None:
+                        progress(done, max(total, done) if total else 0)
+        with contextlib.suppress(OSError):  # another process was quicker, and its copy is as good
+            os.rename(new, folder)
+
+
+def _below(name: str, top: str) -> Path:
+    """Return a path relative to the copied folder; one that would lead out of it is an attack."""
+    relative = PurePosixPath(name.strip("/")).relative_to(PurePosixPath(top.strip("/")))
+    if ".." in relative.parts or relative.is_absolute():
+        raise TraceError(f"{name} is no path below {top}", "copy the files here yourself")
+    return Path(*relative.parts)
+
+
+def _place() -> Path:
+    said = os.environ.get(PLACE_VARIABLE, "")
+    if said.lower() in ("off", "0", "no", "false"):
+        return _for_this_process()
+    if said:
+        return Path(said).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tuiprof", appauthor=False) / "remote"
+
+
+_temporary: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _for_this_process() -> Path:
+    if not _temporary:
+        _temporary.append(tempfile.TemporaryDirectory(prefix="tuiprof-remote-"))
+    return Path(_temporary[0].name)
+
+
+def _identity(url: str, files: list[dict[str, Any]]) -> str:
+    """Return a name for this version of what is behind a URL."""
+    digest = hashlib.blake2b(_without_secrets(url).encode(), digest_size=16)
+    for info in files:
+        versions = [
+            info.get(key)
+            for key in ("name", "size", "ETag", "etag", "LastModified", "mtime", "updated", "created")
+        ]
+        digest.update(repr([_without_secrets(str(one)) for one in versions]).encode())
+    return digest.hexdigest()
+
+
+def _name(url: str) -> str:
+    """Return the file's own name: formats and ranks look at it."""
+    name = PurePosixPath(urlsplit(url).path).name or "trace"
+    return re.sub(r"[^A-Za-z0-9._#+-]", "_", name)
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL without password and signature, which belong neither on the screen nor in a name."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url
+
+
+def _evict(newest: Path) -> None:
+    """Delete the copies that were not used for longest until the rest fits the limit; never the newest."""
+    try:
+        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
+    except ValueError:
+        limit = _DEFAULT_LIMIT
+    entries = []
+    for entry in newest.parent.iterdir():
+        with contextlib.suppress(OSError):
+            size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
+            entries.append((entry == newest, entry.stat().st_mtime_ns, size, entry))
+    total = sum(size for _, _, size, _ in entries)
+    for is_newest, _, size, entry in sorted(entries):
+        if total <= limit or is_newest:
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        total -= size
