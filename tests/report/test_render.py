@@ -198,3 +198,15 @@ def test_a_series_is_drawn_to_scale_and_keeps_what_sticks_out(cells: int) -> Non
     assert top.count("█") == 1
     assert bottom.count("█") > 20
     assert max(width(line) for line in text.splitlines()) <= cells
+
+
+def test_plain_text_is_ascii_and_no_wider() -> None:
+    values = [10_000_000 + i * 50_000 for i in range(60)]
+    table = Table(
+        "steps", "Every step", (Column("step_ns", "time", "ns"),), pl.DataFrame({"step_ns": values})
+    )
+    report = Report("steps", "Schritte · größer", Verdict("✗ → µs"), tables=(table,))
+    rich = render(report, "text", style=Style(width=60, colour=True))
+    plain = render(report, "text", style=Style(width=60, colour=True, plain=True))
+    assert plain.isascii()
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in rich.splitlines()]

@@ -13,6 +13,7 @@ Exit codes:
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -72,8 +73,25 @@ class _Verbs(click.Group):
     multiple=True,
     help="Another folder with scenario scripts; may be given more than once.",
 )
+@click.option(
+    "--theme",
+    envvar="TUIPROF_THEME",
+    help="Colours: dark, light, contrast, 16, mono, or a theme of Textual (default: what the terminal can show).",
+)
+@click.option(
+    "--ascii/--no-ascii",
+    "plain",
+    default=None,
+    help="Draw with ASCII alone (default: by the locale and the terminal).",
+)
 @click.pass_context
-def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) -> None:
+def cli(
+    ctx: click.Context,
+    sessions: Path | None,
+    scenarios: tuple[Path, ...],
+    theme: str | None,
+    plain: bool | None,
+) -> None:
     """Profile model training in the terminal: live, recorded, explained.
 
     tuiprof launches a script, shows its step times and devices, records without a screen, and reads from a
@@ -87,6 +105,11 @@ def cli(ctx: click.Context, sessions: Path | None, scenarios: tuple[Path, ...]) 
     except TuiprofError as problem:  # most verbs can do without
         click.echo(f"tuiprof: {problem}", err=True)
     invocation.sessions, invocation.scenarios = sessions, scenarios
+    # By the environment: the dashboard may run in a process of its own.
+    if theme:
+        os.environ["TUIPROF_THEME"] = theme
+    if plain is not None:
+        os.environ["TUIPROF_ASCII"] = str(int(plain))
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
         from tuiprof.cli.common import open_screen
@@ -140,6 +163,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status (see the module's docstring).
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the locale does not have must not end the command.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     args, command = _split(sys.argv[1:] if argv is None else argv)
     try:
         result: Any = cli.main(

@@ -23,6 +23,7 @@ class Style:
         colour: Whether escape codes for colour may be used.
         rows: Rows of a table to print at most; None = all.
         details: Whether to print tables after the first two, and definitions.
+        plain: Whether text is to be ASCII alone.
         title: What the document is about, for formats that have a title; empty = that of the first report.
     """
 
@@ -30,6 +31,7 @@ class Style:
     colour: bool = False
     rows: int | None = 12
     details: bool = False
+    plain: bool = False
     title: str = ""
 
 
@@ -95,15 +97,14 @@ def render(
 
 
 def stdout_style() -> Style:
-    """Return the style for stdout: its width and colours on a terminal, plain 100 cells elsewhere.
-
-    ``NO_COLOR`` set to anything, or ``TERM=dumb``, turns colour off.
-    """
-    import os
+    """Return the style for stdout: its width and what it can show on a terminal, 100 cells without colour elsewhere."""
     import shutil
     import sys
 
+    from tuiprof.report.terminal import this_terminal
+
+    terminal = this_terminal()
     if not sys.stdout.isatty():
-        return Style()
-    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Style(width=max(shutil.get_terminal_size((100, 24)).columns, 40), colour=colour)
+        return Style(plain=terminal.plain)
+    width = max(shutil.get_terminal_size((100, 24)).columns, 40)
+    return Style(width=width, colour=terminal.colours != "none", plain=terminal.plain)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
+from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart
 from tuiprof.report.sanitize import clip, sanitize, width
 
@@ -216,7 +217,8 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
     blocks = [_wrap(trust, style)] if trust else []
     blocks += [_report(report, style) for report in reports]
-    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
+    text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
+    return "\n".join(map(to_ascii, text.split("\n"))) if style.plain else text
 
 
 RENDERER = Renderer("text", _render)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -12,11 +13,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.dom import DOMNode
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
+from tuiprof.report.terminal import this_terminal
 from tuiprof.tui import themes
+from tuiprof.tui.filters import OneColour, PlainText
 from tuiprof.tui.keys import key, load_settings
 from tuiprof.tui.start import Start
 
@@ -31,6 +35,9 @@ _KEY_NAMES: Final = {
     "slash": "/",
     "question_mark": "?",
 }
+
+
+_ONE_COLOUR, _PLAIN_TEXT = OneColour(), PlainText()
 
 
 def _commands() -> type[Provider]:
@@ -94,16 +101,17 @@ class TuiprofApp(App[int], inherit_bindings=False):
         self.start = start
         self.farewell = ""
         self.settings = load_settings()
-        for theme in (themes.DARK, themes.LIGHT):
+        self.terminal = this_terminal()
+        for theme in themes.OURS:
             self.register_theme(theme)
         self._problems = list(self.settings.problems)
-        wanted = self.settings.theme
+        wanted = themes.whole_name(os.environ.get("TUIPROF_THEME") or self.settings.theme)
         if wanted and wanted not in self.available_themes:
             self._problems.append(
                 f"no theme {wanted!r}; there are {', '.join(sorted(self.available_themes))}"
             )
             wanted = ""
-        self.theme = wanted or themes.DARK.name
+        self.theme = wanted or themes.suited(self.terminal)
         self.add_mode(self.DEFAULT_MODE, self.first_screen)
         self._runs: dict[Path, str] = {}  # mode of each run that was looked at beside another
         if self.settings.keys:
@@ -116,6 +124,12 @@ class TuiprofApp(App[int], inherit_bindings=False):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return what the style sheets need beyond what every theme has."""
         return dict(themes.DEFAULTS)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what each line goes through before it is sent: what this terminal cannot show is replaced."""
+        mono = self.theme == themes.MONO.name
+        filters = [_ONE_COLOUR] if mono else list(super().get_line_filters())
+        return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
 
     def first_screen(self) -> Screen[Any]:
         """Return the screen that was asked for."""
@@ -205,6 +219,30 @@ class TuiprofApp(App[int], inherit_bindings=False):
                 self._runs[path] = f"run {path}"
                 self.add_mode(self._runs[path], lambda: LiveScreen(session))
             self.switch_mode(self._runs[path])
+
+    def open_ladder(self, name: str, folder: Path | None = None) -> None:
+        """Show a ladder: what was measured of it, and the way to measure it.
+
+        Args:
+            name: Its name.
+            folder: One that was measured; None = the newest of that name, if there is one.
+        """
+        from tuiprof.tui.screens.ladder import LadderScreen
+
+        with self.telling_errors():
+            self.push_screen(LadderScreen(name, folder))
+
+    def open_compare(self, before: str, after: str) -> None:
+        """Compare two sessions, traces or rungs.
+
+        Args:
+            before: What was before: a path, or what ``tuiprof compare`` accepts.
+            after: What came after.
+        """
+        from tuiprof.tui.screens.compare import CompareScreen
+
+        with self.telling_errors():
+            self.push_screen(CompareScreen(before, after))
 
     def open_trace(self, path: Path, *, step: int | None = None) -> None:
         """Show a trace.

@@ -1,10 +1,12 @@
-"""The two themes of tuiprof, calm by default; any other theme of Textual works as well."""
+"""The themes of tuiprof, calm by default, and which one suits a terminal; any other theme of Textual works as well."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
+
+from tuiprof.report.terminal import Colours, Terminal
 
 DARK: Final = Theme(
     name="tuiprof-dark",
@@ -59,6 +61,120 @@ LIGHT: Final = Theme(
         "phase-6": "#7d6a00",
     },
 )
+
+CONTRAST: Final = Theme(
+    name="tuiprof-contrast",
+    primary="#6cc6ff",
+    secondary="#ffffff",
+    accent="#ffd400",
+    success="#5bff7f",
+    warning="#ffd400",
+    error="#ff8080",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#000000",
+    panel="#1a1a1a",
+    dark=True,
+    variables={
+        "border": "#b0b0b0",
+        "block-cursor-background": "#ffd400",
+        "block-cursor-foreground": "#000000",
+        "block-cursor-text-style": "bold",
+        "phase-1": "#6cc6ff",
+        "phase-2": "#5ff0f0",
+        "phase-3": "#5bff7f",
+        "phase-4": "#d9a8ff",
+        "phase-5": "#ffb070",
+        "phase-6": "#fff27a",
+    },
+)
+
+#: The 16 colours of the terminal itself, on its own background.
+SIXTEEN: Final = Theme(
+    name="tuiprof-16",
+    ansi=True,
+    primary="ansi_bright_blue",
+    secondary="ansi_cyan",
+    accent="ansi_yellow",
+    success="ansi_green",
+    warning="ansi_yellow",
+    error="ansi_red",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    dark=True,
+    variables={
+        **BUILTIN_THEMES["ansi-dark"].variables,
+        "surface-active": "ansi_bright_black",
+        "primary-muted": "ansi_blue",
+        "border": "ansi_bright_black",
+        "block-cursor-background": "ansi_blue",
+        "block-cursor-foreground": "ansi_bright_white",
+        "block-cursor-text-style": "bold",
+        "scrollbar": "ansi_bright_black",
+        "scrollbar-background": "ansi_default",
+        "phase-1": "ansi_bright_blue",
+        "phase-2": "ansi_cyan",
+        "phase-3": "ansi_green",
+        "phase-4": "ansi_magenta",
+        "phase-5": "ansi_red",
+        "phase-6": "ansi_yellow",
+    },
+)
+
+#: No colours at all: bold, dim and reverse are what is left, and the signs that every meaning has besides.
+MONO: Final = Theme(
+    name="tuiprof-mono",
+    ansi=True,
+    primary="ansi_default",
+    secondary="ansi_default",
+    accent="ansi_default",
+    success="ansi_default",
+    warning="ansi_default",
+    error="ansi_default",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    dark=True,
+    variables={
+        **BUILTIN_THEMES["ansi-dark"].variables,
+        "surface-active": "ansi_white",
+        "primary-muted": "ansi_white",
+        "border": "ansi_default",
+        "block-cursor-background": "ansi_white",
+        "block-cursor-foreground": "ansi_black",
+        "block-cursor-text-style": "bold",
+        "scrollbar": "ansi_white",
+        "scrollbar-background": "ansi_default",
+        **dict.fromkeys((f"phase-{number}" for number in range(1, 7)), "ansi_default"),
+    },
+)
+
+OURS: Final = (DARK, LIGHT, CONTRAST, SIXTEEN, MONO)
+_FOR: Final[dict[Colours, str]] = {"many": DARK.name, "16": SIXTEEN.name, "none": MONO.name}
+
+
+def suited(terminal: Terminal) -> str:
+    """Return the name of the theme that a terminal can show.
+
+    Args:
+        terminal: What it can show.
+    """
+    return _FOR[terminal.colours]
+
+
+def whole_name(name: str) -> str:
+    """Return the name of a theme where only the end of one of ours was given, ``light`` for example.
+
+    Args:
+        name: As the user wrote it.
+    """
+    return next((theme.name for theme in OURS if theme.name == f"tuiprof-{name}"), name)
+
 
 #: What the style sheets use and other themes do not define.
 DEFAULTS: Final = {

@@ -182,7 +182,9 @@ class Lines(Widget):
             if colour.ansi is None:
                 colour = behind.blend(colour, look.strength * colour.a, 1.0)
             bold = look.bold or ROLES[first].bold
-            style = Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold)
+            # The terminal's own colours cannot be mixed: it dims them itself.
+            dim = True if colour.ansi is not None and look.strength < 1 else None
+            style = Style(color=colour.rich_color, bgcolor=behind.rich_color, bold=bold, dim=dim)
             self._role_styles[role] = style
         return style
 

@@ -1,0 +1,55 @@
+"""What is done to each line where the terminal cannot show all: plain ASCII, no colours."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+from tuiprof.report.ascii import to_ascii
+
+
+class PlainText(LineFilter):
+    """Turns every cell into ASCII."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line in ASCII.
+
+        Args:
+            segments: The cells.
+            background: Not needed.
+        """
+        return [
+            segment
+            if segment.control or segment.text.isascii()
+            else Segment(to_ascii(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+class OneColour(LineFilter):
+    """Takes colours away: what stands out by its background is shown in reverse."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line without colours.
+
+        Args:
+            segments: The cells.
+            background: Not needed.
+        """
+        return [Segment(text, style and _uncoloured(style), control) for text, style, control in segments]
+
+
+@lru_cache(1024)
+def _uncoloured(style: Style) -> Style:
+    marked = style.bgcolor is not None and not style.bgcolor.is_default
+    return Style(
+        bold=style.bold,
+        dim=style.dim,
+        underline=style.underline,
+        italic=style.italic,
+        reverse=marked != bool(style.reverse),
+    )
