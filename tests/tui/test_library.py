@@ -129,7 +129,7 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
     (start.sessions / "20200101T000000Z-newer").mkdir()
     (start.sessions / "20200101T000000Z-newer" / "session.json").write_text('{"v": 99}')
     app = TuiprofApp(start)
-    async with app.run_test(size=(140, 44)) as pilot:
+    async with app.run_test(size=(140, 60)) as pilot:
         text = await until_shown(pilot, "Sessions", "running", "exit 1", "interrupted", "unreadable")
         assert "✓" in text
         await choose(app, f"session:{failed.session.path}")
@@ -193,9 +193,93 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
         await pilot.press("delete")
         await until_shown(pilot, "y delete it")
         await pilot.press("y")
-        await until_shown(pilot, "none yet")
-    assert not made.session.path.exists()
-    assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
+        await until_shown(pilot, "none yet", "u undo delete")
+        assert not made.session.path.exists()
+        assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
+        await pilot.press("u")
+        await until(pilot, lambda: made.session.path.exists())
+        await until(pilot, lambda: "none yet" not in screen_text(app))
+
+
+async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    other = Synthetic(start.sessions, scenario=None, name="other")
+    other.start()
+    other.run_until(2)
+    other.end()
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 60)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny", "on disk", "other")
+        await choose(app, f"session:{made.session.path}")
+        await until_shown(pilot, "disk use")
+        await pilot.press("t", *"a/b", "enter")
+        await until_shown(pilot, "'a/b' is no tag")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await pilot.press("t", *"base h200", "enter")
+        await until_shown(pilot, "#base #h200")
+        await pilot.press("m", *"on NFS", "enter")
+        await until_shown(pilot, "on NFS")
+        await pilot.press("slash", *"nfs")
+        await until(pilot, lambda: "other" not in screen_text(app))
+        assert "#base" in screen_text(app)
+
+
+async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start.sessions is not None
+    one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
+    )
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 60)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await choose(app, f"session:{two.session.path}")
+        await pilot.press("space")
+        await until_shown(pilot, "[1]")
+        assert "c compare" not in screen_text(app)
+        await choose(app, f"session:{one.session.path}")
+        await pilot.press("space")
+        await until_shown(pilot, "[2]", "c compare")
+        await pilot.press("c")
+        assert asked == [(str(two.session.path), str(one.session.path))]
+        await pilot.press("space")
+        await until(pilot, lambda: "[2]" not in screen_text(app))
+
+
+async def test_the_source_of_a_variant_is_read(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 44)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        await until_shown(pilot, "tiny — a loop")
+        await pilot.press("s")
+        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(600)")
+        await pilot.press("end", "pageup", "g", "q")
+        await until_shown(pilot, "tiny — a loop")
+
+
+async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    from tuiprof.resources import shipped
+
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
+    assert start.sessions is not None
+    made = ended(start.sessions, Scenario("tiny", "slow", "fit"), 20)
+    sample = shipped("traces") / "metrics-naive.pt.trace.json.gz"
+    shutil.copy(sample, made.session.path / "traces" / "rank0.1.pt.trace.json.gz")
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 44)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        text = await until_shown(pilot, "syncs/step")
+        await until(pilot, lambda: " 2  ✓" in screen_text(app), 40)
+        assert "the newest run on this machine" in text
 
 
 async def test_filter_narrows_and_escape_widens(start: Start) -> None:

@@ -77,13 +77,25 @@ def set_tags(session: Path, text: str) -> Labels:
         UsageProblem: A tag holds something else than letters, digits and ``. _ + -``, or is longer than 32.
         SessionError: They cannot be written.
     """
+    return _write(session, msgspec.structs.replace(read_labels(session), tags=parse_tags(text)))
+
+
+def parse_tags(text: str) -> tuple[str, ...]:
+    """Return the tags in a text, each once.
+
+    Args:
+        text: As :func:`set_tags` takes it.
+
+    Raises:
+        UsageProblem: One of them is no tag.
+    """
     tags = tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", text) if word.strip("#")))
     for tag in tags:
         if not _TAG.fullmatch(tag):
             raise UsageProblem(
                 f"{tag!r} is no tag", "a tag has letters, digits and . _ + -, at most 32 of them"
             )
-    return _write(session, msgspec.structs.replace(read_labels(session), tags=tags))
+    return tags
 
 
 def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | None = None) -> Labels:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
+from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library_measured import Measured, disk_bytes
 
 if TYPE_CHECKING:
     from tuiprof.session import scenarios
     from tuiprof.session.glance import Summary
     from tuiprof.session.interpreter import Facts
-    from tuiprof.session.meta import Scenario
     from tuiprof.session.store import Session
     from tuiprof.telemetry import Device
 
@@ -23,107 +22,6 @@ _TRACE_SUFFIXES: Final = (".json", ".json.gz", ".xplane.pb", ".parquet")
 #: So many of the newest sessions are listed; older ones open by their name.
 _MOST_SESSIONS: Final = 200
 TRASH: Final = ".trash"
-
-
-@dataclass(frozen=True, slots=True)
-class VariantItem:
-    """One variant of a ladder, as listed.
-
-    Attributes:
-        name: Its name.
-        note: What it changes.
-        published: The publication's figure, as text; empty = none.
-        here_ns: Median step time of its newest finished run on this host; None = not run yet.
-        here_preset: Preset of that run.
-        change: That against the baseline's run of the same preset, as a share; None = cannot be told.
-        runnable: Whether it can run in the chosen interpreter; None = not known yet.
-        why: Why it cannot, and how to change that.
-    """
-
-    name: str
-    note: str = ""
-    published: str = ""
-    here_ns: float | None = None
-    here_preset: str = ""
-    change: float | None = None
-    runnable: bool | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LadderItem:
-    """One ladder, as listed.
-
-    Attributes:
-        name: Its name.
-        title: What it is about, in a line.
-        story: What it shows, in some sentences.
-        baseline: Name of the variant the others are compared with.
-        source: Hardware and software of the published figures.
-        needs: Packages it needs.
-        presets: Names of its presets.
-        variants: Its variants.
-    """
-
-    name: str
-    title: str
-    story: str
-    baseline: str
-    source: str
-    needs: tuple[str, ...]
-    presets: tuple[str, ...]
-    variants: tuple[VariantItem, ...]
-
-    @property
-    def runnable(self) -> int | None:
-        """How many variants can run; None = not known yet."""
-        known = [variant.runnable for variant in self.variants]
-        return None if None in known else sum(bool(one) for one in known)
-
-    def variant(self, name: str) -> VariantItem | None:
-        """Return a variant by name; None = there is none.
-
-        Args:
-            name: Its name.
-        """
-        return next((variant for variant in self.variants if variant.name == name), None)
-
-
-@dataclass(frozen=True)
-class Shelf:
-    """All that is listed, at one moment.
-
-    Attributes:
-        ladders: Scenarios.
-        sessions: Recorded sessions, the newest first.
-        traces: Shipped sample traces.
-        machine: What scenarios would run on, in words; empty = not known yet.
-        problems: What could not be listed, each with the reason.
-        root: Folder of the sessions.
-    """
-
-    ladders: tuple[LadderItem, ...] = ()
-    sessions: tuple[Summary, ...] = ()
-    traces: tuple[Path, ...] = ()
-    machine: str = ""
-    problems: tuple[str, ...] = ()
-    root: Path = Path()
-
-    def ladder(self, name: str) -> LadderItem | None:
-        """Return a ladder by name; None = there is none.
-
-        Args:
-            name: Its name.
-        """
-        return next((ladder for ladder in self.ladders if ladder.name == name), None)
-
-    def session(self, path: str) -> Summary | None:
-        """Return a session by its path; None = it is gone.
-
-        Args:
-            path: Its directory.
-        """
-        return next((session for session in self.sessions if session.path == path), None)
 
 
 class Library:
@@ -144,7 +42,8 @@ class Library:
         self._extra = extra
         self._python = python
         self._known: dict[str, Summary] = {}
-        self._scenario_of: dict[str, Scenario | None] = {}
+        self._measured = Measured()
+        self._sizes: dict[str, int] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
 
@@ -167,10 +66,20 @@ class Library:
             SessionError: The folder of sessions cannot be read.
         """
         from tuiprof.session import scenarios
+        from tuiprof.session.labels import Labels, read_labels
         from tuiprof.session.store import list_sessions
 
         sessions = list_sessions(self.root, limit=_MOST_SESSIONS, known=self._known)
+        for session in sessions:  # what is over grows no more
+            if (
+                session.id not in self._sizes
+                or session.id not in self._known
+                or not self._known[session.id].over
+            ):
+                self._sizes[session.id] = disk_bytes(Path(session.path))
         self._known = {session.id: session for session in sessions}
+        labels = {session.id: read_labels(Path(session.path)) for session in sessions}
+        self._measured.look(self.root)
         scan = scenarios.scan(self._extra)
         return Shelf(
             ladders=tuple(self._ladder(ladder, sessions) for ladder in scan.ladders),
@@ -179,6 +88,9 @@ class Library:
             traces=tuple(sample_traces()),
             machine=self._machine(),
             root=self.root,
+            labels={id_: label for id_, label in labels.items() if label != Labels()},
+            sizes={session.id: self._sizes[session.id] for session in sessions},
+            total_bytes=sum(self._sizes[session.id] for session in sessions) + self._measured.ladder_bytes,
         )
 
     def ask_interpreter(self) -> None:
@@ -233,20 +145,57 @@ class Library:
             )
         )
 
-    def throw_away(self, path: Path) -> None:
+    def throw_away(self, path: Path) -> Path:
         """Move a session to the trash folder.
 
         Args:
             path: Its directory.
+
+        Returns:
+            Where it is now.
 
         Raises:
             SessionError: It cannot be moved.
         """
         try:
             self.trash.mkdir(exist_ok=True)
-            shutil.move(path, self.trash / path.name)
+            place = self.trash / path.name
+            for count in range(2, 10_000):  # one of that name may lie there already
+                if not place.exists():
+                    break
+                place = self.trash / f"{path.name}-{count}"
+            shutil.move(path, place)
         except OSError as error:
             raise SessionError(f"{path.name} cannot be moved to {self.trash}: {error.strerror}") from error
+        return place
+
+    def bring_back(self, thrown: Path, path: Path) -> None:
+        """Move a session from the trash folder back to where it was.
+
+        Args:
+            thrown: Where :meth:`throw_away` put it.
+            path: Where it was.
+
+        Raises:
+            SessionError: It is not there any more, or something else has taken its place.
+        """
+        if path.exists():
+            raise SessionError(f"{path} exists: {thrown} stays where it is")
+        try:
+            shutil.move(thrown, path)
+        except OSError as error:
+            raise SessionError(f"{thrown} cannot be moved back: {error.strerror}") from error
+
+    def read_trace(self, ladder: str) -> bool:
+        """Read one more trace of a ladder's variants, for the figures that come from traces; takes seconds.
+
+        Args:
+            ladder: Its name.
+
+        Returns:
+            Whether there was one to read.
+        """
+        return self._measured.read_one(ladder)
 
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
         """Return the last lines of a failed session's standard error, safe to show; else nothing.
@@ -265,25 +214,30 @@ class Library:
         return lines[-count:]
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
-        runs = self._newest_runs(ladder.name, sessions)
-        base = runs.get(ladder.baseline)
+        found = self._measured.of(ladder.name, sessions)
+        base = found.get(ladder.baseline)
         variants = []
         for variant in ladder.variants:
-            run = runs.get(variant.name)
+            here = found.get(variant.name)
             change = None
-            if run is not None and base is not None and run is not base and run[1] == base[1]:
-                change = run[0] / base[0] - 1
+            if here is not None and here.change is not None:
+                change = here.change
+            elif here is not None and base is not None and here is not base and here.preset == base.preset:
+                change = here.step_ns / base.step_ns - 1
             runnable, why = self._can_run(variant)
             variants.append(
                 VariantItem(
                     name=variant.name,
                     note=variant.note,
                     published=" · ".join(figure.text for figure in variant.published),
-                    here_ns=run[0] if run else None,
-                    here_preset=run[1] if run else "",
+                    here_ns=here.step_ns if here else None,
+                    here_preset=here.preset if here else "",
                     change=change,
                     runnable=runnable,
                     why=why,
+                    syncs_per_step=self._measured.syncs(here),
+                    trace=here.trace if here else None,
+                    measured=here.what if here else "",
                 )
             )
         return LadderItem(
@@ -295,31 +249,8 @@ class Library:
             needs=ladder.needs,
             presets=tuple(ladder.presets),
             variants=tuple(variants),
+            script=ladder.script,
         )
-
-    def _newest_runs(self, ladder: str, sessions: list[Summary]) -> dict[str, tuple[float, str]]:
-        """Return median step time and preset of the newest finished run of each variant on this host."""
-        runs: dict[str, tuple[float, str]] = {}
-        for summary in sessions:
-            if summary.state != "finished" or summary.median_ns is None or summary.host != platform.node():
-                continue
-            if not summary.title.startswith(f"{ladder}:"):
-                continue
-            scenario = self._scenario(summary)
-            if scenario is not None and scenario.name == ladder:
-                runs.setdefault(scenario.variant, (summary.median_ns, scenario.preset))
-        return runs
-
-    def _scenario(self, summary: Summary) -> Scenario | None:
-        """Return what scenario a session ran; read once, since that does not change."""
-        from tuiprof.session.store import Session
-
-        if summary.id not in self._scenario_of:
-            try:
-                self._scenario_of[summary.id] = Session(summary.path).meta.scenario
-            except SessionError:  # deleted since it was listed, or damaged: it has no run to show
-                return None
-        return self._scenario_of[summary.id]
 
     def _can_run(self, variant: scenarios.Variant) -> tuple[bool | None, str]:
         """Return whether a variant can run and why not; (None, "") until the interpreter has answered."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shlex
 import textwrap
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import glyphs
-from tuiprof.tui.library_data import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.widgets.choices import Choice
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.session.glance import Summary
+    from tuiprof.session.labels import Labels
 
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
@@ -39,12 +41,13 @@ def head(shelf: Shelf, width: int) -> Row:
     return spread([(" tuiprof", "accent")], [(sanitize(shelf.machine) + " ", "dim")], width)
 
 
-def items(shelf: Shelf, filter_: str) -> list[Choice]:
+def items(shelf: Shelf, filter_: str, marked: Sequence[str] = ()) -> list[Choice]:
     """Return the list on the left.
 
     Args:
         shelf: What is listed.
         filter_: Only what contains this text; empty = everything.
+        marked: Paths of the sessions that are marked, in the order in which they were.
     """
 
     def kept(*texts: str) -> bool:
@@ -62,9 +65,17 @@ def items(shelf: Shelf, filter_: str) -> list[Choice]:
         (
             "Sessions",
             [
-                Choice(f"session:{session.path}", partial(_session_line, session))
+                Choice(
+                    f"session:{session.path}",
+                    partial(
+                        _session_line,
+                        session,
+                        shelf.labels.get(session.id),
+                        marked.index(session.path) + 1 if session.path in marked else 0,
+                    ),
+                )
                 for session in shelf.sessions
-                if kept(session.id, session.title, session.state)
+                if kept(session.id, session.title, session.state, _labelled(shelf, session))
             ],
         ),
         (
@@ -87,7 +98,9 @@ def items(shelf: Shelf, filter_: str) -> list[Choice]:
         if choices or (title == "Sessions" and not filter_):
             if out:
                 out.append(Choice("", []))
-            out.append(Choice("", [(title, "title")], indent=1))
+            used = shelf.total_bytes if title == "Sessions" else 0
+            remark: Row = [(f"  {format_bytes(used)} on disk", "dim")] if used else []
+            out.append(Choice("", [(title, "title"), *remark], indent=1))
             out.extend(choices or [Choice("", [("none yet: r runs a scenario", "dim")])])
     return out
 
@@ -105,8 +118,13 @@ def _ladder_line(ladder: LadderItem, width: int) -> Row:
     return spread([(sanitize(ladder.name), "text")], count, width)
 
 
-def _session_line(session: Summary, width: int) -> Row:
-    """Return ``● 05:30 metrics:naive  running``."""
+def _labelled(shelf: Shelf, session: Summary) -> str:
+    labels = shelf.labels.get(session.id)
+    return labels.words if labels is not None else ""
+
+
+def _session_line(session: Summary, labels: Labels | None, mark: int, width: int) -> Row:
+    """Return ``● 05:30 metrics:naive #tag  running``; a marked one carries its number."""
     glyph, role, word = _STATES.get(session.state, _STATES["unreadable"])
     said = f"exit {session.code}" if session.state == "failed" and session.code is not None else word
     if not said and session.median_ns is not None:
@@ -118,6 +136,10 @@ def _session_line(session: Summary, width: int) -> Row:
         (f"{when(session.unix_ns):<6} ", "dim"),
         (sanitize(session.title), "text"),
     ]
+    if mark:
+        left.insert(0, (f"[{mark}] ", "accent"))
+    if labels is not None and labels.tags:
+        left.append((" " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "accent"))
     right: Row = [(f"{said} ", tone)]
     room = width - row_width(right) - 2
     return spread(fit(left, room), right, width) if room > 12 else fit(left, width)
@@ -169,86 +191,6 @@ def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
     return rows
 
 
-def variants(ladder: LadderItem) -> list[Choice]:
-    """Return the table of variants: one line each below a heading.
-
-    Args:
-        ladder: The ladder.
-    """
-    rows = [Choice("", partial(_variant_head, ladder))]
-    rows.extend(Choice(variant.name, partial(_variant_line, ladder, variant)) for variant in ladder.variants)
-    return rows
-
-
-def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int]:
-    """Return widths of variant, published, here and change; a column that has no room is 0."""
-    name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
-    here, change, can = 10, 15, 9
-    wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
-    room = width - name - here - can
-    if room >= change + 11:
-        return name, min(wanted, room - change - 2, 26), here, change
-    if room >= change:
-        return name, 0, here, change
-    return min(name, width - here - can), 0, here, 0
-
-
-def _published(variant: VariantItem) -> str:
-    """Return the publication's figure without what is said about it; the note says it all."""
-    return sanitize(variant.published.partition(" (")[0].partition(", ")[0].partition(" · ")[0])
-
-
-def _variant_head(ladder: LadderItem, width: int) -> Row:
-    name, published, here, change = _columns(ladder, width)
-    row: Row = [("variant".ljust(name), "dim")]
-    if published:
-        row.append((f"  {'published':<{published}}", "dim"))
-    if here:
-        row.append((f"{'here':>{here}}", "dim"))
-    if change:
-        row.append((f"{'vs ' + sanitize(ladder.baseline):>{change}}"[:change], "dim"))
-    row.append(("  can run", "dim"))
-    return row
-
-
-def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
-    name, published, here, change = _columns(ladder, width)
-    row: Row = [
-        (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
-    ]
-    if published:
-        row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
-    if here:
-        row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
-    if change:
-        row.append(_change(ladder, variant, change))
-    if variant.runnable is None:
-        row.append((f"  {glyphs.ELLIPSIS}", "dim"))
-    elif variant.runnable:
-        row.append((f"  {glyphs.DONE}", "good"))
-    else:
-        row.append((f"  {glyphs.FAILED} ", "warn"))
-        # A word cut in two says nothing; the note below the table says it all.
-        if width - row_width(row) >= 16:
-            row.append((sanitize(variant.why), "dim"))
-    return row
-
-
-def _cell(text: str, width: int) -> str:
-    text = sanitize(text)
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
-
-
-def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, str]:
-    """Return how a variant compares with the baseline, in words and a sign."""
-    if variant.name == ladder.baseline or variant.change is None:
-        return glyphs.NONE.rjust(width), "dim"
-    if abs(variant.change) < 0.005:
-        return "same".rjust(width), "text"
-    word = "slower" if variant.change > 0 else "faster"
-    return f"{abs(variant.change) * 100:.1f} % {word}".rjust(width), "warn" if variant.change > 0 else "good"
-
-
 def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -> list[Row]:
     """Return what the variant under the cursor changes, and what it lacks.
 
@@ -264,16 +206,21 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -
             rows.extend(_wrapped(f"published: {variant.published}", width, "dim"))
         if variant.runnable is False:
             rows.extend(_wrapped(f"cannot run here: {variant.why}", width, "warn"))
+        if variant.measured:
+            what = "the newest ladder" if variant.measured == "ladder" else "the newest run"
+            size = f", preset {variant.here_preset}" if variant.here_preset else ""
+            rows.extend(_wrapped(f"here: {what} on this machine{size}", width, "dim"))
     if ladder.needs:
         rows.extend(_wrapped(f"needs {', '.join(ladder.needs)}", width, "dim"))
     return rows
 
 
-def about_session(session: Summary, errors: list[str], width: int) -> list[Row]:
+def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int) -> list[Row]:
     """Return what is known of a session without reading its logs.
 
     Args:
-        session: It.
+        shelf: What is listed.
+        session: The session.
         errors: The last lines of its standard error, shown where it failed.
         width: Cells.
     """
@@ -289,8 +236,14 @@ def about_session(session: Summary, errors: list[str], width: int) -> list[Row]:
         ("steps", format_count(session.steps) if session.steps else "none recorded"),
         ("median of the last steps", format_ns(session.median_ns)),
         ("host", session.host or glyphs.NONE),
+        ("disk use", format_bytes(shelf.sizes.get(session.id, 0))),
         ("folder", session.path),
     ]
+    labels = shelf.labels.get(session.id)
+    if labels is not None and labels.tags:
+        facts.append(("tags", " ".join(f"#{tag}" for tag in labels.tags)))
+    if labels is not None:
+        facts.extend(("note", note.text) for note in labels.notes)
     rows: list[Row] = [
         [(f"{glyph} ", role), (sanitize(session.title), "title"), (f"  {sanitize(how)}", role)],
         [],
@@ -303,7 +256,9 @@ def about_session(session: Summary, errors: list[str], width: int) -> list[Row]:
         rows.extend([[], [("last lines of its standard error", "dim")]])
         rows.extend([("▏", "warn"), (line, "text")] for line in errors)
     verb = "watch it" if session.state == "running" else "look at it"
-    rows.extend([[], [("enter ", "key"), (f"{verb}   ", "dim"), ("R ", "key"), ("replay it", "dim")]])
+    keys = (("enter", verb), ("R", "replay it"), ("t", "tags"), ("m", "note"), ("space", "mark to compare"))
+    rows.append([])
+    rows.append([span for name, does in keys for span in ((f"{name} ", "key"), (f"{does}   ", "dim"))])
     return rows
 
 
@@ -314,8 +269,6 @@ def about_trace(path: Path, width: int) -> list[Row]:
         path: The file.
         width: Cells.
     """
-    from tuiprof.model.units import format_bytes
-
     try:
         size = format_bytes(path.stat().st_size)
     except OSError as error:

@@ -14,7 +14,8 @@ from textual.content import Content
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.library_data import Library, Shelf
+from tuiprof.tui.library_data import Library
+from tuiprof.tui.library_items import Shelf
 
 if TYPE_CHECKING:
     from tuiprof.tui.app import TuiprofApp

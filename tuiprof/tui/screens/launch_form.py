@@ -15,7 +15,7 @@ from textual.widgets import Checkbox, Input, RadioButton, RadioSet
 from tuiprof.errors import LaunchError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
-from tuiprof.tui.library_data import LadderItem, VariantItem
+from tuiprof.tui.library_items import LadderItem, VariantItem
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.getters import app as getters_app
-from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError
+from tuiprof.tui import library_table
 from tuiprof.tui import library_words as words
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.keys import key
-from tuiprof.tui.library_data import Library, Shelf
+from tuiprof.tui.library_items import Shelf
+from tuiprof.tui.screens.session_shelf import SessionShelf
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
@@ -34,84 +31,23 @@ _LOOK_S: Final = 2.0
 _FIRST_LOOK_S: Final = 0.05
 
 
-class LibraryScreen(Screen[None], inherit_bindings=False):
+class LibraryScreen(SessionShelf):
     """What there is to run, to watch, to replay and to read."""
 
-    app = getters_app(TuiprofApp)
     CSS_PATH = "library.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
         "Ladders are published optimisation stories, one variant a change. `published` is the publication's\n"
-        "figure on its own hardware; `here` is the median step time of the newest finished run on this machine.\n"
+        "figure on its own hardware; `here` is the median step time of the newest ladder or finished run on this\n"
+        "machine, `syncs/step` what its trace tells. space marks sessions, c compares two of them.\n"
         "● runs now · ✓ finished · ✗ failed · ■ stopped · ◌ interrupted"
     )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("r", "run", "run", "Run the scenario under the cursor", id="library.run", group="Library"),
-        key(
-            "R",
-            "replay",
-            "replay",
-            "Replay the session from its beginning",
-            id="library.replay",
-            group="Library",
-        ),
-        key(
-            "o",
-            "open_file",
-            "open a file",
-            "Open a trace or session by its path",
-            id="library.open_file",
-            group="Library",
-        ),
-        key(
-            "slash",
-            "filter",
-            "filter",
-            "Show only what contains a text",
-            id="library.filter",
-            group="Library",
-            display="/",
-        ),
-        key(
-            "delete",
-            "delete",
-            "delete",
-            "Move the session to the trash folder (asks first)",
-            id="library.delete",
-            group="Library",
-            display="del",
-        ),
-        key(
-            "right,tab", "into", "variants", "To the variants", id="library.into", group="Library", show=False
-        ),
-        key(
-            "left,shift+tab",
-            "back",
-            "list",
-            "Back to the list",
-            id="library.back",
-            group="Library",
-            show=False,
-        ),
-        key(
-            "escape",
-            "clear",
-            "clear filter",
-            "Show everything again",
-            id="library.clear",
-            group="Library",
-            show=False,
-        ),
-        key("q", "quit", "quit", "Close tuiprof; what runs goes on", id="library.quit", group="Library"),
-    ]
 
     def __init__(self) -> None:
         super().__init__()
-        start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)
-        self.shelf = Shelf()
         self._filter = ""
+        self._reading = ""
 
     def compose(self) -> ComposeResult:
         """Two columns."""
@@ -134,16 +70,20 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.set_timer(_FIRST_LOOK_S, self._begin)
 
     def _begin(self) -> None:
-        self._look()
+        self.look_again()
         self._ask_interpreter()
-        self.set_interval(_LOOK_S, self._look)
+        self.set_interval(_LOOK_S, self.look_again)
 
     def on_screen_resume(self) -> None:
         """Look again when coming back from another screen."""
         if self.shelf != Shelf():
-            self._look()
+            self.look_again()
 
     # -- what is found, in threads that touch no widget --------------------------------------------------
+
+    def look_again(self) -> None:
+        """Look at the folder of sessions."""
+        self._look()
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="look")
     def _look(self) -> None:
@@ -163,29 +103,43 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         except TuiprofError as error:
             self.app.call_from_thread(self.app.notify, str(error), severity="warning", markup=False)
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._look)
+            self.app.call_from_thread(self.look_again)
+
+    def _read_traces(self, ladder: str) -> None:
+        """Read the traces of a ladder's variants that were not read yet, one after the other."""
+        if self._reading != ladder:
+            self._reading = ladder
+            self._read_next(ladder)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="traces")
+    def _read_next(self, ladder: str) -> None:
+        """Read one trace, in another process; it takes seconds."""
+        worker = get_current_worker()
+        while self._reading == ladder and not worker.is_cancelled and self.library.read_trace(ladder):
+            self.app.call_from_thread(self.look_again)
+        if self._reading == ladder:
+            self._reading = ""
 
     def _found(self, shelf: Shelf) -> None:
         """Show what was found."""
         if shelf == self.shelf:
             return
         self.shelf = shelf
-        self._list()
-        self._show_detail()
+        self.show_again()
 
     # -- what is shown -----------------------------------------------------------------------------------
 
     def _head(self, width: int, _height: int) -> list[Row]:
         return [words.head(self.shelf, width)]
 
+    def show_again(self) -> None:
+        """Draw the list and the detail from what is known."""
+        self._list()
+        self._show_detail()
+
     def _list(self) -> None:
         self.query_one("#head", Painted).paint(self._head)
-        self.query_one("#items", Choices).show(words.items(self.shelf, self._filter))
-
-    @property
-    def current(self) -> str:
-        """Key of what the cursor is on: ``ladder:…``, ``session:…`` or ``trace:…``."""
-        return self.query_one("#items", Choices).current
+        self.query_one("#items", Choices).show(words.items(self.shelf, self._filter, self.marked))
 
     def _show_detail(self) -> None:
         """Show what the cursor of the list is on."""
@@ -197,11 +151,12 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         shelf = self.shelf
         if kind == "ladder" and (ladder := shelf.ladder(name)) is not None:
             about.paint(lambda width, _: words.about_ladder(ladder, width))
-            variants.show(words.variants(ladder))
+            variants.show(library_table.variants(ladder))
             self._note_variant()
+            self._read_traces(name)
         elif kind == "session" and (session := shelf.session(name)) is not None:
             errors = self.library.last_errors(session)
-            about.paint(lambda width, _: words.about_session(session, errors, width))
+            about.paint(lambda width, _: words.about_session(shelf, session, errors, width))
             note.paint(lambda _width, _height: [])
         elif kind == "trace":
             about.paint(lambda width, _: words.about_trace(Path(name), width))
@@ -231,15 +186,6 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self._note_variant()
 
     # -- what the keys do --------------------------------------------------------------------------------
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work on what the cursor is on."""
-        kind = self.current.partition(":")[0] if self.is_mounted else ""
-        if action in ("run", "into"):
-            return kind == "ladder"
-        if action in ("replay", "delete"):
-            return kind == "session"
-        return True
 
     @on(Choices.Chosen, "#items")
     def _item_chosen(self, event: Choices.Chosen) -> None:
@@ -318,9 +264,18 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         else:
             self.app.call_from_thread(self.app.open_session, session.path)
 
-    def action_replay(self) -> None:
-        """Replay the session under the cursor."""
-        self.app.open_session(Path(self.current.partition(":")[2]), replay_speed=1.0)
+    def action_ladder(self) -> None:
+        """Measure the whole ladder, or see what was measured."""
+        if (ladder := self.shelf.ladder(self.current.partition(":")[2])) is not None:
+            self.app.open_ladder(ladder.name)
+
+    def action_source(self) -> None:
+        """Read the script, at the variant under the cursor."""
+        from tuiprof.tui.screens.source import SourceScreen
+
+        if (ladder := self.shelf.ladder(self.current.partition(":")[2])) is not None:
+            variants = self.query_one("#variants", Choices)
+            self.app.push_screen(SourceScreen(ladder.script, variants.current if variants.has_focus else ""))
 
     def action_open_file(self) -> None:
         """Ask for a path and open it."""
@@ -360,31 +315,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def _filter_by(self, text: str) -> None:
         self._filter = text
-        self._list()
-        self._show_detail()
-
-    def action_delete(self) -> None:
-        """Move the session under the cursor to the trash folder, once confirmed."""
-        from tuiprof.tui.screens.confirm import ConfirmScreen
-
-        session = self.shelf.session(self.current.partition(":")[2])
-        if session is None:
-            return
-        if session.state == "running":
-            self.app.notify("it runs: stop it first", severity="warning", markup=False)
-            return
-        lines = [f"It goes to {self.library.trash}, from where it can be moved back."]
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                with self.app.telling_errors():
-                    self.library.throw_away(Path(session.path))
-                    self._look()
-
-        self.app.push_screen(
-            ConfirmScreen(f"Delete {words.session_name(session)}?", lines, yes="delete it", no="keep it"),
-            answered,
-        )
+        self.show_again()
 
     def action_quit(self) -> None:
         """Close the dashboard."""
