@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from probe_runs import Run
 
 from tuiprof.probe.steps import DEVICE, Steps
 from tuiprof.probe.torch_device import TorchDevice
+
+Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]
 
 
 class FakeCuda:
@@ -18,7 +22,9 @@ class FakeCuda:
     def __init__(self) -> None:
         self.host = self.device = 0.0
         self.capturing = False
-        self.made = 0
+        self.made = self.recorded = 0
+        self.now_ns = 0  # the host's clock as the probe reads it
+        self.event_ns = 3_000  # what it costs the host to record an event
         cuda = self
 
         class Event:
@@ -31,6 +37,8 @@ class FakeCuda:
                 assert stream == "current"
                 assert not cuda.capturing, "the event would become part of the graph"
                 self.at = cuda.host
+                cuda.recorded += 1
+                cuda.now_ns += cuda.event_ns
 
             def query(self) -> bool:
                 assert not cuda.capturing, "a query breaks the capture"
@@ -63,7 +71,8 @@ class FakeCuda:
         return {"allocated_bytes": {"all": used}, "reserved_bytes": {"all": {**used, "current": 200}}}
 
 
-def make() -> tuple[FakeCuda, TorchDevice, Steps, list[str]]:
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeCuda, TorchDevice, Steps, list[str]]:
     cuda = FakeCuda()
     failures: list[str] = []
     steps = Steps(lambda: None)
@@ -72,40 +81,92 @@ def make() -> tuple[FakeCuda, TorchDevice, Steps, list[str]]:
         return SimpleNamespace(on=True, failed=lambda: failures.append(name))
 
     runtime: Any = SimpleNamespace(hook=hook, steps=steps)
-    return cuda, TorchDevice(runtime, SimpleNamespace(cuda=cuda)), steps, failures
+    monkeypatch.setattr("tuiprof.probe.torch_device.monotonic_ns", lambda: cuda.now_ns)
+    native = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: 7, _cuda_getDevice=lambda: 0)
+    return cuda, TorchDevice(runtime, SimpleNamespace(cuda=cuda, _C=native)), steps, failures
 
 
 def read(steps: Steps) -> list[tuple[int, int]]:
     return [(item[1], item[2]) for item in steps.out if item[0] == DEVICE]
 
 
-def test_device_steps_are_read_late_and_never_waited_for() -> None:
-    cuda, device, steps, failures = make()
+def train(cuda: FakeCuda, device: TorchDevice, steps: range, step_ns: int, due: int) -> int:
+    """Let steps of a length go by; the device keeps up with the host. Returns the next step that is wanted."""
+    for n in steps:
+        cuda.now_ns += step_ns
+        cuda.host = cuda.device = (n + 1) * step_ns / 1e6
+        if n >= due:
+            due = device.boundary(n)
+    return due
+
+
+def test_device_steps_are_read_late_and_never_waited_for(make: Made) -> None:
+    cuda, device, steps, failures = make
     for n in range(100):
+        cuda.now_ns += 2_000_000
         cuda.host = n * 2.0  # ms
         cuda.device = max(0.0, (n - 10) * 2.0)
-        device.boundary(n)
-    assert read(steps) == [(n, 2_000_000) for n in range(1, 90)]
+        assert device.boundary(n) == n + 1
+    known = read(steps)
+    assert known == [(n, 2_000_000) for n in range(1, len(known) + 1)]
+    assert 80 <= len(known) < 90, "ten are on the device, and a few have not been looked at"
     cuda.device = 1e9
     device.read()
     assert read(steps) == [(n, 2_000_000) for n in range(1, 100)]
     assert cuda.made < 40, "events are used again"
+    assert cuda.recorded == 100, "one event a step: its end is the start of the next"
     assert not failures
 
 
-def test_a_graph_capture_sees_no_event_and_breaks_the_chain() -> None:
-    cuda, device, steps, failures = make()
+def test_dear_events_are_recorded_less_often_and_the_log_says_so(make: Made) -> None:
+    cuda, device, steps, failures = make
+    cuda.event_ns = 53_000
+    due = train(cuda, device, range(3000), 456_000, 0)
+    spread = [(item[1], item[3]) for item in steps.out if item[0] == DEVICE]
+    assert {every for _, every in spread} == {1, 4, 8, 16}
+    settled = [n for n, every in spread if every == 16]
+    assert {later - n for n, later in pairwise(settled)} == {16}
+    recorded = cuda.recorded
+    due = train(cuda, device, range(3000, 4600), 456_000, due)
+    cost_ns = (cuda.recorded - recorded) * cuda.event_ns / 1600
+    assert cost_ns <= 8_000, "a step pays no more than the budget"
+    assert {round(dur, -3) for _, dur in read(steps)} == {456_000}, "no step's time has another one in it"
+
+    cuda.event_ns = 1_000  # for example when another process has left the machine
+    train(cuda, device, range(4600, 7000), 456_000, due)
+    assert device.every == 1
+    assert not failures
+
+
+def test_a_long_step_may_pay_one_percent(make: Made) -> None:
+    cuda, device, steps, _ = make
+    cuda.event_ns = 53_000
+    train(cuda, device, range(500), 10_000_000, 0)
+    assert device.every == 1
+    assert len(read(steps)) > 480
+
+
+def test_standing_before_a_full_launch_queue_is_no_cost(make: Made) -> None:
+    cuda, device, _, _ = make
+    cuda.event_ns = 900_000
+    train(cuda, device, range(500), 1_000_000, 0)
+    assert (device.every, device.cost_ns) == (1, 0)
+
+
+def test_a_graph_capture_sees_no_event_and_breaks_the_chain(make: Made) -> None:
+    cuda, device, steps, failures = make
     for n in range(10):
         cuda.host = cuda.device = n * 2.0
         cuda.capturing = n in (4, 5)
         device.boundary(n)
         device.break_chain() if n == 8 else None
+    device.read()
     assert [n for n, _ in read(steps)] == [1, 2, 3, 7, 8, 9]
     assert not failures
 
 
-def test_memory_of_the_devices_in_use() -> None:
-    _, device, _, _ = make()
+def test_memory_of_the_devices_in_use(make: Made) -> None:
+    _, device, _, _ = make
     assert device.memory() == [(0, 100, 200, 300)]
 
 

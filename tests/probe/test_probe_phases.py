@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tuiprof.probe.phases import BACKWARD, DATA, OPTIMIZER, phases_and_cost
+from tuiprof.probe.marks import BACKWARD, DATA, OPTIMIZER
+from tuiprof.probe.phases import phases_and_cost
 
 
 def test_a_plain_step() -> None:

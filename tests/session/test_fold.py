@@ -67,7 +67,10 @@ def test_a_rank_is_folded() -> None:
     captured = _step(21, 500_000, cap=True)
     fold = _fold(
         Batch("rank0", [Head(1, "rank0", 7, META.unix_ns, 1000, rank=0), *plain]),
-        Batch("rank0", [DeviceStep(3, 555), slow, captured, DeviceStep(99, 1), Cost(40_000_000, 20, 2_000)]),
+        Batch(
+            "rank0",
+            [DeviceStep(3, 555), slow, captured, DeviceStep(99, 1, every=4), Cost(40_000_000, 20, 2_000)],
+        ),
         Batch("rank0", [Memory(2000, 0, 5, 6, 7), Memory(3000, 0, 1, 6, 8)]),
     )
     lead = fold.lead
@@ -76,6 +79,7 @@ def test_a_rank_is_folded() -> None:
     assert (len(steps), steps.last_n, steps.captured) == (22, 21, 1)
     assert steps.rows["t_ns"][0] == 1_000_000  # session time: the origin is taken off
     assert (steps.rows["device_ns"][3], steps.rows["device_ns"][4]) == (555, -1)
+    assert steps.device_every == 4
     assert steps.outliers().tolist() == [20]
     assert steps.longest == (20, 21_000_000, 90_000)
     assert steps.stats().count == 21

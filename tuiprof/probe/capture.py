@@ -70,7 +70,7 @@ class Capturer:
         last = None if request.at is None else request.at + request.steps - 1
         self._tell(request, "armed", first=request.at, last=last)
         self._queue.append(request)
-        self._steps.capture = self
+        self._steps.attend(self)
 
     # -- at a step boundary, on the thread that steps -------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Capturer:
         if self._window is None and not self._queue:
             self._steps.capture = None
             if self._queue:  # offered between the two lines above
-                self._steps.capture = self
+                self._steps.attend(self)
 
     def _choose(self, n: int) -> _Window | None:
         """Return the window to open for the request that is due next, if one is."""

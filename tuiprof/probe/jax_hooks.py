@@ -30,7 +30,7 @@ def install(runtime: Runtime, module: Any) -> None:
     def __enter__(self: Any) -> Any:  # noqa: N807
         if hook.on:
             try:
-                steps.touch(monotonic_ns())
+                steps.assembly.touch(monotonic_ns())
             except Exception:
                 hook.failed()
         return enter(self)

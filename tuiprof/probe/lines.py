@@ -11,25 +11,39 @@ from . import steps as kind
 _NAMES: dict[str, str] = {}  # phase name -> its JSON text
 
 
+def step_line(
+    n: int, at: int, dur: int, phases: dict[str, int], metrics: dict[str, float] | None, captured: bool
+) -> str:
+    """Return the JSON line of a step, newline included.
+
+    Args:
+        n: Its number.
+        at: Its end, monotonic ns.
+        dur: Its length, ns.
+        phases: Time of each phase, ns.
+        metrics: Numbers given by the script.
+        captured: It ran under a profiler.
+    """
+    text = f'{{"t":"step","n":{n},"at":{at},"dur":{dur}'
+    if phases:
+        text += ',"ph":{' + ",".join([f"{_name(name)}:{ns}" for name, ns in phases.items()]) + "}"
+    if metrics:
+        text += f',"v":{dumps(metrics)}'
+    return text + (',"cap":true}\n' if captured else "}\n")
+
+
 def line(item: tuple[Any, ...]) -> str:
     """Return the JSON line of one tuple, newline included.
 
     Args:
-        item: Kind first: ``STEP, n, at, dur, phases, metrics, captured`` (the phases already summed) ·
-            ``DEVICE, n, dur`` · ``MEMORY, at, device, allocated, reserved, peak`` · ``COST, at, steps, ns, flush_ns`` ·
-            ``CAPTURE, fields`` · ``NOTE, at, level, text``. Times in ns, sizes in bytes.
+        item: Kind first: ``DEVICE, n, dur, every`` · ``MEMORY, at, device, allocated, reserved, peak`` ·
+            ``COST, at, steps, ns, flush_ns`` · ``CAPTURE, fields`` · ``NOTE, at, level, text``. Times in ns, sizes
+            in bytes.
     """
     what = item[0]
-    if what == kind.STEP:
-        _, n, at, dur, phases, metrics, captured = item
-        text = f'{{"t":"step","n":{n},"at":{at},"dur":{dur}'
-        if phases:
-            text += ',"ph":{' + ",".join([f"{_name(name)}:{ns}" for name, ns in phases.items()]) + "}"
-        if metrics:
-            text += f',"v":{dumps(metrics)}'
-        return text + (',"cap":true}\n' if captured else "}\n")
     if what == kind.DEVICE:
-        return f'{{"t":"dev","n":{item[1]},"dur":{item[2]}}}\n'
+        every = f',"every":{item[3]}' if item[3] > 1 else ""
+        return f'{{"t":"dev","n":{item[1]},"dur":{item[2]}{every}}}\n'
     if what == kind.MEMORY:
         _, at, device, allocated, reserved, peak = item
         return f'{{"t":"mem","at":{at},"dev":{device},"alloc":{allocated},"reserved":{reserved},"peak":{peak}}}\n'

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
+from .marks import DATA
 from .runtime import Runtime
 from .steps import BATCH
 
@@ -23,27 +25,31 @@ def install(runtime: Runtime, module: Any) -> None:
         return
     hook = runtime.hook("torch.utils.data.DataLoader")
     steps = runtime.steps
+    note = steps.marks.append
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
-        if not hook.on:
-            return original(iterator)
-        if steps.source <= BATCH:
+        looking = steps.source <= BATCH and hook.on  # batches are the steps, or may be
+        if looking:
             try:
                 steps.data_begins()
             except Exception:
                 hook.failed()
-        began = monotonic_ns()
         more = False
+        began = monotonic_ns()
         try:
             batch = original(iterator)
             more = True
             return batch
         finally:  # the end of the data is a wait too
-            try:
-                steps.data_ended(began, more)
-            except Exception:
-                hook.failed()
+            t = monotonic_ns()
+            if get_ident() == steps.thread:
+                note((DATA, began, t, monotonic_ns()))
+            if looking and hook.on:
+                try:
+                    steps.data_ended(began, t, more)
+                except Exception:
+                    hook.failed()
 
     __next__._tuiprof = True  # type: ignore[attr-defined]
     iterator_class.__next__ = __next__

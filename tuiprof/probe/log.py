@@ -11,20 +11,19 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from json import dumps
 from typing import Any, Callable
 
-from .lines import line
+from .lines import line, step_line
 from .phases import phases_and_cost
-from .steps import COST, MEMORY, NOTE, OPTIMIZER, STEP, Steps
+from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
 _SLOW_NS = 1_000_000_000  # memory and cost are written this often, ns
-_HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Steps._switch
+_HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 
 
 class Log:
@@ -33,15 +32,19 @@ class Log:
     Args:
         folder: The session's ``log/``.
         steps: Where the lines come from.
+        inside: Whether the script is inside a phase of its own.
         poll: Called in the log's thread at every flush, to look for requests.
 
     Attributes:
         writer: Name of the file without its ending; empty = not open.
     """
 
-    def __init__(self, folder: str, steps: Steps, poll: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: str, steps: Steps, inside: Callable[[], bool], poll: Callable[[], None]
+    ) -> None:
         self._folder = folder
         self._steps = steps
+        self._inside = inside
         self._poll = poll
         self.writer = ""
         self._fd = -1
@@ -53,6 +56,7 @@ class Log:
         self._parts_ns = 0
         self._opened_at = 0
         self._slow_at = 0
+        self._kept = -1  # number of the step that was kept back at the last flush; -1 = none
 
     # -- the file -------------------------------------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class Log:
 
     def close(self) -> None:
         """Close the file; later lines are dropped."""
-        self._steps.out = deque(maxlen=0)
+        self._steps.silence()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -178,35 +182,45 @@ class Log:
             steps = self._steps
             if not final and steps.n <= 1 and steps.source == OPTIMIZER and now - self._opened_at < _HOLD_NS:
                 return
-            out = steps.out
-            if out or final:
+            steps.assembly.take(steps.marks)
+            if steps.assembly.steps or steps.out or final:
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
-                    out.extend(self._slow(now))
-                self._write("".join(self._lines(out)))
-            steps.bound()
+                    steps.out.extend(self._slow(now))
+                self._write("".join([*self._step_lines(final), *map(line, self._others())]))
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
 
-    def _lines(self, out: deque[tuple[Any, ...]]) -> Iterator[str]:
+    def _step_lines(self, final: bool) -> list[str]:
+        """Return the lines of the steps that are complete.
+
+        The newest is kept back once where a phase of the script is open: its optimizer may have stepped inside,
+        and then the step ends with the phase (see :meth:`.assembly.Assembly`).
+        """
+        assembly = self._steps.assembly
+        n = assembly.ended - 1
+        keep_last = not final and bool(assembly.steps) and n != self._kept and self._inside()
+        self._kept = n if keep_last else -1
+        lines: list[str] = []
+        for number, at, dur, began, parts, metrics, captured in assembly.complete(keep_last):
+            phases, cost_ns = phases_and_cost(began, parts)
+            self._parts_ns += cost_ns
+            lines.append(step_line(number, at, dur, phases, metrics, captured))
+        return lines
+
+    def _others(self) -> Iterator[tuple[Any, ...]]:
         """Take what is there now, and no more: the script may be faster than this loop."""
+        out = self._steps.out
         for _ in range(len(out)):
-            try:
-                item = out.popleft()
-            except IndexError:  # the stepping thread took its last step back, see Steps._switch
-                return
-            if item[0] == STEP:
-                _, n, at, dur, began, parts, metrics, captured = item
-                phases, cost_ns = phases_and_cost(began, parts)
-                self._parts_ns += cost_ns
-                item = STEP, n, at, dur, phases, metrics, captured
-            yield line(item)
+            yield out.popleft()
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
         """Return what changes slowly: the probe's own cost, and the allocator's state."""
         steps = self._steps
-        items: list[tuple[Any, ...]] = [(COST, now, steps.n, steps.cost_ns + self._parts_ns, self._flush_ns)]
-        if steps.device is not None:
-            items += [(MEMORY, now, *numbers) for numbers in steps.device.memory()]
+        device = steps.device
+        cost_ns = steps.assembly.cost_ns + self._parts_ns + (0 if device is None else device.cost_ns)
+        items: list[tuple[Any, ...]] = [(COST, now, steps.n, cost_ns, self._flush_ns)]
+        if device is not None:
+            items += [(MEMORY, now, *numbers) for numbers in device.memory()]
         return items
 
     def end(self, code: int | None, why: str) -> None:

@@ -13,13 +13,10 @@ start of backward, without the phases that the script timed itself in between; w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Union
 
-DATA, BACKWARD, OPTIMIZER = 0, 1, 2
+from .marks import BACKWARD, OPTIMIZER, Part
+
 _NAMES = ("data", "backward", "optimizer")
-
-# Kind (one of the numbers above) or the name the script gave; begin; end; end of our own work (monotonic ns).
-Part = tuple[Union[int, str], int, int, int]
 
 
 def phases_and_cost(start: int, parts: Iterable[Part]) -> tuple[dict[str, int], int]:

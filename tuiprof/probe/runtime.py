@@ -51,11 +51,11 @@ class Runtime:
     def __init__(self) -> None:
         self.session = os.environ.get("TUIPROF_SESSION", "")
         self.steps = Steps(self._first_step)
-        self.log = Log(os.path.join(self.session, "log"), self.steps, self._poll)
-        self.requests = Requests(os.path.join(self.session, "control"))
-        self.capture = Capturer(self.session, self.steps)
         self._phases = Phases(self.steps)
         self.phase = self._phases.__getitem__
+        self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
+        self.requests = Requests(os.path.join(self.session, "control"))
+        self.capture = Capturer(self.session, self.steps)
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
         self._paused = False
@@ -155,8 +155,8 @@ class Runtime:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
         self.log.forget()
         device = self.steps.device
-        self.steps.__init__(self._first_step)  # type: ignore[misc]
-        self.log.__init__(os.path.join(self.session, "log"), self.steps, self._poll)  # type: ignore[misc]
+        self.steps.__init__(self._first_step, self.steps.marks)  # type: ignore[misc]
+        self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
         for phase in self._phases.values():

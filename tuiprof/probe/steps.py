@@ -1,7 +1,7 @@
 """Where steps begin and end, and the phases inside them: the only code that runs in every step.
 
-Times are ``time.monotonic_ns``. What is found is appended as tuples to :attr:`Steps.out`; :mod:`.log` turns
-them into lines in another thread. The first element of a tuple is its kind, one of the letters below.
+Times are ``time.monotonic_ns``. What is seen is appended as small tuples to :attr:`Steps.marks`, from which
+:mod:`.assembly` makes steps in the log's thread; everything else that is found goes to :attr:`Steps.out`.
 
 What ends a step (the highest one seen so far decides; a switch is noted once):
 
@@ -17,8 +17,8 @@ What ends a step (the highest one seen so far decides; a switch is noted once):
 ======================  =================================================================================
 
 Parts of a step (see :mod:`.phases`) are taken on the thread that steps. Code that runs between two steps of a
-model finds the caches cold and costs ten times what it does in a loop of its own, so as little as possible is
-done here and the rest in the log's thread.
+model finds the caches cold, and each object it touches for the first time costs a tenth of a microsecond or more.
+So the hooks touch few: a clock, the deque, and as little of this class as possible.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from collections import deque
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .phases import BACKWARD as BACKWARD_PART
-from .phases import DATA as DATA_PART
-from .phases import OPTIMIZER as OPTIMIZER_PART
-from .phases import Part
+from .assembly import Assembly
+from .marks import BACKWARD as BACKWARD_PART
+from .marks import BEGIN, END, Mark
+from .marks import DATA as DATA_PART
+from .marks import OPTIMIZER as OPTIMIZER_PART
 
-NONE, BATCH, OPTIMIZER, SYNC, ANNOTATION, EXPLICIT = range(6)
+NONE, BATCH, OPTIMIZER, SYNC, ANNOTATION, EXPLICIT, CLOSED = range(7)
 SOURCES = (
     "nothing",
     "batches of a DataLoader",
@@ -44,14 +45,19 @@ SOURCES = (
     "tuiprof.step()",
 )
 
-STEP, DEVICE, MEMORY, COST, CAPTURE, NOTE = "s", "d", "m", "c", "p", "n"
+DEVICE, MEMORY, COST, CAPTURE, NOTE = "d", "m", "c", "p", "n"
 
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64
 _STEPS_OF_OTHERS = 32
 _MOST_PHASES = 1000
-_MOST_PARTS = 20_000
+_MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
+_NEVER = 1 << 62
 _get_ident = threading.get_ident
+
+
+def _nobody() -> None:
+    """Stand in for the weak reference to an optimizer where there is none."""
 
 
 class Steps:
@@ -59,15 +65,16 @@ class Steps:
 
     Args:
         on_first: Called once, on the stepping thread, before the first step is recorded.
+        marks: The deque to use again (hooks hold its ``append``); None = a new one.
 
     Attributes:
-        out: What happened, oldest first.
-        parts: What has been timed in the running step, in order of the ends.
+        marks: What was timed, oldest first.
+        assembly: Makes steps of the marks.
+        out: What else happened, oldest first.
         n: Number of the step that is running, from 0.
+        due: The first step at whose end there is more to do than to note it.
+        ends: Returns the optimizer whose step ends a step; None = something else ends it.
         thread: The thread that steps.
-        cost_ns: Time spent in ending steps so far, ns. Not in it: the parts (they carry their own cost), the
-            calls themselves (about 0.1 µs each), the opening of the log at the end of the first step, and
-            captures (their cost is in their own record).
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
         source: What ends a step, one of the constants above.
@@ -76,25 +83,48 @@ class Steps:
         own_annotation: An annotation that ends now was made by the probe itself.
     """
 
-    def __init__(self, on_first: Callable[[], None]) -> None:
+    __slots__ = (
+        "_batches",
+        "_between_loaders",
+        "_device_due",
+        "_on_first",
+        "_optimizer",
+        "_others",
+        "assembly",
+        "capture",
+        "device",
+        "due",
+        "ends",
+        "in_optimizer",
+        "marks",
+        "n",
+        "out",
+        "own_annotation",
+        "source",
+        "stepped",
+        "thread",
+    )
+
+    def __init__(self, on_first: Callable[[], None], marks: deque[Mark] | None = None) -> None:
+        self.marks: deque[Mark] = deque(maxlen=_MOST_MARKS) if marks is None else marks
+        self.marks.clear()
+        self.assembly = Assembly(monotonic_ns())
         self.out: deque[tuple[Any, ...]] = deque()
-        self.parts: list[Part] = []
         self.n = 0
+        self.due = 0
+        self.ends: Callable[[], Any] = _nobody
         self.thread = threading.main_thread().ident
-        self.cost_ns = 0
         self.device: Any = None
         self.capture: Any = None
         self.source = NONE
         self.stepped = False
         self.own_annotation = False
+        self.in_optimizer = False
+        self._device_due = 0
         self._on_first = on_first
-        self._born = monotonic_ns()
-        self._began = 0  # start of the running step; 0 = nothing seen yet
-        self._backward_seen = False
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
-        self._optimizer: Any = None  # weak reference to the one whose steps count
-        self.in_optimizer = False
+        self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
         self._others = 0
 
     # -- the end of a step ----------------------------------------------------------------------------------
@@ -115,23 +145,41 @@ class Steps:
             if self._switch(source, t, metrics):
                 return
         n = self.n
-        began = self._began
+        self.n = n + 1
+        if n < self.due:
+            self.marks.append((END, n, t, metrics, False, monotonic_ns()))
+            return
         capture = self.capture
         captured = capture is not None and capture.disturbing
-        self.out.append((STEP, n, t, t - began, began, self.parts, metrics, captured))
-        self.parts = []
-        self.n = n + 1
-        if self.device is not None:
-            self.device.boundary(n)
+        self.marks.append((END, n, t, metrics, captured, monotonic_ns()))
+        if self.device is not None and n >= self._device_due:
+            self._device_due = self.device.boundary(n)
         if capture is not None:
             capture.boundary(n + 1)
         if first or capture is not None:
             # Opening the log, and starting, stopping and writing a profile, belong to no step: the next one
             # begins after them. They are not a cost of each step either.
-            self._began = monotonic_ns()
-        else:
-            self._began = t
-            self.cost_ns += monotonic_ns() - t
+            self.marks.append((BEGIN, monotonic_ns()))
+        self.due = self._device_due if self.device is not None else _NEVER
+        if self.capture is not None:  # also when it was offered just now by another thread
+            self.due = 0
+
+    def attend(self, capture: Any) -> None:
+        """Let the next step boundary serve a capture (from the log's thread).
+
+        Args:
+            capture: Has ``boundary`` and ``disturbing``.
+        """
+        self.capture = capture
+        self.due = 0
+
+    def silence(self) -> None:
+        """Record nothing from now on: there is no log any more."""
+        self.source = CLOSED
+        self.thread = None
+        self.ends = _nobody
+        self.out = deque(maxlen=0)
+        self.marks.clear()
 
     def _switch(self, source: int, t: int, metrics: dict[str, Any] | None) -> bool:
         """Let another source decide from now on.
@@ -141,10 +189,9 @@ class Steps:
             now complete; False when a step has ended.
         """
         before, self.source = self.source, source
+        self.ends = self._optimizer if source == OPTIMIZER else _nobody
         if before == NONE:
             self.thread = _get_ident()
-            if not self._began:
-                self._began = self._born
             self._on_first()
             return False
         text = (
@@ -153,137 +200,80 @@ class Steps:
         self.out.append((NOTE, t, "info", text))
         if source < SYNC or before != OPTIMIZER or not self.n:
             return False
-        if any(isinstance(part[0], int) for part in self.parts):  # a whole step has gone by
-            return False
-        held: list[tuple[Any, ...]] = []
-        while self.out and len(held) < 3:
-            try:
-                held.append(self.out.pop())
-            except IndexError:  # the log was faster
-                break
-        for index, item in enumerate(held):
-            if item[0] == STEP and item[1] == self.n - 1:
-                _, n, _, dur, began, parts, _, captured = item
-                held[index] = (
-                    STEP,
-                    n,
-                    t,
-                    dur + t - self._began,
-                    began,
-                    parts + self.parts,
-                    metrics,
-                    captured,
-                )
-        self.out.extend(reversed(held))
-        self.parts = []
-        self._began = t
-        return True
+        return self.assembly.completes_last(self.marks, t, metrics)
 
     @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer has been seen."""
-        return self._optimizer is not None
-
-    def touch(self, t: int) -> None:
-        """Note that something is seen before the first step, which starts at the earliest.
-
-        Args:
-            t: Now, monotonic ns.
-        """
-        if not self._began:
-            self._began = t
-        self.bound()
-
-    def bound(self) -> None:
-        """Forget the oldest parts of a step that does not end."""
-        if len(self.parts) > _MOST_PARTS:
-            del self.parts[: _MOST_PARTS // 2]
+        return self._optimizer is not _nobody
 
     # -- parts found by hooks -------------------------------------------------------------------------------
 
     def data_begins(self) -> None:
         """A batch is asked for, which ends a step where batches are the steps."""
-        if _get_ident() != self.thread:
+        if not self.source or _get_ident() != self.thread:
             return
         t = monotonic_ns()
-        if not self.source:
-            self.touch(t)
-        elif self._between_loaders:
+        if self._between_loaders:
             self._between_loaders = False
-            self._began = t
-            self.parts = []
+            self.marks.append((BEGIN, t))
         else:
             self.end(BATCH, t)
 
-    def data_ended(self, began: int, more: bool) -> None:
-        """The batch has come.
+    def data_ended(self, began: int, t: int, more: bool) -> None:
+        """See whether the batches are the steps.
 
         Args:
-            began: When it was asked for, monotonic ns.
+            began: When this one was asked for, monotonic ns.
+            t: When it had come.
             more: False = there was none any more.
         """
-        t = monotonic_ns()
         if _get_ident() != self.thread:
             return
-        if self.source <= BATCH:
-            self._count_batch(began, t, more)
-        self.parts.append((DATA_PART, began, t, monotonic_ns()))
-
-    def _count_batch(self, began: int, t: int, more: bool) -> None:
-        """See whether the batches are the steps."""
+        backward_seen = not self.source and any(mark[0] == BACKWARD_PART for mark in list(self.marks))
         if not more:
             self._between_loaders = True
-            if not self._backward_seen:
+            if not backward_seen:
                 self._batches = 0
         elif not self.source:
             self._batches += 1
-            if self._batches > (_QUIET_BATCHES_WITH_BACKWARD if self._backward_seen else _QUIET_BATCHES):
+            if self._batches > (_QUIET_BATCHES_WITH_BACKWARD if backward_seen else _QUIET_BATCHES):
                 # This batch began step 0; the quiet ones before it are in no step.
                 self._switch(BATCH, t, None)
                 self._between_loaders = False
-                self._began = began
-                self.parts = []
+                self.marks.append((BEGIN, began))
+                self.marks.append((DATA_PART, began, t, t))
 
-    def backward_ended(self, began: int) -> None:
-        """Backward has returned; on a device it has been launched.
-
-        Args:
-            began: When it was called, monotonic ns.
-        """
-        t = monotonic_ns()
-        if _get_ident() != self.thread:
-            return
-        if not self.source:
-            self._backward_seen = True
-            self.touch(began)
-        self.parts.append((BACKWARD_PART, began, t, monotonic_ns()))
-
-    def optimizer_ended(self, optimizer: Any, began: int) -> None:
+    def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:
         """An optimizer's step has returned; the one whose steps count ends the step.
 
         Args:
             optimizer: The optimizer; not one that another one called.
             began: When it was called, monotonic ns.
+            t: When it returned.
         """
-        t = monotonic_ns()
-        self.in_optimizer = False
         chosen = self._optimizer
-        if chosen is None:
-            self._optimizer = weakref.ref(optimizer)
-            self.touch(began)
+        if chosen is _nobody:
+            self._choose(optimizer)
         elif _get_ident() != self.thread:
             return
         elif chosen() is not optimizer:
             self._others += 1
             if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
-                self.parts.append((OPTIMIZER_PART, began, t, monotonic_ns()))
+                self.marks.append((OPTIMIZER_PART, began, t, monotonic_ns()))
                 return
-            self._optimizer = weakref.ref(optimizer)
+            self._choose(optimizer)
         self._others = 0
         self.stepped = True
-        self.parts.append((OPTIMIZER_PART, began, t, t))
+        self.marks.append((OPTIMIZER_PART, began, t, t))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
+
+    def _choose(self, optimizer: Any) -> None:
+        """Let the steps of this optimizer count."""
+        self._optimizer = weakref.ref(optimizer)
+        if self.source == OPTIMIZER:
+            self.ends = self._optimizer
 
 
 class Phase:
@@ -294,10 +284,11 @@ class Phase:
         name: The part's name.
     """
 
-    __slots__ = ("_again", "_began", "_name", "_steps")
+    __slots__ = ("_again", "_began", "_name", "_note", "_steps")
 
     def __init__(self, steps: Steps, name: str) -> None:
         self._steps = steps
+        self._note = steps.marks.append
         self._name = name
         self._began = 0
         self._again = 0  # times it was entered inside itself; the outermost is timed
@@ -305,9 +296,7 @@ class Phase:
     def __enter__(self) -> None:
         """Start the clock."""
         steps = self._steps
-        if not steps.source:  # before the first step any thread may be the one that steps
-            steps.touch(monotonic_ns())
-        elif _get_ident() != steps.thread:
+        if _get_ident() != steps.thread and steps.source:  # before the first step any thread may be the one
             return
         if self._began:
             self._again += 1
@@ -325,7 +314,12 @@ class Phase:
             self._again -= 1
             return
         self._began = 0
-        steps.parts.append((self._name, began, t, monotonic_ns()))
+        self._note((self._name, began, t, monotonic_ns()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the script is inside."""
+        return self._began > 0
 
     def forget(self) -> None:
         """Be outside again (in a child process that was forked inside)."""
@@ -349,3 +343,7 @@ class Phases(dict[str, Phase]):
         if len(self) < _MOST_PHASES:
             self[name] = phase
         return phase
+
+    def any_open(self) -> bool:
+        """Whether the script is inside one of them."""
+        return any(phase.is_open for phase in list(self.values()))

@@ -1,21 +1,36 @@
 """How long a step took on the device, and what the allocator holds, without ever waiting for the device.
 
-An event is recorded at each step boundary on the current stream. Some boundaries later, when ``query()`` says
+An event is recorded at a step boundary on the current stream. Some boundaries later, when ``query()`` says
 that it has happened, the time between two neighbours is read. Events are read on the thread that steps: a
 query from another thread would break a CUDA graph capture that is going on.
+
+An event costs the host some microseconds, which a short step must not pay each time. So what a boundary costs is
+measured, and where it is more than :data:`_BUDGET_NS` or 1 % of a step, on the average over all steps, only every
+4th, 8th, … step is timed (every 2nd would save nothing: a step timed alone needs an event on either side). The
+record of each timed step says so.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from ctypes import py_object, pythonapi
+from time import monotonic_ns
 from typing import Any
 
 from .runtime import Runtime
 from .steps import DEVICE
 
-_READ_AT_ONCE = 4
+_BUDGET_NS = 8_000
+_SHARE_OF_STEP = 0.01
+_WINDOW = 32  # boundaries after which the cost is judged
+_MOST_EVERY = 4096
+# A boundary that takes longer stood before a full launch queue, as the next launch of the script would have done
+# instead: not a cost.
+_BLOCKED_NS = 200_000
+_READ_AT_ONCE = 8
+_READ_AFTER_NS = 100_000_000
 _MOST_PENDING = 4096
+_MOST_POOLED = 64
 
 
 class TorchDevice:
@@ -24,6 +39,10 @@ class TorchDevice:
     Args:
         runtime: The probe.
         torch: The module.
+
+    Attributes:
+        cost_ns: Host time spent at the step boundaries so far, ns.
+        every: One step in so many is timed.
     """
 
     def __init__(self, runtime: Runtime, torch: Any) -> None:
@@ -32,10 +51,28 @@ class TorchDevice:
         self._steps = runtime.steps
         self._cuda = torch.cuda
         self._capturing = getattr(torch.cuda, "is_current_stream_capturing", None)
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+        self.cost_ns = 0
+        self.every = 1
+        self._forget_events()
+        self._forget_costs()
+
+    def _forget_events(self) -> None:
         self._pool: list[Any] = []
-        self._pending: deque[tuple[int, Any, Any]] = deque()
+        # step, its first event, its last event, whether the last one begins the next step, `every` then
+        self._pending: deque[tuple[int, Any, Any, bool, int]] = deque()
         self._last: Any = None
+        self._last_n = -1  # the step that ended with it
         self._index = -1
+        self._stream: Any = None
+        self._stream_id = -1
+        self._read_at = 0
+
+    def _forget_costs(self) -> None:
+        self._costs: list[int] = []
+        self._window_n = -1
+        self._window_at = 0
 
     def forget(self) -> None:
         """Let go of the events of the parent process (in a forked child) without destroying them.
@@ -43,43 +80,102 @@ class TorchDevice:
         CUDA does not survive a fork: destroying an event in a child, such as a DataLoader worker, aborts it. So
         the child keeps them for ever.
         """
-        for event in (*self._pool, *(event for _, *pair in self._pending for event in pair), self._last):
+        pending = (event for _, first, second, *_ in self._pending for event in (first, second))
+        for event in (*self._pool, *pending, self._last):
             if event is not None:
                 pythonapi.Py_IncRef(py_object(event))
-        self._pool = []
-        self._pending = deque()
-        self._last = None
+        self._forget_events()
+        self._forget_costs()
+        self.every = 1
 
-    def boundary(self, n: int) -> None:
+    def boundary(self, n: int) -> int:
         """Record the end of a step and read what has become known.
 
         Args:
             n: The step that ended.
+
+        Returns:
+            The next step whose end is wanted.
         """
         cuda = self._cuda
-        if not self._hook.on or not cuda.is_initialized():
-            return
+        if not self._hook.on:
+            return 1 << 62
+        if not cuda.is_initialized():
+            return n + 8
+        began = monotonic_ns()
         try:
             if self._capturing is not None and self._capturing():
                 self._last = None  # a graph is being captured: an event would become part of it
-                return
-            index = cuda.current_device()
-            if index != self._index:
-                self._index = index
+                return n + 1
+            event = self._event()
+            event.record(self._stream)  # twice as fast as letting it look the stream up
+            every = self.every
+            timed = self._last is not None and self._last_n == n - 1
+            if timed and len(self._pending) < _MOST_PENDING:
+                self._pending.append((n, self._last, event, every == 1, every))
+            if timed and every > 1:
                 self._last = None
-                self._pool = []
-            event = self._pool.pop() if self._pool else cuda.Event(enable_timing=True)
-            event.record(cuda.current_stream())  # twice as fast as letting it look the stream up
-            if self._last is not None and len(self._pending) < _MOST_PENDING:
-                self._pending.append((n, self._last, event))
-            self._last = event
-            if self._pending:
-                self._read(_READ_AT_ONCE)
+                following = n + every - 1
+            else:
+                self._last = event
+                self._last_n = n
+                following = n + 1
+            if len(self._pending) >= _READ_AT_ONCE or (
+                self._pending and began - self._read_at > _READ_AFTER_NS
+            ):
+                self._read_at = began
+                self._read(_READ_AT_ONCE * 2)
         except Exception:
             self._hook.failed()
+            return 1 << 62
+        ended = monotonic_ns()
+        if ended - began < _BLOCKED_NS:
+            self.cost_ns += ended - began
+            self._costs.append(ended - began)
+            if len(self._costs) >= _WINDOW:
+                self._judge(n, ended)
+        return following
+
+    def _event(self) -> Any:
+        """Return an event to record, and see which device and stream are current."""
+        index = self._current_device()
+        if index != self._index:
+            self._index = index
+            self._last = None
+            self._pool = []
+            self._stream_id = -1
+        stream_id = -2 if self._raw_stream is None else self._raw_stream(index)
+        if stream_id != self._stream_id or stream_id == -2:
+            self._stream_id = stream_id
+            self._stream = self._cuda.current_stream()
+        return self._pool.pop() if self._pool else self._cuda.Event(enable_timing=True)
+
+    def _judge(self, n: int, now: int) -> None:
+        """Time fewer or more steps, by what the boundaries since the last time cost.
+
+        Args:
+            n: The step that ended.
+            now: Monotonic ns.
+        """
+        if self._window_n >= 0:
+            costs = sorted(self._costs)
+            usual_ns = sum(costs[: _WINDOW * 3 // 4]) / (
+                _WINDOW * 3 // 4
+            )  # without the few that were disturbed
+            step_ns = (now - self._window_at) / max(n - self._window_n, 1)
+            allowed_ns = max(_BUDGET_NS, step_ns * _SHARE_OF_STEP)
+            if _cost_a_step(usual_ns, self.every) > allowed_ns:
+                self.every = min(4 if self.every == 1 else self.every * 2, _MOST_EVERY)
+            elif self.every > 1:
+                fewer = 1 if self.every == 4 else self.every // 2
+                if _cost_a_step(usual_ns, fewer) < 0.7 * allowed_ns:
+                    self.every = fewer
+        self._costs = []
+        self._window_n = n
+        self._window_at = now
 
     def break_chain(self) -> None:
-        """Let the next device step begin at a new event: what comes now belongs to no step."""
+        """Let the device step that is running begin at a new event: what came till now belongs to no step."""
         if self._last is None:
             return
         try:
@@ -102,15 +198,18 @@ class TorchDevice:
     def _read(self, most: int) -> None:
         """Move up to ``most`` finished device steps to the log."""
         pending = self._pending
+        pool = self._pool
         for _ in range(min(most, len(pending))):
-            n, first, second = pending[0]
+            n, first, second, shared, every = pending[0]
             if not second.query():
                 return
             pending.popleft()
             # Milliseconds as a float32 with a resolution of about 0.5 µs.
-            self._steps.out.append((DEVICE, n, int(first.elapsed_time(second) * 1e6)))
-            if len(self._pool) < _READ_AT_ONCE * 4:
-                self._pool.append(first)
+            self._steps.out.append((DEVICE, n, int(first.elapsed_time(second) * 1e6), every))
+            if len(pool) < _MOST_POOLED:
+                pool.append(first)
+                if not shared:
+                    pool.append(second)
 
     def memory(self) -> list[tuple[int, int, int, int]]:
         """Return (device, allocated, reserved, peak) in bytes of the devices this process uses.
@@ -133,3 +232,13 @@ class TorchDevice:
         except Exception:
             self._memory_hook.failed()
         return found
+
+
+def _cost_a_step(boundary_ns: float, every: int) -> float:
+    """Return what a step pays on the average, ns.
+
+    Args:
+        boundary_ns: Cost of one boundary.
+        every: One step in so many is timed.
+    """
+    return boundary_ns if every == 1 else boundary_ns * 2 / every

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
+from .marks import BACKWARD, STEPPED
 from .runtime import Runtime
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
@@ -40,21 +42,20 @@ def _never() -> bool:
 
 def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
     """Wrap ``torch.autograd.backward``, through which ``Tensor.backward`` goes as well."""
-    hook = runtime.hook("torch.autograd.backward")
     steps = runtime.steps
+    note = steps.marks.append
     original = torch.autograd.backward
 
     @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         # Under torch.compile this is a constant, and the rest of the wrapper is never traced.
-        if compiling() or not hook.on:
-            return original(*args, **kwargs)
+        if compiling():
+            return original(tensors, *args, **kwargs)
         began = monotonic_ns()
-        result = original(*args, **kwargs)
-        try:
-            steps.backward_ended(began)
-        except Exception:
-            hook.failed()
+        result = original(tensors, *args, **kwargs)
+        t = monotonic_ns()
+        if get_ident() == steps.thread:
+            note((BACKWARD, began, t, monotonic_ns()))
         return result
 
     backward._tuiprof = True  # type: ignore[attr-defined]
@@ -70,6 +71,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
+    note = steps.marks.append
     optimizer_class = torch.optim.Optimizer
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
@@ -77,7 +79,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or steps.in_optimizer or not hook.on:
+            if compiling() or steps.in_optimizer:
                 return original(optimizer, *args, **kwargs)
             steps.in_optimizer = True
             began = monotonic_ns()
@@ -86,10 +88,17 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             except BaseException:
                 steps.in_optimizer = False
                 raise
-            try:
-                steps.optimizer_ended(optimizer, began)
-            except Exception:
-                hook.failed()
+            t = monotonic_ns()
+            steps.in_optimizer = False
+            n = steps.n
+            if steps.ends() is optimizer and n < steps.due:
+                note((STEPPED, began, t, n, monotonic_ns()))
+                steps.n = n + 1
+            elif hook.on:
+                try:
+                    steps.optimizer_ended(optimizer, began, t)
+                except Exception:
+                    hook.failed()
             return result
 
         step._tuiprof = True  # type: ignore[attr-defined]

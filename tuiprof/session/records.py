@@ -72,10 +72,12 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     Attributes:
         n: Step number.
         dur: Time on the device between the ends of two steps, ns.
+        every: One step in so many is timed at this point, because timing each would cost a short step too much.
     """
 
     n: int
     dur: int
+    every: int = 1
 
 
 class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):

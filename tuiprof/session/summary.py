@@ -135,15 +135,10 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("probe_share", "of the step", lead.cost_share, "share"),
     ]
     if len(device):
-        facts.append(
-            Fact(
-                "device_step_mean_ns",
-                "device step",
-                float(device.mean()),
-                "ns",
-                "Mean time between the device events at the ends of two steps.",
-            )
-        )
+        about = "Mean time between the device events at the ends of two steps."
+        if lead.steps.device_every > 1:
+            about += f" Timed on one step in {lead.steps.device_every}: to time each costs steps so short too much."
+        facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
     return tuple(facts)
 
 

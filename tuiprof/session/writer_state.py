@@ -52,6 +52,8 @@ class StepSeries:
         phases: Names of the phases seen, in order of appearance.
         total_ns: Sum of all step times.
         captured: Steps that ran under the profiler.
+        device_every: One step in so many is timed on the device at the end of what was read; the others have no
+            device time.
         longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
         dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
     """
@@ -72,6 +74,7 @@ class StepSeries:
         self.phases: list[str] = []
         self.total_ns = 0
         self.captured = 0
+        self.device_every = 1
         self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()
         self._histogram = Histogram()  # of uncaptured steps, as are the next two
@@ -235,6 +238,7 @@ class StepSeries:
         """
         if not times:
             return
+        self.device_every = times[-1].every
         wanted, dur_ns = _column(times, "n", np.int64), _column(times, "dur", np.int64)
         forgotten = self.rows.total - len(self.rows)
         first = max(0, self._segment - forgotten)

@@ -1,0 +1,142 @@
+"""From what hooks noted to steps, in the log's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from .marks import BEGIN, END, OPTIMIZER, STEPPED, Mark, Part
+
+_MOST_PARTS = 20_000
+
+# n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
+Step = tuple[int, int, int, int, list[Part], Any, bool]
+
+
+class Assembly:
+    """Puts marks together to steps.
+
+    Args:
+        born: Where the first step begins if nothing is seen of it but its end, monotonic ns.
+
+    Attributes:
+        steps: Complete steps that are not written yet.
+        ended: Number of steps that ended so far.
+        cost_ns: What ending steps cost the stepping thread so far, ns. What the parts cost they carry
+            themselves. Neither has in it: the calls themselves (about 0.1 µs each), the opening of the log at
+            the end of the first step, and captures (their cost is in their own record).
+    """
+
+    def __init__(self, born: int) -> None:
+        self.steps: list[Step] = []
+        self.ended = 0
+        self.cost_ns = 0
+        self._lock = threading.Lock()
+        self._born = born
+        self._touched = 0
+        self._began = 0  # 0 = no step ended or began yet
+        self._parts: list[Part] = []
+        self._by_optimizer = False  # the last end was that of an optimizer's step
+
+    def touch(self, t: int) -> None:
+        """Note that something is seen before the first step, which starts here at the latest.
+
+        Args:
+            t: Now, monotonic ns.
+        """
+        if not self._touched:
+            self._touched = t
+
+    def take(self, marks: deque[Mark]) -> None:
+        """Take what is there now, and no more: the script may be faster than this loop.
+
+        Args:
+            marks: Emptied from the left.
+        """
+        with self._lock:
+            self._take(marks)
+
+    def _take(self, marks: deque[Mark]) -> None:
+        next_mark = marks.popleft
+        for _ in range(len(marks)):
+            mark = next_mark()
+            kind = mark[0]
+            if kind == STEPPED:
+                _, began, t, n, done = mark
+                self._parts.append((OPTIMIZER, began, t, t))
+                self._end(n, t, None, False, done)
+                self._by_optimizer = True
+            elif kind == END:
+                _, n, t, metrics, captured, done = mark
+                self._by_optimizer = bool(self._parts) and self._parts[-1][2] == t
+                self._end(n, t, metrics, captured, done)
+            elif kind == BEGIN:
+                self._began = mark[1]
+                self._parts = []
+            elif self._by_optimizer and mark[1] < self._began and isinstance(kind, str):
+                self._stretch(mark)
+            else:
+                self._parts.append(mark)
+
+    def _end(self, n: int, t: int, metrics: Any, captured: bool, done: int) -> None:
+        """Complete a step."""
+        began = self._began
+        if not began:
+            seen = [part[1] for part in self._parts]
+            began = min([*seen, self._touched] if self._touched else seen or [self._born])
+        self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
+        self._began = t
+        self._parts = []
+        self.ended = n + 1
+        self.cost_ns += done - t
+
+    def _stretch(self, part: Part) -> None:
+        """Let the last step end with a phase of the script in which its optimizer stepped.
+
+        Not where the phase began in an earlier step: then it is one around the whole loop.
+        """
+        if not self.steps or part[1] < self.steps[-1][3]:
+            self._parts.append(part)
+            return
+        n, _, dur, began, parts, metrics, captured = self.steps[-1]
+        ended = part[2]
+        longer = dur + ended - self._began
+        self.steps[-1] = n, ended, longer, began, [*parts, *self._parts, part], metrics, captured
+        self._began = ended
+        self._parts = []
+
+    def completes_last(self, marks: deque[Mark], t: int, metrics: Any) -> bool:
+        """Let the last step end now, unless a whole step has gone by since it ended (on the stepping thread).
+
+        Args:
+            marks: What is noted and not taken yet.
+            t: Now, monotonic ns.
+            metrics: Numbers given by the script.
+
+        Returns:
+            Whether the last step ends now; False = it was complete, and what ends now is another step.
+        """
+        with self._lock:
+            self._take(marks)
+            if any(isinstance(part[0], int) for part in self._parts):
+                return False
+            if self.steps:
+                n, _, dur, began, parts, _, captured = self.steps[-1]
+                longer = dur + t - self._began
+                self.steps[-1] = n, t, longer, began, parts + self._parts, metrics, captured
+            self._parts = []
+            self._began = t
+            return True
+
+    def complete(self, keep_last: bool) -> list[Step]:
+        """Return the steps that are complete, each once.
+
+        Args:
+            keep_last: Keep the newest one back: what comes next may belong to it.
+        """
+        with self._lock:
+            del self._parts[: -_MOST_PARTS // 2 if len(self._parts) > _MOST_PARTS else 0]
+            count = len(self.steps) - keep_last
+            found, self.steps = self.steps[:count], self.steps[count:]
+            return found
