@@ -20,11 +20,12 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
 @launch_options
+@click.option("--inline", is_flag=True, help="A few lines under the prompt instead of the whole screen.")
 @click.pass_obj
-def run(invocation: Invocation, /, target: str | None, **options: Any) -> int:
+def run(invocation: Invocation, /, target: str | None, inline: bool, **options: Any) -> int:
     """Launch a scenario or script, watch it live.
 
-    Quitting the screen leaves the script running: come back with `tuiprof attach`.
+    Quitting the screen leaves the script running: come back with `tuiprof attach`. So does Ctrl+C with `--inline`.
     """
     from tuiprof.session.launch import start
     from tuiprof.tui.start import Start
@@ -33,7 +34,39 @@ def run(invocation: Invocation, /, target: str | None, **options: Any) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("run draws a live screen and needs a terminal; without one: tuiprof record …")
     session = start(spec)
+    if inline and (outcome := _watch_inline(session)) is not None:
+        return outcome
     return open_screen(Start.live(session.path, launched=True))
+
+
+def _watch_inline(session: Session) -> int | None:
+    """Watch a run in a few lines; return the exit status, None where the whole screen is wanted."""
+    from tuiprof.tui.inline import farewell, watch
+
+    outcome = watch(session)
+    if outcome == "dashboard":
+        return None
+    if outcome == "left":
+        click.echo(farewell(session), err=True)
+        return 0
+    from dataclasses import replace
+
+    from tuiprof.report import render_all
+    from tuiprof.report.sanitize import sanitize
+    from tuiprof.session.summary import summarise
+    from tuiprof.trace_gist import ask
+
+    report = summarise(session)
+    # Where a step went and the verdict; the devices and the rest are a verb away.
+    tables = tuple(table for table in report.tables if table.key in ("phases", "ranks"))
+    click.echo()
+    sys.stdout.write(render_all([replace(report, tables=tables, rules=())]))
+    if traces := session.traces():
+        gist = ask(traces[-1])
+        click.echo(sanitize(f"trace: {gist.line or gist.problem}"))
+    click.echo(f"\nsee it:  tuiprof open {session.id}", err=True)
+    status = session.status()
+    return status.code if status.code is not None else 1
 
 
 @click.command(epilog=_EXAMPLES)

@@ -119,12 +119,17 @@ def _block(device: DeviceView, detail: tuple[int, int], width: int) -> list[Row]
     """Return the lines of one device: 0 one line, 1 three lines, 2 one line a figure."""
     level = detail[1] if device.kind == "host" else detail[0]
     if level == 0:
-        return [_one_line(device, width)]
+        return [one_line(device, width)]
     return _short(device, width) if level == 1 else _full(device, width)
 
 
-def _one_line(device: DeviceView, width: int) -> Row:
-    """Return the state of a device in one line: what does not fit whole is left out, history last."""
+def one_line(device: DeviceView, width: int) -> Row:
+    """Return the state of a device in one line: what does not fit whole is left out, history last.
+
+    Args:
+        device: The device.
+        width: Cells.
+    """
     row: Row = [(f" {device.label:<6}", "title")]
     parts: list[Row] = []
     keys = _headline(device)

@@ -52,17 +52,8 @@ class PhaseBar(Lines):
             why_empty: What to say when there are no phases.
         """
         before = len(self._phases)
-        named = [(name, dur) for name, dur in means.items() if name != "other"]
-        shown = named if len(named) <= _MOST else named[: _MOST - 1]
         self._step_ns = sum(means.values())
-        self._phases = [
-            Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)
-        ]
-        if len(shown) < len(named):
-            rest = sum(dur for _, dur in named[len(shown) :])
-            self._phases.append(Phase(f"{len(named) - len(shown)} more", rest, "dim"))
-        if means.get("other", 0.0) > 0.005 * self._step_ns:
-            self._phases.append(Phase("other", means["other"], "dim"))
+        self._phases = phases_of(means)
         self._why_empty = why_empty
         if len(self._phases) != before:
             self.refresh(layout=True)
@@ -72,7 +63,7 @@ class PhaseBar(Lines):
         """Draw the list or the one line."""
         if not self._phases:
             return [[(f" {_TITLE}   ", "dim"), (self._why_empty, "dim")]] if self._why_empty else []
-        return self._draw_list(width) if self.tall else self._draw_line(width)
+        return self._draw_list(width) if self.tall else [phase_line(self._phases, width)]
 
     def _draw_list(self, width: int) -> list[Row]:
         """One line a phase: name, time, share, bar."""
@@ -92,32 +83,50 @@ class PhaseBar(Lines):
             rows.append(row)
         return rows
 
-    def _draw_line(self, width: int) -> list[Row]:
-        """All in one line: bars take what the words leave; the smallest phases go before anything is cut."""
-        separator = (f" {glyphs.AXIS} ", "rule")
-        title: Row = [(f" {_TITLE}  ", "dim")]
-        parts: list[Row] = [
-            [(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in self._phases
-        ]
-        room = width - row_width(title) - row_width(join(parts, separator)) - 1
-        if room < 0:
-            # One unit for all, said once, is shorter.
-            largest = max(phase.dur_ns for phase in self._phases)
-            unit_ns, unit = next(
-                ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
-            )
-            title = [(f" {unit} a step  ", "dim")]
-            parts = [
-                [(f"{phase.name} ", "dim"), (f"{phase.dur_ns / unit_ns:.1f}", "strong")]
-                for phase in self._phases
-            ]
-            order = sorted(range(len(parts)), key=lambda index: -self._phases[index].dur_ns)
-            while len(order) > 1 and row_width(title) + row_width(join(parts, separator)) > width:
-                parts[order.pop()] = []
-            return [fit([*title, *join(parts, separator)], width)]
-        if room >= len(parts) * 2:
-            total = sum(phase.dur_ns for phase in self._phases)
-            for part, phase in zip(parts, self._phases, strict=True):
-                if size := int((room - len(parts)) * phase.dur_ns / total):
-                    part.append((" " + glyphs.BAR * size, phase.role))
-        return [[*title, *join(parts, separator)]]
+
+def phases_of(means: dict[str, float]) -> list[Phase]:
+    """Return the phases to show: beyond :data:`_MOST` the last ones added up.
+
+    Args:
+        means: Mean host time per step of each phase, ns, in the order in which they run.
+    """
+    named = [(name, dur) for name, dur in means.items() if name != "other"]
+    shown = named if len(named) <= _MOST else named[: _MOST - 1]
+    found = [Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)]
+    if len(shown) < len(named):
+        rest = sum(dur for _, dur in named[len(shown) :])
+        found.append(Phase(f"{len(named) - len(shown)} more", rest, "dim"))
+    if means.get("other", 0.0) > 0.005 * sum(means.values()):
+        found.append(Phase("other", means["other"], "dim"))
+    return found
+
+
+def phase_line(phases: list[Phase], width: int) -> Row:
+    """Return all in one line: bars take what the words leave; the smallest phases go before anything is cut.
+
+    Args:
+        phases: At least one.
+        width: Cells.
+    """
+    separator = (f" {glyphs.AXIS} ", "rule")
+    title: Row = [(f" {_TITLE}  ", "dim")]
+    parts: list[Row] = [[(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in phases]
+    room = width - row_width(title) - row_width(join(parts, separator)) - 1
+    if room < 0:
+        # One unit for all, said once, is shorter.
+        largest = max(phase.dur_ns for phase in phases)
+        unit_ns, unit = next(
+            ((ns, unit) for ns, unit in ((1e9, "s"), (1e6, "ms")) if largest >= ns), (1e3, "µs")
+        )
+        title = [(f" {unit} a step  ", "dim")]
+        parts = [[(f"{phase.name} ", "dim"), (f"{phase.dur_ns / unit_ns:.1f}", "strong")] for phase in phases]
+        order = sorted(range(len(parts)), key=lambda index: -phases[index].dur_ns)
+        while len(order) > 1 and row_width(title) + row_width(join(parts, separator)) > width:
+            parts[order.pop()] = []
+        return fit([*title, *join(parts, separator)], width)
+    if room >= len(parts) * 2:
+        total = sum(phase.dur_ns for phase in phases)
+        for part, phase in zip(parts, phases, strict=True):
+            if size := int((room - len(parts)) * phase.dur_ns / total):
+                part.append((" " + glyphs.BAR * size, phase.role))
+    return [*title, *join(parts, separator)]
