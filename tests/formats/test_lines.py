@@ -183,7 +183,7 @@ def test_digits_of_any_length() -> None:
     for number in numbers:
         places.append(len(text))
         text += b"%d" % number + generator.choice([b",", b"\n", b"/", b":", b"\xff", b"}"])
-    _, words = digits.text_of(text + bytes(16))
+    words = digits.Text(text + bytes(128)).words
     values, count = digits.integers(words, np.array(places))
     assert values.tolist() == numbers
     assert count.tolist() == [len(str(number)) for number in numbers]

@@ -29,6 +29,7 @@ _TELLING: Final = re.compile(
     re.IGNORECASE,
 )
 _PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb)$", re.IGNORECASE)
+_EVENT: Final = re.compile(rb'"traceEvents"|"ph"')
 #: What xprof and sessions always put into the path of a trace.
 _LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")
 
@@ -151,6 +152,7 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
 def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
     """Keep files whose name or content is that of a trace."""
     from tuiprof import formats
+    from tuiprof.formats.source import open_source
 
     sure = [one for one in found if one.sure]
     if sure:  # beside them, others are configurations, metrics and the like
@@ -158,10 +160,13 @@ def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
     kept = []
     for one in found[:_LOOKS]:
         try:
-            formats.sniff(one.path)
+            # Any JSON may be a trace with a long preamble; where nobody said it is one, it has to look like one.
+            if formats.sniff(one.path) != "kineto" or _EVENT.search(
+                formats.first_bytes(open_source(one.path))
+            ):
+                kept.append(one)
         except TraceError:
             continue
-        kept.append(one)
     if len(found) > _LOOKS:
         notes.append(f"{len(found) - _LOOKS} of {len(found)} files without a telling name were not opened")
     return kept

@@ -148,7 +148,7 @@ def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
 
 def _without_rank(name: str) -> str:
     """Return what the files of a run have in common: their name without rank, time and ending."""
-    return _RANK.sub("", _TIME.sub("", _ENDING.sub("", name))).strip("-_. ")
+    return _ENDING.sub("", _RANK.sub("", _TIME.sub("", name))).strip("-_. ")
 
 
 def _without_numbers(name: str) -> str:

@@ -14,12 +14,16 @@ import numpy as np
 
 from tuiprof.formats.chrome.arrays import Codes, Ints
 from tuiprof.formats.chrome.columns import Books
-from tuiprof.formats.chrome.digits import Words
+from tuiprof.formats.chrome.digits import Text, Words
 
 #: So many lines are remembered; then they are forgotten, and learned again.
 _MOST = 1 << 16
-#: Lines of more words than this are hashed one by one.
-_LONG = 20
+#: Bytes that are hashed at a time. Lines of more blocks than this are hashed one by one.
+_BLOCK, _BLOCKS = 96, 4
+#: Keeps the first bytes of a block, by how many.
+_WITHIN = np.array(
+    [b"\xff" * kept + b"\0" * (_BLOCK - kept) for kept in range(_BLOCK + 1)], dtype=f"V{_BLOCK}"
+)
 _SHIFT = np.uint64(32)
 
 
@@ -35,6 +39,12 @@ class Head(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(Head).decode
 
 
+def _decoded(line: bytes) -> Head:
+    if not line.endswith(b",\n"):
+        raise msgspec.DecodeError("something stands between the first line and the second")
+    return _decode(b"{%b}" % line[:-2])
+
+
 class Heads:
     """The first lines seen so far."""
 
@@ -47,16 +57,13 @@ class Heads:
         self._known: list[Head] = []
         self._hashes, self._codes = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
 
-    def number(
-        self, data: bytes, words: Words, starts: Ints, stops: Ints, books: Books
-    ) -> tuple[Codes, Codes, Codes]:
+    def number(self, text: Text, starts: Ints, stops: Ints, books: Books) -> tuple[Codes, Codes, Codes]:
         """Number names, category words and lanes.
 
         Args:
-            data: The text.
-            words: The text, from :func:`~tuiprof.formats.chrome.digits.text_of`.
-            starts: Where each line begins, at a quote; it has at least eight characters.
-            stops: Where it ends.
+            text: The text.
+            starts: Where each line begins, at a quote.
+            stops: Where it ends, behind the line break.
             books: Codebooks to extend.
 
         Returns:
@@ -67,9 +74,10 @@ class Heads:
         """
         if len(self._known) > _MOST:
             self._forget()
-        code = self._recognise(data, starts, stops, self._hash(data, words, starts, stops))
+        code = self._recognise(text.data, starts, stops, self._hash(text, starts, stops))
         first = np.full(len(self._known), len(code))
-        first[code[::-1]] = np.arange(len(code))[::-1]  # of several the last one written stays: the first in the file
+        # Of several that are written the last stays: backwards that is the first in the file.
+        first[code[::-1]] = np.arange(len(code))[::-1]
         present = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(code))]
         mapped = np.zeros((3, len(self._known)), dtype=np.uint32)
         for known in present.tolist():
@@ -91,7 +99,7 @@ class Heads:
             rows = np.flatnonzero(~found)
             new, first = np.unique(hashes[rows], return_index=True)
             heads = [
-                _decode(b"{%b}" % data[start:stop])
+                _decoded(data[start:stop])
                 for start, stop in zip(starts[rows[first]].tolist(), stops[rows[first]].tolist(), strict=True)
             ]
             everything = np.concatenate((self._hashes, new))
@@ -102,28 +110,26 @@ class Heads:
             place = np.searchsorted(self._hashes, hashes)
         return self._codes[place]
 
-    def _hash(self, data: bytes, words: Words, starts: Ints, stops: Ints) -> Words:
+    def _hash(self, text: Text, starts: Ints, stops: Ints) -> Words:
         length = stops - starts
-        value = self._mix(length.astype(np.uint64) ^ self._seed, words[stops - 8])
-        whole = length >> 3
-        common = min(int(whole.min(initial=_LONG)), _LONG)
-        for k in range(common):
-            value = self._mix(value, words[starts + 8 * k])
-        long = whole > _LONG
-        rows = np.flatnonzero((whole > common) & ~long)
-        k = common
-        while len(rows):
-            value[rows] = self._mix(value[rows], words[starts[rows] + 8 * k])
-            k += 1
-            rows = rows[whole[rows] > k]
-        rows = np.flatnonzero(long)
-        if len(rows):
-            bounds = zip(starts[rows].tolist(), stops[rows].tolist(), strict=True)
-            each = np.array([hash(data[start:stop]) for start, stop in bounds], dtype=np.int64)
-            value[rows] = each.view(np.uint64)
-        return value
-
-    def _mix(self, value: Words, word: Words) -> Words:
-        value = (value ^ word) * self._factor
-        value ^= value >> _SHIFT
+        value = length.astype(np.uint64) ^ self._seed
+        rows, at = np.arange(len(starts)), starts
+        for block in range(_BLOCKS):
+            if block:
+                rows = np.flatnonzero(length > block * _BLOCK)
+                if not len(rows):
+                    return value
+                at = starts[rows] + block * _BLOCK
+            words = text.wide(at, _BLOCK).view("<u8")
+            words &= _WITHIN[np.minimum(length[rows] - block * _BLOCK, _BLOCK)].view("<u8")
+            part = value[rows]
+            for k in range(_BLOCK // 8):
+                part ^= words[k :: _BLOCK // 8]
+                part *= self._factor
+                part ^= part >> _SHIFT
+            value[rows] = part
+        rows = np.flatnonzero(length > _BLOCKS * _BLOCK)
+        bounds = zip(starts[rows].tolist(), stops[rows].tolist(), strict=True)
+        each = np.array([hash(text.data[start:stop]) for start, stop in bounds], dtype=np.int64)
+        value[rows] = each.view(np.uint64)
         return value

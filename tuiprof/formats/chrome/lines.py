@@ -25,32 +25,38 @@ import numpy as np
 from tuiprof.formats.chrome.arrays import Codes, Ints
 from tuiprof.formats.chrome.clock import LIMIT_NS
 from tuiprof.formats.chrome.columns import Books, Columns
-from tuiprof.formats.chrome.digits import MOST_DIGITS, Mask, constant, integers, microseconds, text_of
+from tuiprof.formats.chrome.digits import MOST_DIGITS, Mask, Text, constant, integers, microseconds
 from tuiprof.formats.chrome.events import NONE
 from tuiprof.formats.chrome.heads import Heads
 
-_BEFORE, _AFTER = b"}", bytes(24)
+_BEFORE, _AFTER = b"}", bytes(128)
 _BETWEEN = constant(b"},\n  {\n ")  # from the end of an event to its successor
 _PHASE, _COMPLETE = constant(b'    "ph"'), constant(b': "X", "')
 _HEAD = 17  # from the brace of a complete event to the rest of its first line
 _FLOWS = {phase: constant(f': "{phase}", "'.encode()) for phase in "stf"}
-_TS, _DUR, _ARGS = constant(b'    "ts"'), constant(b'\0, "dur"'), constant(b'  "args"')
-_TS_LINE, _ARGS_LINE = constant(b',\n    "t'), constant(b',\n    "a')
-_VALUE, _OPENING = constant(b'": '), constant(b'": {\n')
-_ARGS_END, _EVENT_END = constant(b"\n    }\n "), constant(b"   }\n  }")
-_BUT_FIRST, _THREE, _FIVE = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFF, 0xFFFFFFFFFF], dtype=np.uint64)
-_QUOTE, _COLON, _BRACE, _BACKSLASH = b'":{\\'
+_TS, _ARGS = constant(b'    "ts"'), constant(b'  "args"')
+_TS_ENDS, _DUR_ENDS = constant(b', "dur":'), constant(b',\n    "a')
+_OPENING = constant(b'": {\n')
+_ARGS_END = constant(b"\n    }\n ")
+_BUT_FIRST, _FIVE = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFFFFFF], dtype=np.uint64)
+_QUOTE, _COLON, _BRACE, _BACKSLASH, _SPACE = b'":{\\ '
 #: Behind a brace that opens an object; those in the names of lambdas have something else behind them.
 _OPENS = np.isin(np.arange(256), list(b'\n\r\t "}'))
 #: Behind a whole number.
 _ENDS = np.isin(np.arange(256), list(b",\n }"))
-_EXTERNAL, _CORRELATION = constant(b'rnal id"'), constant(b'elation"')
-_EXTERNAL_FIRST, _OLDER_FIRST = constant(b'"Externa'), constant(b'"externa')
-_CORRELATION_FIRST = constant(b'"correla')
-_SHORT = {"device": constant(b'"device"'), "stream": constant(b'"stream"'), "bytes": constant(b'\0"bytes"')}
-#: From the quote that ends a key back to what stands before it.
-_LENGTH = {"external_id": 13, "correlation": 13, "device": 8, "stream": 8, "bytes": 7}
 _CONNECTION = constant(b'tion_id"')
+#: Keys of arguments by column: the last four characters with the quote, the word that ends at the quote and its
+#: mask, how far before the quote the word at the beginning stands, that word, and its mask. Where an event has
+#: both spellings of the first the capital counts: the later one stays.
+_EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_KEYS = (
+    ("external_id", b' id"', constant(b'rnal id"'), _EVERY, 12, constant(b'"externa')),
+    ("external_id", b' id"', constant(b'rnal id"'), _EVERY, 12, constant(b'"Externa')),
+    ("correlation", b'ion"', constant(b'elation"'), _EVERY, 12, constant(b'"correla')),
+    ("device", b'ice"', constant(b'"device"'), _EVERY, 7, None),
+    ("stream", b'eam"', constant(b'"stream"'), _EVERY, 7, None),
+    ("bytes", b'tes"', constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
+)
 #: When more than this share of a chunk stands otherwise, the JSON decoder is quicker.
 _MOST_OTHERS = 0.3
 
@@ -98,20 +104,20 @@ class LineReader:
         text = b"".join((before, data.rstrip(), _AFTER))
         if not text.startswith(b"},\n  {\n ") or not text.endswith(b"\n  }", 0, len(text) - len(_AFTER)):
             return None
-        chunk = _Chunk(text)
+        chunk = _Chunk(Text(text))
         complete = chunk.complete()
         flows = chunk.flows()
         numbers = chunk.numbers(complete)
         if numbers is None:
             return None
-        chosen = np.flatnonzero(complete.sound)
+        chosen = slice(None) if complete.sound.all() else np.flatnonzero(complete.sound)
         rows = complete.rows[chosen]
         read = len(rows) + sum(map(len, flows.values()))
         if read < len(chunk.starts) * (1 - _MOST_OTHERS):
             return None
         try:
             codes = self._heads.number(
-                text, chunk.words, chunk.starts[rows] + _HEAD, complete.heads_end[chosen], books
+                chunk.text, chunk.starts[rows] + _HEAD, complete.heads_end[chosen], books
             )
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
@@ -142,7 +148,7 @@ class _Complete:
     Attributes:
         rows: Which events of the chunk.
         sound: Which of them stand as they should.
-        heads_end: Where the first line of each ends.
+        heads_end: Where the first line of each ends, behind the line break.
         ts: Start, ns.
         dur: Length, ns.
     """
@@ -161,26 +167,28 @@ class _Chunk:
         text: The padded text.
 
     Attributes:
-        words: The text eight bytes at a time.
         starts: Where the brace of each event stands.
         stops: Where its last brace stands.
     """
 
-    def __init__(self, text: bytes) -> None:
-        self._text = text
-        characters, self.words = self._characters, _ = text_of(text)
-        end = len(text) - len(_AFTER)
+    def __init__(self, text: Text) -> None:
+        self.text, characters = text, text.characters
+        end = len(characters) - len(_AFTER)
         braces = np.flatnonzero(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
-        first = np.flatnonzero(self.words[braces - 5] == _BETWEEN)
+        first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
         self.starts = braces[first]
         self.stops = np.append(self.starts[1:] - 5, end - 1)
         self._objects = np.diff(first, append=len(braces))
         keys = np.flatnonzero((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each
-        self._key_ends = self.words[self._keys - 7]
-        self._phases = self.words[self.starts + 10]
-        self._phases[self.words[self.starts + 2] != _PHASE] = 0
+        self._key_ends = text.halves[self._keys - 3]
+        self._phases = text.words[self.starts + 10]
+        self._phases[text.words[self.starts + 2] != _PHASE] = 0
+
+    def _ending(self, end: bytes) -> Ints:
+        """Return which keys end in these four characters, the last of them the quote."""
+        return np.flatnonzero(self._key_ends == np.uint32(int.from_bytes(end, "little")))
 
     def flows(self) -> dict[str, Ints]:
         """Return which events are flows, by phase."""
@@ -189,9 +197,11 @@ class _Chunk:
 
     def complete(self) -> _Complete:
         """Read the times of the complete events."""
-        keys, ends, words = self._keys, self._key_ends, self.words
+        keys, words, characters = self._keys, self.text.words, self.text.characters
         rows = np.flatnonzero((self._phases == _COMPLETE) & (self._objects == 2))
-        stamps = np.append(np.flatnonzero(ends == _TS), (len(keys) - 1, len(keys) - 1))
+        stamps = self._ending(b'"ts"')
+        stamps = stamps[words[keys[stamps] - 7] == _TS]
+        stamps = np.append(stamps, (len(keys) - 2, len(keys) - 2))
         position = np.searchsorted(keys[stamps[:-2]], self.starts[rows])
         stop = self.stops[rows]
         # One line of times each.
@@ -200,27 +210,21 @@ class _Chunk:
             rows, position, stop = rows[alone], position[alone], stop[alone]
         at = stamps[position]
         at_ts, at_dur, at_args = keys[at], keys[at + 1], keys[np.minimum(at + 2, len(keys) - 1)]
-        sound = (
-            ((ends[at + 1] & _BUT_FIRST) == _DUR)
-            & (words[at_ts - 9] == _TS_LINE)
-            & (words[at_args - 11] == _ARGS_LINE)
-            & ((words[at_ts] & _THREE) == _VALUE)
-            & ((words[at_dur] & _THREE) == _VALUE)
-            & ((words[at_args] & _FIVE) == _OPENING)
-            & (ends[np.minimum(at + 2, len(keys) - 1)] == _ARGS)
-            & (words[stop - 9] == _ARGS_END)
-            & (words[stop - 7] == _EVENT_END)
-            & (self.starts[rows] + _HEAD + 8 <= at_ts - 9)
-        )
-        both, numbers = microseconds(
-            self._characters,
-            words,
-            np.concatenate((at_ts + 3, at_dur + 3)),
-            np.concatenate((at_dur - 6, at_args - 11)),
-        )
+        starts = np.concatenate((at_ts + 3, at_dur + 3))
+        both, numbers, behind = microseconds(self.text, starts, np.concatenate((at_dur - 6, at_args - 11)))
+        numbers &= (characters[starts - 1] == _SPACE) & (both < LIMIT_NS)
         count = len(rows)
-        sound &= numbers[:count] & numbers[count:] & (both[:count] < LIMIT_NS) & (both[count:] < LIMIT_NS)
-        return _Complete(rows, sound, at_ts - 9, both[:count], both[count:])
+        sound = (
+            numbers[:count]
+            & numbers[count:]
+            & (behind[:count] == _TS_ENDS)
+            & (behind[count:] == _DUR_ENDS)
+            & (words[at_args - 7] == _ARGS)
+            & ((words[at_args] & _FIVE) == _OPENING)
+            & (words[stop - 9] == _ARGS_END)
+            & (self.starts[rows] + _HEAD < at_ts - 7)
+        )
+        return _Complete(rows, sound, at_ts - 7, both[:count], both[count:])
 
     def numbers(self, complete: _Complete) -> dict[str, Ints] | None:
         """Read the arguments that become columns, one value an event of the chunk.
@@ -231,43 +235,38 @@ class _Chunk:
         Returns:
             The columns; None when there are arguments that are not known here.
         """
-        ends = self._key_ends
-        if (ends == _CONNECTION).any():
+        words, characters = self.text.words, self.text.characters
+        if (words[self._keys[self._ending(b'_id"')] - 7] == _CONNECTION).any():
             return None
-        keys = self._keys
-        external = keys[np.flatnonzero(ends == _EXTERNAL)]
-        external_first = self.words[external - 12]
-        correlation = keys[np.flatnonzero(ends == _CORRELATION)]
-        places = {
-            # Where an event has both spellings the capital counts: what comes last stays.
-            "external_id": np.concatenate(
-                (external[external_first == _OLDER_FIRST], external[external_first == _EXTERNAL_FIRST])
-            ),
-            "correlation": correlation[self.words[correlation - 12] == _CORRELATION_FIRST],
-        }
-        for key, word in _SHORT.items():
-            places[key] = keys[np.flatnonzero((ends if key != "bytes" else ends & _BUT_FIRST) == word)]
-        every = np.concatenate(list(places.values()))
+        found: list[tuple[str, Ints, Ints]] = []
+        for column, end, last, mask, length, first in _KEYS:
+            at = self._keys[self._ending(end)]
+            at = at[(words[at - 7] & mask) == last]
+            if first is not None:
+                at = at[words[at - length] == first]
+            found.append((column, at, at - length - 1))
+        every = np.concatenate([at for _, at, _ in found])
         row = np.searchsorted(self.starts, every, side="right") - 1
-        values, digits = integers(self.words, every + 3)
+        values, digits = integers(words, every + 3)
         fine = (
             (digits > 0)
             & (digits <= MOST_DIGITS)
-            & ((self.words[every] & _THREE) == _VALUE)
-            & _ENDS[self._characters[every + 3 + digits]]
+            & (characters[every + 2] == _SPACE)
+            & _ENDS[characters[every + 3 + digits]]
         )
-        if b"\\" in self._text:
-            # A key that only ends in such words, behind a quote of its own.
-            length = np.repeat([_LENGTH[key] for key in places], [len(at) for at in places.values()])
-            fine &= self._characters[every - length] != _BACKSLASH
+        if _BACKSLASH in self.text.data:
+            # Such words may end another key, behind a quote of its own.
+            fine &= characters[np.concatenate([before for _, _, before in found])] != _BACKSLASH
         if not fine.all():
             broken = np.zeros(len(self.starts), dtype=bool)
             broken[row[~fine]] = True
             complete.sound &= ~broken[complete.rows]
-        columns, at = {}, 0
-        for key, found in places.items():
-            if len(found):
-                columns[key] = np.full(len(self.starts), NONE, dtype=np.int64)
-                columns[key][row[at : at + len(found)]] = values[at : at + len(found)]
-            at += len(found)
+        columns: dict[str, Ints] = {}
+        done = 0
+        for column, at, _ in found:
+            if len(at):
+                if column not in columns:
+                    columns[column] = np.full(len(self.starts), NONE, dtype=np.int64)
+                columns[column][row[done : done + len(at)]] = values[done : done + len(at)]
+            done += len(at)
         return columns
