@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import click
 
-from tuiprof.cli.common import Invocation
+from tuiprof.cli.common import Invocation, trace_options
 
 if TYPE_CHECKING:
     from tuiprof.limits import Result
@@ -37,6 +36,7 @@ _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
     default="text",
     show_default=True,
 )
+@trace_options
 @click.pass_obj
 def check(
     invocation: Invocation,
@@ -45,6 +45,8 @@ def check(
     least: tuple[str, ...],
     baseline: str | None,
     format_: str,
+    rank: int | None,
+    run_: str | None,
 ) -> int:
     """Fail when a figure is beyond its limit."""
     from tuiprof import limits
@@ -52,21 +54,23 @@ def check(
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
         raise click.UsageError("no limit given: for example --max syncs_per_step=0")
-    before = _reports(invocation, baseline) if baseline else None
-    results = limits.check(wanted, _reports(invocation, target), before)
+    before = _reports(invocation, baseline, rank, None) if baseline else None
+    results = limits.check(wanted, _reports(invocation, target, rank, run_), before)
     sys.stdout.write(_WRITERS[format_](target, results))
     outcomes = {result.outcome for result in results}
     return 1 if "failed" in outcomes else 2 if "unknown" in outcomes else 0
 
 
-def _reports(invocation: Invocation, target: str) -> list[Report | Unavailable]:
-    from tuiprof.cli.common import session_or_none
-    from tuiprof.cli.reading import open_with_progress, run_analyses, session_reports
+def _reports(
+    invocation: Invocation, target: str, rank: int | None, run: str | None
+) -> list[Report | Unavailable]:
+    from tuiprof.cli.common import session_or_none, traces_at
+    from tuiprof.cli.reading import open_rank, run_analyses, session_reports
 
     session = session_or_none(invocation, target)
     if session is not None:
-        return session_reports(session, ())[0]
-    return run_analyses(open_with_progress(Path(target)), (), None)
+        return session_reports(session, (), None, rank, run)[0]
+    return run_analyses(open_rank(traces_at(target, run, rank), rank), (), None)
 
 
 def _text(target: str, results: Sequence[Result]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from tuiprof.model import Trace
+    from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store import Session
     from tuiprof.tui.start import Start
 
@@ -96,8 +99,11 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
         UsageProblem: It is neither a file nor a session.
     """
     from tuiprof.errors import UsageProblem
+    from tuiprof.formats.remote import is_url
     from tuiprof.session.store import find_session, sessions_root
 
+    if is_url(text):
+        return None
     path = Path(text)
     if path.is_file() or (path.is_dir() and not (path / "session.json").exists()):
         return None
@@ -107,6 +113,82 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
         if path.exists() or not ("/" in text or path.suffix):
             raise
         raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
+
+
+def trace_options(function: Function) -> Function:
+    """Add the options that choose one trace of a directory of them."""
+    options = (
+        click.option(
+            "--rank", type=click.IntRange(min=0), help="Rank of a distributed run (default: the lowest)."
+        ),
+        click.option(
+            "--run", "run_", metavar="NAME", help="Run in a directory of several (default: the newest)."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def traces_at(target: str | Path, run: str | None = None, rank: int | None = None) -> TraceSet:
+    """Return the traces that a target stands for, and say on stderr which one is taken of several.
+
+    Args:
+        target: A file, a directory, or a URL, which is copied here first.
+        run: Name of the run; None = the newest.
+        rank: The rank that will be shown; None = the lowest.
+
+    Raises:
+        TraceError: There is no trace.
+        UsageProblem: There is no such run or rank.
+    """
+    from tuiprof.formats.directory import open_set
+    from tuiprof.formats.remote import fetch, is_url
+
+    if is_url(target):
+        with progress_bar(f"copying {target}") as progress:
+            path = fetch(str(target), progress=progress)
+    else:
+        path = Path(target)
+    found = open_set(path, run=run, opener=open_with_progress)
+    found.file(rank)  # a rank that is not there is said before anything else
+    if line := found.line(rank):
+        click.echo(f"tuiprof: {line}", err=True)
+    return found
+
+
+def open_with_progress(path: Path) -> Trace:
+    """Open a trace; what takes long shows its progress on a terminal's stderr.
+
+    Args:
+        path: The file.
+    """
+    from tuiprof.formats import open_trace
+
+    with progress_bar(f"reading {path.name}") as progress:
+        return open_trace(path, progress=progress)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on a terminal's stderr while something goes on.
+
+    Args:
+        what: What goes on.
+
+    Yields:
+        What to call with (bytes done, bytes in all); None = stderr is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
 def _similar(path: Path) -> str:

@@ -28,7 +28,7 @@ def compare(invocation: Invocation, before: str, after: str, format_: str) -> in
     """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
     from dataclasses import replace
 
-    from tuiprof.cli.reading import open_with_progress
+    from tuiprof.cli.common import open_with_progress
     from tuiprof.comparison import compare_targets
     from tuiprof.report import render, stdout_style
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tuiprof.cli.common import Invocation, open_screen, session_or_none
+from tuiprof.cli.common import Invocation, open_screen, session_or_none, trace_options, traces_at
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable, Window
+    from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -20,18 +20,21 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 
 @click.command("open")
 @click.argument("target")
+@trace_options
 @click.pass_obj
-def open_(invocation: Invocation, target: str) -> int:
-    """Open a trace FILE or a SESSION."""
+def open_(invocation: Invocation, target: str, rank: int | None, run_: str | None) -> int:
+    """Open a trace FILE, a DIRECTORY of them, a URL or a SESSION."""
     from tuiprof.tui.start import Start
 
     session = session_or_none(invocation, target)
-    if session is not None:
+    if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
     from tuiprof.formats import sniff
 
-    sniff(Path(target))  # a file that is no trace is said here, before the screen changes
-    return open_screen(Start.trace(Path(target)))
+    found = traces_at(session.path / "traces" if session is not None else target, run_, rank)
+    path = found.file(rank).path
+    sniff(path)  # a file that is no trace is said here, before the screen changes
+    return open_screen(Start.trace(path))
 
 
 @click.command()
@@ -46,6 +49,7 @@ def open_(invocation: Invocation, target: str) -> int:
     show_default=True,
 )
 @click.option("--step", type=int, help="Look at this step alone.")
+@trace_options
 @click.pass_obj
 def report(
     invocation: Invocation,
@@ -53,8 +57,10 @@ def report(
     analyses: tuple[str, ...],
     format_: str,
     step: int | None,
+    rank: int | None,
+    run_: str | None,
 ) -> int:
-    """Print what a trace FILE or a SESSION tells.
+    """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
 
     ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one. `--format html`
     makes one page that needs nothing else: tuiprof report last -f html > report.html
@@ -65,38 +71,62 @@ def report(
 
     session = session_or_none(invocation, target)
     if session is not None:
-        reports, trust = session_reports(session, analyses, step)
+        reports, trust = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
     else:
-        title = Path(target).name
-        trace = open_with_progress(Path(target))
+        trace = open_rank(traces_at(target, run_, rank), rank)
+        title = trace.info.path.name if trace.info.path is not None else target
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))
     return 0
 
 
 def session_reports(
-    session: Session, names: tuple[str, ...], step: int | None = None
+    session: Session,
+    names: tuple[str, ...],
+    step: int | None = None,
+    rank: int | None = None,
+    run: str | None = None,
 ) -> tuple[list[Report | Unavailable], str]:
-    """Report a session: how it ran, then the analyses of each captured trace.
+    """Report a session: how it ran, then the analyses of each capture of one rank.
 
     Args:
         session: The session.
         names: Analyses; none = the default ones.
         step: Step number to look at alone; None = the whole trace.
+        rank: The rank; None = the lowest.
+        run: Name of one capture; None = all of them.
 
     Returns:
         The reports, and the trust line of the last trace (empty without one).
     """
+    from tuiprof.formats.directory import open_set
     from tuiprof.session.summary import summarise
 
     reports: list[Report | Unavailable] = [summarise(session)]
     trust = ""
-    for path in session.traces():
-        trace = open_with_progress(path)
+    if not session.traces():
+        return reports, trust
+    newest = traces_at(session.path / "traces", run, rank)
+    for capture in (newest.run,) if run is not None else newest.runs:
+        found = newest if capture == newest.run else open_set(session.path / "traces", run=capture)
+        trace = open_rank(found, rank)
         trust = trace.trust.line
         reports.extend(run_analyses(trace, names, step))
     return reports, trust
+
+
+def open_rank(found: TraceSet, rank: int | None) -> Trace:
+    """Open one rank of a set; the trace knows the others, for what compares ranks.
+
+    Args:
+        found: The set.
+        rank: The rank; None = the lowest.
+    """
+    trace = found.open(rank)
+    if len(found) > 1:
+        trace.siblings = found
+    return trace
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:
@@ -119,25 +149,6 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
     answers = [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
     # What cannot be told here comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
-
-
-def open_with_progress(path: Path) -> Trace:
-    """Open a trace; what takes long shows its progress on a terminal's stderr.
-
-    Args:
-        path: The file.
-    """
-    from tuiprof.formats import open_trace
-
-    if not sys.stderr.isatty():
-        return open_trace(path)
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {path.name}", total=None)
-        return open_trace(path, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _step_window(trace: Trace, number: int) -> Window:

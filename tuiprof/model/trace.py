@@ -19,6 +19,7 @@ from tuiprof.model.trust import ReadStats
 from tuiprof.model.window import Window
 
 if TYPE_CHECKING:
+    from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
 
 Mask = npt.NDArray[np.bool_]
@@ -137,6 +138,8 @@ class Trace:
         self.sync_sites = sync_sites
         self.given_step_markers = step_markers
         self._raw = raw
+        #: The ranks of its job, itself among them; None = it is alone, or nobody looked.
+        self.siblings: TraceSet | None = None
         self._ints: dict[str, Ints] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
 

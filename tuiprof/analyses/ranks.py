@@ -1,0 +1,304 @@
+"""Which rank holds the others up, and by how much."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import Analysis
+from tuiprof.analyses._collectives import RankSteps, Waiting, of_rank, waiting
+from tuiprof.analyses._scope import plural
+from tuiprof.errors import TraceError
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.report import Level
+from tuiprof.model.traceset import TraceSet
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "ranks", "Ranks"
+
+#: From this share of the step that the others wait for a rank on it is called a straggler; badly so from the second.
+STRAGGLER_SHARE: Final = 0.02
+BAD_SHARE: Final = 0.10
+#: Ranks that are read at most, evenly spread; each is read whole.
+MOST_RANKS: Final = 64
+#: Ends of one collective lie closer together than this.
+MOST_SCATTER_NS: Final = 1_000_000
+
+_RULES = (
+    Rule(
+        "wait",
+        "Time in a collective beyond that of the rank which spends the least in it, the one that came last. They are "
+        "matched by step, order and name; sends and receives between two ranks are left out.",
+    ),
+    Rule(
+        "straggler",
+        "The rank that waits least. It is called one where the others wait longer than it by "
+        f"{format_share(STRAGGLER_SHARE)} of the step or more in the median; bad from {format_share(BAD_SHARE)}.",
+    ),
+    Rule(
+        "clock",
+        "Median difference between the ends of the same collective on a rank and on the first one. Ends lie within the "
+        "time of a message of one another, so what is more than that is a difference of clocks. Not told where ends "
+        f"scatter (median absolute deviation) by more than {format_ns(MOST_SCATTER_NS)}.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Compare the ranks that a trace belongs to.
+
+    Args:
+        trace: The trace of one of them; it knows its siblings where it was opened from a directory of ranks.
+        window: The part of this trace; the others are looked at in the same steps.
+    """
+    together = trace.siblings
+    if together is None or len(together) < 2:
+        return _alone(trace)
+    read, problems = _read(trace, together, window)
+    if len(read) < 2:
+        return Unavailable(
+            NAME, f"the other ranks cannot be read: {problems[0]}" if problems else "no other rank"
+        )
+    if any(not len(rank.numbers) for rank in read):
+        lacking = ", ".join(str(rank.rank) for rank in read if not len(rank.numbers))
+        return Unavailable(
+            NAME, f"rank {lacking} marks no whole step in this window", "call profiler.step() on every rank"
+        )
+    waits = waiting(read)
+    notes = list(problems)
+    if len(together) > len(read) + len(problems):
+        notes.append(f"{len(read)} of {len(together)} ranks were read, evenly spread.")
+    if waits.unmatched:
+        notes.append(
+            f"{plural(waits.unmatched, 'collective')} could not be matched: they differ by rank in those steps."
+        )
+    if waits.skew_spread is not None and waits.skew_spread.max() > MOST_SCATTER_NS:
+        notes.append(
+            f"The ends of matched collectives scatter by {format_ns(int(waits.skew_spread.max()))}: ranks of different "
+            "process groups may have been matched, and waits are then too long."
+        )
+    frame = _frame(read, waits)
+    share, slowest = _straggler(read, waits)
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(read, waits, share, slowest),
+        (
+            Fact("ranks", "ranks", len(read), "count"),
+            Fact("straggler", "straggler", read[slowest].rank if share >= STRAGGLER_SHARE else None, "count"),
+            Fact("straggler_share", "the others wait for it", share if waits.matched else None, "share"),
+            Fact("wait_ns_per_step", "wait a step, median of ranks", _median(waits), "ns"),
+            Fact(
+                "step_spread_ns",
+                "slowest less fastest step",
+                float(max(_step(rank) for rank in read) - min(_step(rank) for rank in read)),
+                "ns",
+                "Between the ranks' median steps.",
+            ),
+            Fact(
+                "clock_spread_ns",
+                "clocks apart",
+                _apart(_clocks(waits)),
+                "ns",
+            ),
+            Fact("collectives", "collectives matched", waits.matched, "count"),
+        ),
+        (_table(frame, waits), _step_table(read, waits)),
+        _RULES,
+        tuple(notes),
+        window,
+    )
+
+
+def _alone(trace: Trace) -> Unavailable:
+    size = trace.info.world_size
+    said = f" (rank {trace.info.rank} of {size})" if size and size > 1 and trace.info.rank is not None else ""
+    return Unavailable(
+        NAME,
+        f"this is the trace of one rank{said}: nothing to compare it with",
+        "put the traces of all ranks into one directory and open that: tuiprof report DIRECTORY ranks",
+    )
+
+
+def _read(trace: Trace, together: TraceSet, window: Window) -> tuple[list[RankSteps], list[str]]:
+    """Read the ranks one after the other; only their steps and collectives are kept."""
+    own = next((file.rank for file in together.files if file.path == trace.info.path), trace.info.rank)
+    chosen = together.ranks
+    if len(chosen) > MOST_RANKS:
+        chosen = tuple(chosen[i] for i in np.linspace(0, len(chosen) - 1, MOST_RANKS).astype(int).tolist())
+    low, high = window.start_ns, window.end_ns
+    wanted = None if low is None and high is None else of_rank(trace, 0, window).numbers
+    read: list[RankSteps] = []
+    problems: list[str] = []
+    for rank in chosen:
+        try:
+            steps = of_rank(trace if rank == own else together.open(rank), rank)
+        except TraceError as problem:
+            problems.append(f"rank {rank}: {problem.message}")
+            continue
+        read.append(steps if wanted is None else _only(steps, wanted))
+    return read, problems
+
+
+def _only(rank: RankSteps, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> RankSteps:
+    """Return a rank with these steps alone."""
+    keep = np.flatnonzero(np.isin(rank.numbers, numbers))
+    inside = np.flatnonzero(np.isin(rank.step, keep))
+    return RankSteps(
+        rank.rank,
+        rank.numbers[keep],
+        rank.period[keep],
+        rank.collective[keep],
+        np.searchsorted(keep, rank.step[inside]),
+        tuple(rank.name[i] for i in inside.tolist()),
+        rank.starts[inside],
+        rank.ends[inside],
+        rank.origin_unix_ns,
+        rank.on_device,
+    )
+
+
+def _step(rank: RankSteps) -> float:
+    return float(np.median(rank.period))
+
+
+def _clocks(waits: Waiting) -> list[int | None]:
+    """Return by how much each rank's clock differs, ns; None where its ends scatter too much to tell."""
+    if waits.skew is None or waits.skew_spread is None:
+        return []
+    return [
+        skew if spread <= MOST_SCATTER_NS else None
+        for skew, spread in zip(waits.skew.tolist(), waits.skew_spread.tolist(), strict=True)
+    ]
+
+
+def _apart(clocks: list[int | None]) -> int | None:
+    known = [clock for clock in clocks if clock is not None]
+    return max(known) - min(known) if len(known) > 1 else None
+
+
+def _median(waits: Waiting) -> float | None:
+    return float(np.median(waits.waits.mean(axis=1))) if waits.matched else None
+
+
+def _straggler(read: list[RankSteps], waits: Waiting) -> tuple[float, int]:
+    """Return which share of a step the others wait for a rank in the median, and that rank's index."""
+    if not waits.matched:
+        return 0.0, int(np.argmax([_step(rank) for rank in read]))
+    each = waits.waits.mean(axis=1)
+    slowest = int(np.argmin(each))
+    others = np.delete(each, slowest)
+    base = float(np.median([_step(rank) for rank in read]))
+    return (float(np.median(others)) - float(each[slowest])) / base if base else 0.0, slowest
+
+
+def _verdict(read: list[RankSteps], waits: Waiting, share: float, slowest: int) -> Verdict:
+    median = float(np.median([_step(rank) for rank in read]))
+    if not waits.matched:
+        low, high = min(read, key=_step), max(read, key=_step)
+        said = f"no collectives were matched; steps take {format_ns(_step(low))} on rank {low.rank}"
+        return Verdict(f"{said} and {format_ns(_step(high))} on rank {high.rank}", "info")
+    over = plural(len(waits.steps), "step")
+    if share < STRAGGLER_SHARE:
+        waited = format_ns(_median(waits))
+        return Verdict(
+            f"{len(read)} ranks keep pace over {over}: {waited} of waiting a step of {format_ns(median)}",
+            "good",
+        )
+    level: Level = "bad" if share >= BAD_SHARE else "warn"
+    each = waits.waits.mean(axis=1)
+    others = float(np.median(np.delete(each, slowest)))
+    who = "the others wait" if len(read) > 2 else "the other waits"
+    return Verdict(
+        f"rank {read[slowest].rank} holds up the step: {who} {format_ns(others)} a step in collectives "
+        f"({format_share(share)} of {format_ns(median)} more than it, over {over})",
+        level,
+    )
+
+
+def _frame(read: list[RankSteps], waits: Waiting) -> pl.DataFrame:
+    each = waits.waits.mean(axis=1) if waits.matched else [None] * len(read)
+    nothing: list[int | None] = [None] * len(read)
+    return pl.DataFrame(
+        {
+            "rank": [rank.rank for rank in read],
+            "step_ns": [_step(rank) for rank in read],
+            "wait_ns_per_step": [None if wait is None else float(wait) for wait in each],
+            "wait_share": [
+                None if wait is None or not _step(rank) else min(float(wait) / _step(rank), 1.0)
+                for wait, rank in zip(each, read, strict=True)
+            ],
+            "collective_ns_per_step": [float(rank.collective.mean()) for rank in read],
+            "steps": [len(rank.numbers) for rank in read],
+            "clock_ns": _clocks(waits) or nothing,
+            "clock_spread_ns": waits.skew_spread.tolist() if waits.skew_spread is not None else nothing,
+        },
+        schema_overrides={
+            **dict.fromkeys(("wait_ns_per_step", "wait_share"), pl.Float64),
+            **dict.fromkeys(("clock_ns", "clock_spread_ns"), pl.Int64),
+        },
+    ).sort("wait_ns_per_step", "rank", nulls_last=True)
+
+
+def _table(frame: pl.DataFrame, waits: Waiting) -> Table:
+    clocked = waits.skew is not None
+    return Table(
+        "ranks",
+        "Ranks, the one that waits least first",
+        (
+            Column("rank", "rank", "count"),
+            Column("step_ns", "step", "ns", "Median step: of the device where the host runs ahead."),
+            Column(
+                "wait_ns_per_step", "waits/step", "ns", "Waiting for other ranks in collectives, mean a step."
+            ),
+            Column("wait_share", "of step", "share"),
+            Column(
+                "collective_ns_per_step", "in collectives", "ns", "Union of all collectives, mean a step."
+            ),
+            Column("steps", "steps", "count"),
+            Column("clock_ns", "clock", "ns", "Its clock less the first rank's.", hidden=not clocked),
+            Column("clock_spread_ns", "± ", "ns", "Median absolute deviation of that.", hidden=not clocked),
+        ),
+        frame,
+        ""
+        if clocked
+        else "clocks cannot be compared: "
+        + (
+            "the traces do not say when they were recorded, or the hosts ran the collectives"
+            if waits.matched
+            else "no collective was matched"
+        ),
+    )
+
+
+def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
+    """Show who was waited for in each step."""
+    least = waits.waits.argmin(axis=0) if waits.matched else []
+    rows = [
+        {
+            "step": str(number),
+            "last": read[int(index)].rank,
+            "wait_ns": float(np.median(waits.waits[:, column])),
+            "most_ns": int(waits.waits[:, column].max()),
+        }
+        for column, (number, index) in enumerate(zip(waits.steps.tolist(), least, strict=True))
+    ]
+    return Table(
+        "steps",
+        "Who was waited for, step by step",
+        (
+            Column("step", "step", "text"),
+            Column("last", "waits least", "count", "The rank that waited least in this step."),
+            Column("wait_ns", "median wait", "ns"),
+            Column("most_ns", "longest wait", "ns"),
+        ),
+        pl.DataFrame(
+            rows, schema={"step": pl.String, "last": pl.Int64, "wait_ns": pl.Float64, "most_ns": pl.Int64}
+        ),
+        empty="no step in which the collectives of all ranks match",
+    )
+
+
+ANALYSIS = Analysis(NAME, TITLE, "Which rank holds the others up, and by how much?", run, order=80)

@@ -1,0 +1,121 @@
+"""Traces that belong together: the ranks of one job, the runs of one folder. Nothing is read until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tuiprof.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from tuiprof.model.trace import Trace
+
+#: How the rank of a file was told: by its name, by what the profiler wrote into it, by its place in the list.
+Told = Literal["name", "content", "order"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """One trace of a set.
+
+    Attributes:
+        rank: Its rank.
+        path: The file (or directory, for formats that write one).
+        told: How the rank is known.
+    """
+
+    rank: int
+    path: Path
+    told: Told = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSet:
+    """The ranks of one run.
+
+    Attributes:
+        run: Name of the run; empty = there is only one and it has none.
+        files: One a rank, by rank.
+        runs: Names of all runs of the place this one is from, the newest last; itself among them.
+        notes: What there is to say of the choice, for example files that were left out.
+        opener: Reads a file.
+    """
+
+    run: str
+    files: tuple[RankFile, ...]
+    opener: Callable[[Path], Trace] = field(repr=False)
+    runs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of ranks."""
+        return len(self.files)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks there are, ascending."""
+        return tuple(file.rank for file in self.files)
+
+    def file(self, rank: int | None = None) -> RankFile:
+        """Return the file of a rank.
+
+        Args:
+            rank: Its number; None = the lowest there is.
+
+        Raises:
+            UsageProblem: There is no such rank.
+        """
+        if rank is None:
+            return self.files[0]
+        for file in self.files:
+            if file.rank == rank:
+                return file
+        raise UsageProblem(f"there is no rank {rank}", f"there {_are(self.ranks)}")
+
+    def open(self, rank: int | None = None) -> Trace:
+        """Read the trace of a rank.
+
+        Args:
+            rank: Its number; None = the lowest there is.
+
+        Raises:
+            UsageProblem: There is no such rank.
+            TraceError: Its file cannot be read.
+        """
+        return self.opener(self.file(rank).path)
+
+    def line(self, rank: int | None = None) -> str:
+        """Return one line that says what is shown and what else there is; empty where there is nothing else.
+
+        Args:
+            rank: The rank shown; None = the lowest.
+        """
+        parts = []
+        if len(self.runs) > 1:
+            others = [run for run in self.runs if run != self.run]
+            parts.append(f"run {self.run}; others with --run: {_some(others)}")
+        if len(self.files) > 1:
+            shown = self.file(rank)
+            others = [str(number) for number in self.ranks if number != shown.rank]
+            how = {
+                "name": "by name",
+                "content": "as the files say",
+                "order": "in the order of their names",
+            }[shown.told]
+            parts.append(
+                f"rank {shown.rank} of {len(self.files)} ({how}); others with --rank: {_some(others)}"
+            )
+        return " · ".join((*parts, *self.notes))
+
+
+def _are(ranks: tuple[int, ...]) -> str:
+    return f"is rank {ranks[0]}" if len(ranks) == 1 else f"are ranks {_some([str(rank) for rank in ranks])}"
+
+
+def _some(names: list[str], most: int = 8) -> str:
+    """Return names for a sentence, those in the middle left out where there are many."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 2])} … {names[-1]}"
+    return ", ".join(names)
