@@ -40,12 +40,12 @@
 # [[tool.tuiprof.variants]]
 # name = "numpy"
 # note = "NumPy on the CPU, operation by operation."
+# builds_on = "eager"
 # needs = { device = "cpu" }
 #
 # [[tool.tuiprof.variants]]
 # name = "eager"
 # note = "PyTorch, operation by operation."
-# builds_on = "numpy"
 # needs = { packages = ["torch>=2.5"] }
 #
 # [[tool.tuiprof.variants]]
@@ -69,7 +69,7 @@
 # [[tool.tuiprof.variants]]
 # name = "jax"
 # note = "JAX, operation by operation."
-# builds_on = "numpy"
+# builds_on = "eager"
 # needs = { packages = ["jax>=0.5"] }
 #
 # [[tool.tuiprof.variants]]

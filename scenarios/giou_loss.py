@@ -11,9 +11,10 @@
 # leaves the device idle in between. Concatenating first calculates only once, but still cuts and copies image by image.
 # Padding every image to the full 256 boxes computes far more and is far faster: one copy, one pass. What is left are a
 # dozen small kernels that read and write the same memory; torch.compile, Triton or CUDA make one of them. The kernels
-# written by hand have their own backward pass. Most boxes are padding: leaving them out (conditional execution) hardly
-# pays, as memory is what it takes; give GIOU_WORK=k in the environment to do the arithmetic of the CUDA kernels k
-# times, and see from where on it does.
+# written by hand have their own backward pass: one launch for the loss, one for its gradient. Most boxes are padding.
+# Leaving them out (conditional execution) hardly pays as long as starting a kernel is most of what it takes; the
+# variants with "work" do the arithmetic 64 and 1024 times (GIOU_WORK=k in the environment: k times) and show from where
+# on it does. Beside the network the loss soon vanishes: the preset "loss" leaves the network out.
 # """
 # baseline = "per-sample"
 # reference = { hardware = "NVIDIA L4", software = "PyTorch 2.4; calc loss, forward only" }
@@ -27,6 +28,15 @@
 # workers = 8
 # steps = 40
 # warmup = 10
+#
+# [tool.tuiprof.presets.loss]
+# note = "the loss alone, without the network: 1024 images of 256 boxes in bfloat16; a step is one forward pass of it"
+# image = 0
+# boxes = 256
+# batch = 1024
+# steps = 30
+# warmup = 10
+# calls = 200
 #
 # [tool.tuiprof.presets.smoke]
 # note = "32² pixels, four convolutions, linear 1024 → 64 → 64, 16 boxes, batch 16; runs anywhere in seconds"
@@ -78,10 +88,16 @@
 # published = [{ text = "0.623 ms (copy data 5.70 ms)", value = 0.623, unit = "ms calc loss" }]
 #
 # [[tool.tuiprof.variants]]
+# name = "cuda-native"
+# note = "The same, reading the predictions in their own type: half the bytes, and no launch for a cast."
+# builds_on = "cuda-conditional"
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+#
+# [[tool.tuiprof.variants]]
 # name = "triton"
-# note = "A Triton kernel, one program an image, on predictions cast to float32."
+# note = "A Triton kernel, one program an image, on predictions cast to float32. On a CPU it is interpreted."
 # builds_on = "padded"
-# needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
+# needs = { packages = ["triton>=3.0"] }
 # published = [{ text = "0.891 ms (copy data 5.71 ms)", value = 0.891, unit = "ms calc loss" }]
 #
 # [[tool.tuiprof.variants]]
@@ -99,6 +115,40 @@
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
 # published = [{ text = "0.622 ms (copy data 5.70 ms)", value = 0.622, unit = "ms calc loss" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda-work-64"
+# note = "The kernel of cuda, with the arithmetic done 64 times."
+# builds_on = "cuda"
+# preset = "loss"
+# set = { work = 64 }
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda-conditional-work-64"
+# note = "The same, but threads of padding neither load nor compute."
+# baseline = "cuda-work-64"
+# builds_on = "cuda-work-64"
+# preset = "loss"
+# set = { work = 64 }
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda-work-1024"
+# note = "The kernel of cuda, with the arithmetic done 1024 times."
+# builds_on = "cuda"
+# preset = "loss"
+# set = { work = 1024 }
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
+#
+# [[tool.tuiprof.variants]]
+# name = "cuda-conditional-work-1024"
+# note = "The same, but threads of padding neither load nor compute."
+# baseline = "cuda-work-1024"
+# builds_on = "cuda-work-1024"
+# preset = "loss"
+# set = { work = 1024 }
+# needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # ///
 """A per-sample loss, fused and as kernels: ``python scenarios/giou_loss.py --help`` tells the story."""
 
@@ -114,9 +164,11 @@ from common import scenario
 
 if TYPE_CHECKING:
     import torch
-    from common.checking import Check
+    from common.check import Check
+    from common.kernels import Measured
     from common.training import Loop
 
+OPERATIONS = 37  # for each box: those of its score (see common/giou_score.py), and 1 − score
 IN_LISTS = ("per-sample", "concatenated")  # these take the targets as one tensor an image
 
 
@@ -132,13 +184,15 @@ def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
             loss = giou.concatenated
         case "padded" | "padded-compiled":
             loss = giou.padded
-        case "cuda" | "cuda-conditional" as name:
+        case str(name) if name.startswith("cuda"):
             from common import giou_cuda
 
-            work = int(os.environ.get("GIOU_WORK", "1"))
+            work = int(os.environ.get("GIOU_WORK", run.set.get("work", 1)))
             if work < 1:
                 raise ValueError(f"GIOU_WORK is {work}; the arithmetic must be done once at least")
-            loss = partial(giou_cuda.loss, conditional=name == "cuda-conditional", work=work)
+            function = giou_cuda.loss if name == "cuda-native" else giou_cuda.loss_after_cast
+            conditional = name == "cuda-native" or "conditional" in name
+            loss = partial(function, conditional=conditional, work=work)
         case "triton" | "triton-compiled":
             from common import giou_triton
 
@@ -203,8 +257,33 @@ def random_boxes(shape: tuple[int, ...], random: torch.Generator) -> torch.Tenso
     return torch.cat([torch.minimum(corner, opposite), torch.maximum(corner, opposite)], dim=-1)
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
-    """Train the variant.
+def loss_alone(run: scenario.Run) -> Measured:
+    """Time the loss without a network, forward and with its gradient, on boxes near the targets."""
+    import torch
+    from common.clocks import torch_clock
+    from common.kernels import Kernel, Work, measure
+
+    size, clock = run.size, torch_clock(interpreted=run.variant["name"].startswith("triton"))
+    random = torch.Generator().manual_seed(run.seed)
+    counts = (3 * torch.randn(size.batch, generator=random).abs()).int().clamp(max=size.boxes - 1)
+    targets = random_boxes((size.batch, size.boxes), random)
+    predicted = targets + 0.2 * torch.randn(targets.shape, generator=random)
+    predicted = predicted.to(clock.where, torch.bfloat16).requires_grad_()
+    targets = targets.to(clock.where)
+    on_device = cut(targets, counts) if run.variant["name"] in IN_LISTS else targets
+    inputs, loss_of = (on_device, counts.to(clock.where)), loss_function(run)
+
+    def with_gradient() -> torch.Tensor:
+        return torch.autograd.grad(loss_of(predicted, *inputs), predicted)[0]
+
+    valid = int(counts.sum())  # no more than these boxes must be read
+    work = Work(valid * 4 * (2 + 4) + 4 * size.batch + 4, valid * OPERATIONS, "float32")
+    kernel = Kernel(loss_of, (predicted.detach(), *inputs), clock, work)
+    return measure(run, kernel, {"calc loss": kernel, "calc loss and gradient": with_gradient})
+
+
+def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop | Measured:
+    """Train the variant, or time its loss alone if the preset has no images.
 
     Args:
         run: What was asked for.
@@ -214,9 +293,11 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
         The timed loop.
     """
     import torch
-    from common.training import Loop, accelerator, loader, normalise, phase
+    from common.training import Loop, accelerator, loader, normalise
 
     size, device = run.size, accelerator()
+    if not size.image:
+        return loss_alone(run)
     torch.manual_seed(run.seed)
     with device:  # a billion weights are drawn faster where they are needed
         model = network(size.image, size.hidden, size.boxes)
@@ -224,21 +305,21 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     loss_of, in_lists = loss_function(run), run.variant["name"] in IN_LISTS
     loop = Loop(loader(faces(run), size.batch, size.workers, device), size.batch, run.warmup, device)
     for step, (pixels, targets, counts) in loop:
-        with phase("copy data"):
+        with loop.phase("copy data"):
             pixels = normalise(pixels.to(device, non_blocking=True))
             if in_lists:
                 targets = [boxes.to(device, non_blocking=True) for boxes in cut(targets, counts)]
             else:
                 targets = targets.to(device, non_blocking=True)
             counts = counts.to(device, non_blocking=True)
-        with phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
+        with loop.phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
             predicted = model(pixels)
-        with phase("calc loss"):
+        with loop.phase("calc loss"):
             loss = loss_of(predicted, targets, counts)
-        with phase("backward"):
+        with loop.phase("backward"):
             optimizer.zero_grad()
             loss.backward()
-        with phase("optimizer"):
+        with loop.phase("optimizer"):
             optimizer.step()
         if losses is not None:
             losses.append(loss.detach())
@@ -289,6 +370,8 @@ def check(run: scenario.Run) -> Check:
     )
     checked.close("loss without any box", 1 + none, 1, 0)
 
+    if not size.image:
+        return checked
     losses: list[torch.Tensor] = []
     wanted: list[torch.Tensor] = []
     run = run.shortened(steps=3)

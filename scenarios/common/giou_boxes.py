@@ -8,19 +8,28 @@ triton, tl = triton_language()
 
 
 @triton.jit
-def load_boxes(boxes, block, count, BLOCK: tl.constexpr):  # noqa: N803 - it is compiled in
-    """Return x1, y1, x2, y2 of a block of boxes as float32; 0 beyond the last box.
+def load_boxes(boxes, count, BLOCK: tl.constexpr):  # noqa: N803 - it is compiled in
+    """Return x1, y1, x2, y2 of the block of boxes at the place given, as float32; 0 beyond the last box.
 
     The four numbers of a box are loaded together, 16 bytes in float32, and taken apart where they already are: in the
     registers of one thread. Loading each coordinate by itself asks the cache for the same line four times.
     """
     number = tl.arange(0, 4 * BLOCK)
-    start = block.to(tl.int64) * (4 * BLOCK)
-    values = tl.load(boxes + start + number, mask=start + number < 4 * count, other=0.0)
-    x, y = tl.split(tl.reshape(values.to(tl.float32), (BLOCK, 2, 2)))
+    values = tl.load(boxes + number, mask=number < 4 * count, other=0.0)
+    x, y = tl.split(
+        tl.reshape(values.to(tl.float32), (BLOCK, 2, 2))
+    )  # by box, edge, axis: as they lie in memory
     x1, x2 = tl.split(x)
     y1, y2 = tl.split(y)
     return x1, y1, x2, y2
+
+
+@triton.jit
+def store_boxes(boxes, count, x1, y1, x2, y2, BLOCK: tl.constexpr):  # noqa: N803
+    """Store a block of boxes at the place given, each whole, in that place's type; nothing beyond the last box."""
+    number = tl.arange(0, 4 * BLOCK)
+    values = tl.reshape(tl.join(tl.join(x1, x2), tl.join(y1, y2)), (4 * BLOCK,))
+    tl.store(boxes + number, values.to(boxes.dtype.element_ty), mask=number < 4 * count)
 
 
 @triton.jit

@@ -15,6 +15,12 @@ import torch
 
 from common.giou import EPSILON
 
+#: Types of the predicted and of the target boxes → how the functions for them are called.
+KINDS = {
+    (torch.float32, torch.float32): "float_float",
+    (torch.float64, torch.float64): "double_double",
+    (torch.bfloat16, torch.float32): "bfloat16_float",
+}
 SOURCE = Path(__file__).parent.parent / "giou_loss" / "giou.cu"
 
 
@@ -47,15 +53,25 @@ def library() -> ctypes.CDLL:
             raise RuntimeError(f"nvcc cannot compile {SOURCE}:\n{done.stdout}{done.stderr}")
         partial.replace(built)
     loaded = ctypes.CDLL(str(built))
-    for name in ("giou_float", "giou_double"):
-        pointer, number = ctypes.c_void_p, ctypes.c_int
-        function = getattr(loaded, name)
-        function.argtypes = [*[pointer] * 5, number, number, ctypes.c_double, number, number, pointer]
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    for types in KINDS.values():
+        last = [number, number, number, ctypes.c_double, number, pointer]
+        getattr(loaded, f"giou_loss_{types}").argtypes = [*[pointer] * 7, *last]
+        getattr(loaded, f"giou_gradient_{types}").argtypes = [*[pointer] * 6, *last]
     return loaded
 
 
+@functools.cache
+def ticket(_device: int, _stream: int) -> torch.Tensor:
+    """Return the counter by which blocks know that they are the last; each launch leaves it at 0 for the next.
+
+    Launches of one stream follow one another and share it; those of two streams may meet, and do not.
+    """
+    return torch.zeros(1, dtype=torch.int32, device="cuda")
+
+
 class GIoULoss(torch.autograd.Function):
-    """Computes the loss and, in the same pass, its gradient; backward only scales it."""
+    """Computes the loss in one launch, and the gradient in another."""
 
     @staticmethod
     def forward(
@@ -67,46 +83,65 @@ class GIoULoss(torch.autograd.Function):
         work: int,
     ) -> torch.Tensor:
         predicted, target = predicted.contiguous(), target.contiguous()
-        batch, boxes = target.shape[:2]
-        gradient = torch.empty_like(predicted) if ctx.needs_input_grad[0] else None
-        sums = predicted.new_empty(batch)
-        launch = library().giou_double if predicted.dtype == torch.float64 else library().giou_float
-        status = launch(
-            predicted.data_ptr(),
-            target.data_ptr(),
-            counts.data_ptr(),
-            None if gradient is None else gradient.data_ptr(),
-            sums.data_ptr(),
-            batch,
-            boxes,
-            EPSILON,
-            work,
-            conditional,
-            torch.cuda.current_stream(predicted.device).cuda_stream,
+        (batch, boxes), stream = target.shape[:2], torch.cuda.current_stream().cuda_stream
+        sums = torch.empty(batch + 1, dtype=target.dtype, device=target.device)
+        loss = torch.empty((), dtype=target.dtype, device=target.device)
+        total = sums[batch:]
+        launch = getattr(library(), f"giou_loss_{KINDS[predicted.dtype, target.dtype]}")
+        _must_succeed(
+            launch(
+                predicted.data_ptr(),
+                target.data_ptr(),
+                counts.data_ptr(),
+                sums.data_ptr(),
+                total.data_ptr(),
+                loss.data_ptr(),
+                ticket(target.get_device(), stream).data_ptr(),
+                batch,
+                boxes,
+                work,
+                EPSILON,
+                conditional,
+                stream,
+            )
         )
-        if status:
-            raise RuntimeError(f"the CUDA kernel could not be launched: error {status}")
-        total = counts.sum().clamp(min=1)
-        if gradient is not None:
-            ctx.save_for_backward(gradient, total)
-        return sums.sum() / total
+        ctx.save_for_backward(predicted, target, counts, total)
+        ctx.settings = batch, boxes, work, EPSILON, conditional
+        return loss
 
     @staticmethod
     def backward(ctx: Any, outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradient, total = ctx.saved_tensors
-        return gradient * (outer / total), None, None, None, None
+        predicted, target, counts, total = ctx.saved_tensors
+        gradient = torch.empty_like(predicted)
+        launch = getattr(library(), f"giou_gradient_{KINDS[predicted.dtype, target.dtype]}")
+        tensors = (predicted, target, counts, total, outer, gradient)
+        stream = torch.cuda.current_stream().cuda_stream
+        _must_succeed(launch(*(tensor.data_ptr() for tensor in tensors), *ctx.settings, stream))
+        return gradient, None, None, None, None
+
+
+def _must_succeed(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA kernel could not be launched: error {status}")
 
 
 def loss(
     predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor, *, conditional: bool, work: int = 1
 ) -> torch.Tensor:
-    """Return the loss.
+    """Return the loss, in the type of the target.
 
     Args:
-        predicted: ``[batch, boxes, 4]`` of any type; cast to that of the target.
+        predicted: ``[batch, boxes, 4]``; bfloat16 is read as it is, by a target of float32.
         target: float32 or float64 ``[batch, boxes, 4]``.
         counts: int32 ``[batch]``, from 0 to boxes.
         conditional: Threads of padding leave at once, instead of computing what is thrown away.
         work: How often the arithmetic is done.
     """
-    return GIoULoss.apply(predicted.to(target.dtype), target, counts, conditional, work)
+    return GIoULoss.apply(predicted, target, counts, conditional, work)
+
+
+def loss_after_cast(
+    predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor, *, conditional: bool, work: int = 1
+) -> torch.Tensor:
+    """Return the same, after the predicted boxes have been written to memory in the type of the target."""
+    return loss(predicted.to(target.dtype), target, counts, conditional=conditional, work=work)

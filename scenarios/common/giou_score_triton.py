@@ -15,13 +15,14 @@ PAIRS = 512  # a block; four warps take four pairs a thread
 
 @triton.jit
 def _kernel(first, second, scores, pairs, epsilon, BLOCK: tl.constexpr):  # noqa: N803 - it is compiled in
-    pair = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ax1, ay1, ax2, ay2 = load_boxes(first, tl.program_id(0), pairs, BLOCK)
-    bx1, by1, bx2, by2 = load_boxes(second, tl.program_id(0), pairs, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    ax1, ay1, ax2, ay2 = load_boxes(first + 4 * start, pairs - start, BLOCK)
+    bx1, by1, bx2, by2 = load_boxes(second + 4 * start, pairs - start, BLOCK)
     shared = area(tl.maximum(ax1, bx1), tl.maximum(ay1, by1), tl.minimum(ax2, bx2), tl.minimum(ay2, by2))
     hull = area(tl.minimum(ax1, bx1), tl.minimum(ay1, by1), tl.maximum(ax2, bx2), tl.maximum(ay2, by2))
     union = area(ax1, ay1, ax2, ay2) + area(bx1, by1, bx2, by2) - shared
     score = shared / (union + epsilon) - (hull - union) / (hull + epsilon)
+    pair = start + tl.arange(0, BLOCK)
     tl.store(scores + pair, score, mask=pair < pairs)
 
 

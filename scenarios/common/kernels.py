@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ try:  # the scripts run without tuiprof too; under it, the steps appear on its l
     from tuiprof.chips import find_chip
 except ImportError:
     tuiprof = None
+
+#: No timing takes longer than this, unless five calls do.
+LONGEST_S = 2
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class Measured:
         warmup: Calls before them.
         timings: ``cold``, ``warm``, ``replayed``, ``host`` with their times; what cannot be told is left out.
         reasons: Why something was left out, by name.
+        parts: Warm times of further calls, by name.
     """
 
     kernel: Kernel
@@ -120,12 +125,15 @@ class Measured:
     warmup: int
     timings: dict[str, Timing]
     reasons: dict[str, str]
+    parts: dict[str, Timing]
 
     def result(self, price: float | None = None) -> dict[str, Any]:
         """Print the times and return them as fields of the result line."""
         clock, work = self.kernel.clock, self.kernel.work
         for name, timing in self.timings.items():
             print(f"{name:>9}: {timing}")
+        for name, timing in self.parts.items():
+            print(f"{name}: {timing}")
         for name, reason in self.reasons.items():
             print(f"{name:>9}: not measured, {reason}")
         cold = self.timings.get("cold")
@@ -139,6 +147,11 @@ class Measured:
             "peak_memory_bytes": clock.peak_memory_bytes(),
             "device": clock.device,
             **clock.software,
+            **(
+                {"ranges_ms": {name: part.median_ms for name, part in self.parts.items()}}
+                if self.parts
+                else {}
+            ),
             "kernel": {
                 "moved_bytes": work.moved_bytes,
                 "operations": work.operations,
@@ -150,12 +163,13 @@ class Measured:
         }
 
 
-def measure(run: Run, kernel: Kernel) -> Measured:
+def measure(run: Run, kernel: Kernel, parts: Mapping[str, Callable[[], Any]] | None = None) -> Measured:
     """Call a kernel as often as the run says, each call a step; then time its calls one by one.
 
     Args:
-        run: What was asked for; ``run.size.calls`` are timed.
+        run: What was asked for; ``run.size.calls`` are timed, fewer of those that take long.
         kernel: The kernel.
+        parts: Further calls of which the warm time is wanted, by name.
     """
     clock = kernel.clock
     for _ in range(run.steps):
@@ -163,8 +177,11 @@ def measure(run: Run, kernel: Kernel) -> Measured:
         if tuiprof is not None:
             tuiprof.step()
     clock.wait(kernel())
+    start = time.perf_counter()
+    clock.wait(kernel())
+    calls = max(5, min(run.size.calls, int(LONGEST_S / (time.perf_counter() - start))))
 
-    calls, timings, reasons = run.size.calls, {}, {}
+    timings, reasons = {}, {}
     timings["warm"] = Timing.of(clock.samples_ms(kernel, calls, cold=False))
     if clock.can_flush:
         timings["cold"] = Timing.of(clock.samples_ms(kernel, calls, cold=True))
@@ -176,7 +193,11 @@ def measure(run: Run, kernel: Kernel) -> Measured:
         reasons["replayed"] = str(error)
     if clock.asynchronous:
         timings["host"] = Timing.of(clock.host_ms(kernel, calls))
-    return Measured(kernel, run.steps - run.warmup, run.warmup, timings, reasons)
+    further = {}
+    for name, call in (parts or {}).items():
+        clock.wait(call())
+        further[name] = Timing.of(clock.samples_ms(call, calls, cold=False))
+    return Measured(kernel, run.steps - run.warmup, run.warmup, timings, reasons, further)
 
 
 def _rates(work: Work, timing: Timing, cold: bool, device: str) -> str:

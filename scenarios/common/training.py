@@ -97,18 +97,27 @@ class Loop:
     def __init__(self, batches: Any, batch: int, warmup: int, device: torch.device) -> None:
         self.batches, self.batch, self.warmup, self.device = batches, batch, warmup, device
         self.marks: list[Any] = []
+        self.parts: dict[str, list[tuple[Any, Any]]] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Name a part of the step, as :func:`phase` does, and take its time too."""
+        with phase(name):
+            start = self._now()
+            yield
+            self.parts.setdefault(name, []).append((start, self._now()))
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Yield step number and batch; a step ends when the next one is asked for."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         batches = iter(self.batches)
-        self._mark()
+        self.marks.append(self._now())
         for step in range(len(self.batches)):
             with phase("data"):
                 batch = next(batches)
             yield step, batch
-            self._mark()
+            self.marks.append(self._now())
             if tuiprof is not None:
                 tuiprof.step()
         if self.device.type == "cuda":
@@ -122,11 +131,16 @@ class Loop:
 
         Returns:
             Median step time in ms, mean throughput in samples/s, samples per dollar, peak memory in bytes (the CUDA
-            allocator's, else the process's resident set) and what it ran on.
+            allocator's, else the process's resident set) and what it ran on; the median time in ms of the parts that
+            were timed.
         """
         steps_ms = [self._between(a, b) for a, b in zip(self.marks, self.marks[1:], strict=False)][
             self.warmup :
         ]
+        parts = {
+            name: round(statistics.median([self._between(*pair) for pair in pairs[self.warmup :]]), 4)
+            for name, pairs in self.parts.items()
+        }
         samples_per_s = self.batch * len(steps_ms) / sum(steps_ms) * 1e3
         cuda = self.device.type == "cuda"
         peak = (
@@ -143,6 +157,8 @@ class Loop:
                 else ""
             )
         )
+        for name, ms in parts.items():
+            print(f"{name}: median {ms:.3f} ms")
         return {
             "steps": len(steps_ms),
             "warmup": self.warmup,
@@ -153,15 +169,16 @@ class Loop:
             "peak_memory_bytes": peak,
             "device": torch.cuda.get_device_name(self.device) if cuda else self.device.type,
             "torch": torch.__version__,
+            **({"ranges_ms": parts} if parts else {}),
         }
 
-    def _mark(self) -> None:
-        if self.device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self.marks.append(event)
-        else:
-            self.marks.append(time.perf_counter())
+    def _now(self) -> Any:
+        """Return a mark: an event that the device passes, or the host's time."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def _between(self, start: Any, end: Any) -> float:
         """Milliseconds between two marks."""

@@ -1,4 +1,5 @@
-// Generalised IoU loss of padded boxes, with its gradient, in one pass: one block a sample, one box a thread.
+// Generalised IoU loss of padded boxes, and its gradient: one block a sample, one box a thread.
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 namespace {
@@ -6,9 +7,14 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T>
-struct alignas(16) Box {  // 16-byte loads: a warp reads its boxes in whole lines
+struct alignas(4 * sizeof(T)) Box {  // one load a box: a warp reads its boxes in whole lines
   T x1, y1, x2, y2;
 };
+
+template <typename T, typename P>
+__device__ __forceinline__ Box<T> widened(Box<P> box) {
+  return {static_cast<T>(box.x1), static_cast<T>(box.y1), static_cast<T>(box.x2), static_cast<T>(box.y2)};
+}
 
 __device__ __forceinline__ void opaque(float& x) { asm volatile("" : "+f"(x)); }
 __device__ __forceinline__ void opaque(double& x) { asm volatile("" : "+d"(x)); }
@@ -16,7 +22,7 @@ __device__ __forceinline__ void opaque(double& x) { asm volatile("" : "+d"(x)); 
 template <typename T>
 __device__ __forceinline__ T atLeastZero(T x) { return x < T(0) ? T(0) : x; }
 
-// What one axis adds to the gradients of the three areas, for its lower and upper edge.
+// One axis: three lengths, and what they add to the gradient by its lower and upper edge.
 template <typename T>
 struct Axis {
   T own, shared, hull;  // lengths, not negative
@@ -26,9 +32,9 @@ struct Axis {
     highInside = high < targetHigh;
     const T ownRaw = high - low;
     const T sharedRaw = (highInside ? high : targetHigh) - (lowInside ? low : targetLow);
+    const T hullRaw = (highInside ? targetHigh : high) - (lowInside ? targetLow : low);
     own = atLeastZero(ownRaw);
     shared = atLeastZero(sharedRaw);
-    const T hullRaw = (highInside ? targetHigh : high) - (lowInside ? targetLow : low);
     hull = atLeastZero(hullRaw);
     ownOpen = ownRaw >= T(0);
     sharedOpen = sharedRaw >= T(0);
@@ -44,6 +50,7 @@ struct Axis {
   }
 };
 
+// Returns 1 - GIoU; what is not used of it and of the gradient, the compiler leaves out.
 template <typename T>
 __device__ __forceinline__ T giouLoss(Box<T> p, Box<T> t, T epsilon, Box<T>& gradient) {
   const Axis<T> x(p.x1, p.x2, t.x1, t.x2), y(p.y1, p.y2, t.y1, t.y2);
@@ -58,66 +65,122 @@ __device__ __forceinline__ T giouLoss(Box<T> p, Box<T> t, T epsilon, Box<T>& gra
   return T(1) - shared * perBoth + (hull - both) * perHull;
 }
 
-template <typename T, bool kConditional>
-__global__ void __launch_bounds__(kThreads) giouKernel(const Box<T>* predicted, const Box<T>* target,
-                                                       const int* counts, Box<T>* gradients, T* sums, int boxes,
-                                                       T epsilon, int work) {
-  const size_t first = static_cast<size_t>(blockIdx.x) * boxes;
+// The sum of a value over all threads of the block; only thread 0 gets it.
+template <typename T>
+__device__ T blockSum(T value) {
+  __shared__ T warps[kThreads / 32];
+  __syncthreads();  // the shared memory may be in use by the sum before
+  for (int lanes = warpSize / 2; lanes > 0; lanes /= 2) value += __shfl_down_sync(0xffffffffu, value, lanes);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x != 0) return T(0);
+  T total = T(0);
+  for (int warp = 0; warp < kThreads / 32; ++warp) total += warps[warp];
+  return total;
+}
+
+struct Sizes {
+  int batch, boxes, work;  // work: how often the arithmetic is done
+};
+
+// Every block leaves the sum of its sample; the one that arrives last adds them up, always in the same order, and sets
+// the ticket back for the next launch. One launch does it all.
+template <typename P, typename T, bool kConditional>
+__global__ void __launch_bounds__(kThreads) lossKernel(const Box<P>* predicted, const Box<T>* target, const int* counts,
+                                                       T* sums, T* total, T* loss, unsigned* ticket, Sizes sizes,
+                                                       T epsilon) {
+  const size_t first = static_cast<size_t>(blockIdx.x) * sizes.boxes;
   const int count = counts[blockIdx.x];
   T sum = T(0);
-  for (int box = threadIdx.x; box < boxes; box += kThreads) {
-    Box<T> gradient{};
-    if (!kConditional || box < count) {
-      Box<T> p = predicted[first + box];
-      const Box<T> t = target[first + box];
-      T loss = T(0);
-      for (int again = 0; again < work; ++again) {
-        opaque(p.x1);  // so that the compiler does not see that each round computes the same
-        loss = giouLoss(p, t, epsilon, gradient);
-        opaque(loss);
-      }
-      if (kConditional || box < count) {
-        sum += loss;
-      } else {
-        gradient = Box<T>{};
-      }
+  for (int box = threadIdx.x; box < sizes.boxes; box += kThreads) {
+    if (kConditional && box >= count) break;
+    Box<T> p = widened<T>(predicted[first + box]), unused;
+    const Box<T> t = target[first + box];
+    T one = T(0);
+    for (int again = 0; again < sizes.work; ++again) {
+      opaque(p.x1);  // so that the compiler does not see that each round computes the same
+      one = giouLoss(p, t, epsilon, unused);
+      opaque(one);
     }
-    if (gradients != nullptr) gradients[first + box] = gradient;
+    if (box < count) sum += one;
   }
-  for (int lanes = warpSize / 2; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xffffffffu, sum, lanes);
-  __shared__ T warps[kThreads / 32];
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
-  __syncthreads();
+  sum = blockSum(sum);
+  __shared__ bool last;
   if (threadIdx.x == 0) {
-    T total = T(0);
-    for (int warp = 0; warp < kThreads / 32; ++warp) total += warps[warp];
-    sums[blockIdx.x] = total;
+    sums[blockIdx.x] = sum;
+    __threadfence();
+    last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  sum = T(0);
+  int boxes = 0;
+  for (int sample = threadIdx.x; sample < sizes.batch; sample += kThreads) {
+    sum += __ldcg(sums + sample);
+    boxes += counts[sample];
+  }
+  sum = blockSum(sum);
+  boxes = blockSum(boxes);
+  if (threadIdx.x == 0) {
+    *total = static_cast<T>(boxes > 1 ? boxes : 1);
+    *loss = sum / *total;
+    *ticket = 0;
   }
 }
 
-template <typename T>
-int launch(const void* predicted, const void* target, const int* counts, void* gradients, void* sums, int batch,
-           int boxes, double epsilon, int work, int conditional, cudaStream_t stream) {
-  auto kernel = conditional ? giouKernel<T, true> : giouKernel<T, false>;
-  kernel<<<batch, kThreads, 0, stream>>>(static_cast<const Box<T>*>(predicted), static_cast<const Box<T>*>(target),
-                                         counts, static_cast<Box<T>*>(gradients), static_cast<T*>(sums), boxes,
-                                         static_cast<T>(epsilon), work);
-  return cudaGetLastError();
+// Computes anew what the loss needed instead of having kept it: reading boxes again costs less than a gradient that is
+// written, read, scaled and written again.
+template <typename P, typename T, bool kConditional>
+__global__ void __launch_bounds__(kThreads) gradientKernel(const Box<P>* predicted, const Box<T>* target,
+                                                           const int* counts, const T* total, const T* outer,
+                                                           Box<P>* gradients, Sizes sizes, T epsilon) {
+  const size_t first = static_cast<size_t>(blockIdx.x) * sizes.boxes;
+  const int count = counts[blockIdx.x];
+  const T scale = *outer / *total;
+  for (int box = threadIdx.x; box < sizes.boxes; box += kThreads) {
+    Box<T> gradient{};
+    if (!kConditional || box < count) {
+      Box<T> p = widened<T>(predicted[first + box]);
+      const Box<T> t = target[first + box];
+      for (int again = 0; again < sizes.work; ++again) {
+        opaque(p.x1);
+        giouLoss(p, t, epsilon, gradient);
+        opaque(gradient.x1);
+      }
+      const T valid = box < count ? scale : T(0);
+      gradient = {gradient.x1 * valid, gradient.y1 * valid, gradient.x2 * valid, gradient.y2 * valid};
+    }
+    gradients[first + box] = {static_cast<P>(gradient.x1), static_cast<P>(gradient.y1),
+                              static_cast<P>(gradient.x2), static_cast<P>(gradient.y2)};
+  }
 }
 
 }  // namespace
 
-extern "C" {
+// Both return CUDA's error; 0 = launched. The names end with the types of the predicted and of the target boxes.
+#define GIOU_FUNCTIONS(NAME, P, T)                                                                                   \
+  extern "C" int giou_loss_##NAME(const void* predicted, const void* target, const int* counts, void* sums,          \
+                                  void* total, void* loss, void* ticket, int batch, int boxes, int work,             \
+                                  double epsilon, int conditional, void* stream) {                                   \
+    auto kernel = conditional ? lossKernel<P, T, true> : lossKernel<P, T, false>;                                    \
+    kernel<<<batch, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(                                               \
+        static_cast<const Box<P>*>(predicted), static_cast<const Box<T>*>(target), counts, static_cast<T*>(sums),    \
+        static_cast<T*>(total), static_cast<T*>(loss), static_cast<unsigned*>(ticket), Sizes{batch, boxes, work},    \
+        static_cast<T>(epsilon));                                                                                    \
+    return cudaGetLastError();                                                                                       \
+  }                                                                                                                  \
+  extern "C" int giou_gradient_##NAME(const void* predicted, const void* target, const int* counts,                  \
+                                      const void* total, const void* outer, void* gradients, int batch, int boxes,   \
+                                      int work, double epsilon, int conditional, void* stream) {                     \
+    auto kernel = conditional ? gradientKernel<P, T, true> : gradientKernel<P, T, false>;                            \
+    kernel<<<batch, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(                                               \
+        static_cast<const Box<P>*>(predicted), static_cast<const Box<T>*>(target), counts,                           \
+        static_cast<const T*>(total), static_cast<const T*>(outer), static_cast<Box<P>*>(gradients),                 \
+        Sizes{batch, boxes, work}, static_cast<T>(epsilon));                                                         \
+    return cudaGetLastError();                                                                                       \
+  }
 
-int giou_float(const void* predicted, const void* target, const int* counts, void* gradients, void* sums, int batch,
-               int boxes, double epsilon, int work, int conditional, void* stream) {
-  return launch<float>(predicted, target, counts, gradients, sums, batch, boxes, epsilon, work, conditional,
-                       static_cast<cudaStream_t>(stream));
-}
-
-int giou_double(const void* predicted, const void* target, const int* counts, void* gradients, void* sums, int batch,
-                int boxes, double epsilon, int work, int conditional, void* stream) {
-  return launch<double>(predicted, target, counts, gradients, sums, batch, boxes, epsilon, work, conditional,
-                        static_cast<cudaStream_t>(stream));
-}
-}
+GIOU_FUNCTIONS(float_float, float, float)
+GIOU_FUNCTIONS(double_double, double, double)
+GIOU_FUNCTIONS(bfloat16_float, __nv_bfloat16, float)
