@@ -23,6 +23,8 @@ from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses.compare import Metric, compare
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_trace
+from tuiprof.formats.directory import open_set
+from tuiprof.formats.remote import fetch, is_url
 from tuiprof.model import Report, Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
@@ -85,32 +87,38 @@ class Side:
     rounds: Mapping[int, Figures] = field(default_factory=dict)
 
 
-def open_side(target: str | Path, *, root: Path | None = None, opener: Opener = open_trace) -> Side:
-    """Open a trace file, a session or a rung of a measured ladder.
+def open_side(
+    target: str | Path, *, root: Path | None = None, opener: Opener = open_trace, rank: int | None = None
+) -> Side:
+    """Open a trace file or directory, a URL, a session or a rung of a measured ladder.
 
     Args:
-        target: A trace file; a session as :func:`tuiprof.session.store.find_session` takes it (path, name, beginning
-            of a name, ``last``); ``LADDER:VARIANT``, which is that rung of the newest such ladder that was measured,
-            else the newest session of that scenario and variant.
+        target: A trace file, a directory of them (its newest run) or a URL; a session as
+            :func:`tuiprof.session.store.find_session` takes it (path, name, beginning of a name, ``last``);
+            ``LADDER:VARIANT``, which is that rung of the newest such ladder that was measured, else the newest
+            session of that scenario and variant.
         root: Folder of sessions; None = the default one.
         opener: Reads a trace file; give one with progress, or one that can be cancelled.
+        rank: Which rank of a directory or session; None = the lowest.
 
     Raises:
-        UsageProblem: There is no such file, session or rung.
+        UsageProblem: There is no such file, session, rung or rank.
         TraceError: The file is no trace.
         SessionError: The session or ladder cannot be read.
     """
-    text, path = str(target), Path(target).expanduser()
+    text = str(target)
+    path = fetch(text) if is_url(text) else Path(target).expanduser()
     root = sessions_root(root)
     if path.exists() and not (path / "session.json").exists():
-        trace = opener(path)
-        return Side(text, path.name, trace, path, setup=_trace_setup(trace))
+        file = open_set(path).file(rank)
+        trace = opener(file.path)
+        return Side(text, file.path.name, trace, file.path, setup=_trace_setup(trace))
     name, colon, variant = text.rpartition(":")
     if colon and name and not path.exists():
-        found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener)
+        found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
         if found is not None:
             return found
-    return _of_session(text, find_session(root, text), opener)
+    return _of_session(text, find_session(root, text), opener, rank)
 
 
 def compare_sides(before: Side, after: Side) -> Report:
@@ -151,7 +159,12 @@ def compare_sides(before: Side, after: Side) -> Report:
 
 
 def compare_targets(
-    before: str | Path, after: str | Path, *, root: Path | None = None, opener: Opener = open_trace
+    before: str | Path,
+    after: str | Path,
+    *,
+    root: Path | None = None,
+    opener: Opener = open_trace,
+    rank: int | None = None,
 ) -> Report:
     """Open two things and compare them; the arguments are those of :func:`open_side`.
 
@@ -160,9 +173,11 @@ def compare_targets(
         after: What to judge.
         root: Folder of sessions; None = the default one.
         opener: Reads a trace file.
+        rank: Which rank of both.
     """
     return compare_sides(
-        open_side(before, root=root, opener=opener), open_side(after, root=root, opener=opener)
+        open_side(before, root=root, opener=opener, rank=rank),
+        open_side(after, root=root, opener=opener, rank=rank),
     )
 
 
@@ -249,7 +264,7 @@ def _rung_figures(trials: list[Figures]) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def _newest(root: Path, text: str, name: str, variant: str, opener: Opener) -> Side | None:
+def _newest(root: Path, text: str, name: str, variant: str, opener: Opener, rank: int | None) -> Side | None:
     """Return the newest session of a scenario's variant; None where there is none."""
     for path in session_dirs(root):
         try:
@@ -258,15 +273,16 @@ def _newest(root: Path, text: str, name: str, variant: str, opener: Opener) -> S
             continue
         scenario = session.meta.scenario
         if scenario is not None and (scenario.name, scenario.variant) == (name, variant):
-            return _of_session(text, session, opener)
+            return _of_session(text, session, opener, rank)
     return None
 
 
-def _of_session(text: str, session: Session, opener: Opener) -> Side:
+def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -> Side:
     from tuiprof.session.summary import read_fold
 
-    trace, path, why = _trace_of(session, opener)
-    lead = read_fold(session).lead
+    trace, path, why = _trace_of(session, opener, rank)
+    fold = read_fold(session)
+    lead = fold.lead if rank is None else next((one for one in fold.ranks if one.rank == rank), None)
     numbers = times = _NOTHING
     figures: list[Figure] = []
     if lead is not None and len(lead.steps):
@@ -311,15 +327,17 @@ def _plain(
     return numbers[~captured], times[~captured]
 
 
-def _trace_of(session: Session, opener: Opener) -> tuple[Trace | None, Path | None, str]:
-    """Return the last trace of a session, where it is, and why there is none."""
-    paths = session.traces()
-    if not paths:
+def _trace_of(
+    session: Session, opener: Opener, rank: int | None = None
+) -> tuple[Trace | None, Path | None, str]:
+    """Return the newest trace of a session, where it is, and why there is none."""
+    if not session.traces():
         return None, None, "no trace was captured"
+    path = open_set(session.path / "traces").file(rank).path
     try:
-        return opener(paths[-1]), paths[-1], ""
+        return opener(path), path, ""
     except TuiprofError as problem:  # a run that was killed while the profiler wrote still has its step times
-        return None, paths[-1], f"its trace cannot be read: {problem.message}"
+        return None, path, f"its trace cannot be read: {problem.message}"
 
 
 def _trace_setup(trace: Trace) -> dict[str, str]:

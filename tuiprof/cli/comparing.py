@@ -10,8 +10,8 @@ from tuiprof.cli.common import Invocation
 
 
 @click.command(
-    epilog="BEFORE and AFTER are trace files, sessions (name, path, `last`) or rungs of a measured ladder "
-    "(LADDER:VARIANT, else the newest session of that scenario)."
+    epilog="BEFORE and AFTER are trace files, directories, URLs, sessions (name, path, `last`) or rungs of a "
+    "measured ladder (LADDER:VARIANT, else the newest session of that scenario)."
 )
 @click.argument("before")
 @click.argument("after")
@@ -23,8 +23,9 @@ from tuiprof.cli.common import Invocation
     default="text",
     show_default=True,
 )
+@click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
-def compare(invocation: Invocation, before: str, after: str, format_: str) -> int:
+def compare(invocation: Invocation, before: str, after: str, format_: str, rank: int | None) -> int:
     """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
     from dataclasses import replace
 
@@ -32,6 +33,6 @@ def compare(invocation: Invocation, before: str, after: str, format_: str) -> in
     from tuiprof.comparison import compare_targets
     from tuiprof.report import render, stdout_style
 
-    report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress)
+    report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress, rank=rank)
     sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
     return 0

@@ -107,7 +107,8 @@ def is_trace_name(name: str) -> bool:
     Args:
         name: The name.
     """
-    return bool(_PERHAPS.search(name)) and not name.startswith(".")
+    own = name.rpartition("/")[2]
+    return bool(_PERHAPS.search(own)) and not own.startswith(".")
 
 
 def _is_one(path: Path) -> bool:

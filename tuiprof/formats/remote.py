@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
+from tuiprof.formats.sidecar import sidecar_name
 
 #: ``off`` = keep no copy beyond this process; a path = keep them there.
 PLACE_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
@@ -69,7 +70,8 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
     system, path = _connect(url)
     with _explained(url):
         info = system.info(path)
-        files = [info] if info.get("type") != "directory" else _listed(system, path, url)
+        is_folder = info.get("type") == "directory"
+        files = _listed(system, path, url) if is_folder else [info, *_beside(system, info)]
     folder = _place() / _identity(url, files)
     local = folder / _name(url)
     if not folder.is_dir():
@@ -77,7 +79,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
             _copy(
                 system,
                 files,
-                path if info.get("type") == "directory" else "",
+                path if is_folder else "",
                 folder,
                 local,
                 progress,
@@ -145,11 +147,24 @@ def _status(error: BaseException | None) -> int | None:
     return None
 
 
+def _beside(system: Any, info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the file with source lines that the probe wrote beside a trace, where there is one."""
+    name = str(info["name"])
+    folder, slash, own = name.partition("?")[0].rpartition("/")
+    try:
+        found = system.info(f"{folder}{slash}{sidecar_name(own)}")
+    except Exception:  # noqa: BLE001 - whatever the file system raises: the trace can be read without
+        return []
+    return [found] if found.get("type") == "file" else []
+
+
 def _listed(system: Any, path: str, url: str) -> list[dict[str, Any]]:
     found = [info for info in system.find(path, detail=True).values() if info.get("type") == "file"]
     from tuiprof.formats.directory import is_trace_name
 
-    traces = [info for info in found if is_trace_name(PurePosixPath(info["name"]).name)]
+    traces = [
+        info for info in found if is_trace_name(name := str(info["name"])) or name.endswith(".syncs.jsonl")
+    ]
     if not traces:
         raise TraceError(f"{_without_secrets(url)} holds no trace", "give the file itself")
     return sorted(traces, key=lambda info: str(info["name"]))
@@ -173,11 +188,13 @@ def _copy(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-", ignore_cleanup_errors=True) as made:
         new = Path(made) / "copy"
         for info in files:
-            target = new / local.name
+            name = str(info["name"])
             if top:
-                target = target / _below(str(info["name"]), top)
+                target = new / local.name / _below(name, top)
+            else:  # the file, or what lies beside it
+                target = new / (local.name if info is files[0] else sidecar_name(local.name))
             target.parent.mkdir(parents=True, exist_ok=True)
-            with system.open(info["name"], "rb", block_size=_BLOCK) as source, target.open("wb") as file:
+            with system.open(name, "rb", block_size=_BLOCK) as source, target.open("wb") as file:
                 while part := source.read(_BLOCK):
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")

@@ -20,6 +20,18 @@ class _Site(msgspec.Struct):
     frames: list[str]
 
 
+def sidecar_name(trace: str) -> str:
+    """Return the name of the file that lies beside a trace.
+
+    Args:
+        trace: The trace's name.
+    """
+    stem = next(
+        (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
+    )
+    return f"{stem}.syncs.jsonl"
+
+
 def read_sync_sites(trace: Path) -> pl.DataFrame | None:
     """Return the table of :attr:`tuiprof.model.Trace.sync_sites`.
 
@@ -29,9 +41,8 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
     Returns:
         ``unix_ns``, ``tid``, ``what``, ``frames``, by time; None when there is no sidecar.
     """
-    stem = next((trace.name.removesuffix(end) for end in _ENDINGS if trace.name.endswith(end)), trace.stem)
     try:
-        lines = (trace.parent / f"{stem}.syncs.jsonl").read_bytes().splitlines()
+        lines = trace.with_name(sidecar_name(trace.name)).read_bytes().splitlines()
     except OSError:
         return None  # nobody recorded it
     import polars as pl
