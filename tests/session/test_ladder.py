@@ -163,7 +163,7 @@ def test_it_stops_after_a_trial_and_goes_on_where_it_was(toys: Path, tmp_path: P
     # Asked twice, it stops the trial itself, which is then repeated.
     again = LadderRun(ladder.path)
     (toys / "toy.py").write_text(SCRIPT.replace("0.008", "3"), encoding="utf-8")
-    with pytest.raises(SessionError, match="not what it was when"):
+    with pytest.raises(SessionError, match="not what it was, since"):
         list(run(again))
     (toys / "toy.py").write_text(SCRIPT, encoding="utf-8")
     asked.clear()

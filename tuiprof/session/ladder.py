@@ -7,7 +7,6 @@ some of its steps captured; then come the rounds of timing, interleaved (A B C A
 from __future__ import annotations
 
 import difflib
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,9 @@ from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session import scenarios
 from tuiprof.session.availability import Missing, availability
 from tuiprof.session.control import request_stop
+from tuiprof.session.interpreter import facts as ask
+from tuiprof.session.ladder_guard import differences, software, sources
+from tuiprof.session.ladder_runner import note_runner
 from tuiprof.session.ladder_state import (
     OUT,
     SCHEMA_VERSION,
@@ -117,13 +119,16 @@ def plan(
                 check=variant.check,
             )
         )
+    files = sources(ladder.script)
     return LadderMeta(
         v=SCHEMA_VERSION,
         ladder=ladder.name,
         title=ladder.title,
         source=ladder.source,
         script=str(ladder.script),
-        digest=_digest(ladder.script),
+        digest=files[ladder.script.name],
+        sources=files,
+        software=software(ladder, chosen, facts),
         baseline=ladder.baseline,
         preset=preset,
         steps=steps,
@@ -225,6 +230,7 @@ def run(ladder: LadderRun, asked: Callable[[], int] = lambda: 0) -> Iterator[Pro
     meta = ladder.meta
     _must_fit(ladder)
     lock = RecorderLock(ladder.path / "control")
+    note_runner(ladder)
     try:
         if meta.trials and meta.trials[-1].state == "running":  # its runner died; the trial itself may live
             yield from _follow(ladder, meta.trials[-1], asked, adopted=True)
@@ -276,12 +282,6 @@ def _must_fit(ladder: LadderRun) -> None:
         return  # nothing will be run
     if meta.host != platform.node():
         raise SessionError(f"{ladder.id} was begun on {meta.host}, this is {platform.node()}", again)
-    if _digest(Path(meta.script)) != meta.digest:
-        raise SessionError(f"{meta.script} is not what it was when {ladder.id} was begun", again)
-
-
-def _digest(script: Path) -> str:
-    try:
-        return hashlib.sha256(script.read_bytes()).hexdigest()
-    except OSError as error:
-        raise SessionError(f"{script} cannot be read: {error.strerror}") from error
+    said = differences(meta, ask(meta.python or None))
+    if said:
+        raise SessionError(f"{'; '.join(said)}, since {ladder.id} was begun", again)

@@ -150,6 +150,8 @@ class LadderMeta(msgspec.Struct):
         source: Hardware and software of the published figures; empty = none.
         script: The script.
         digest: SHA-256 of the script when the ladder was planned.
+        sources: The same of every file that the script is made of, by its path beside it; empty = an earlier tuiprof.
+        software: Version of Python and of each package that the variants name, and the GPUs; empty = not installed.
         baseline: The ladder's baseline.
         preset: Preset asked for.
         steps: Steps asked for; None = the preset's.
@@ -182,6 +184,8 @@ class LadderMeta(msgspec.Struct):
     price: float | None = None
     rungs: tuple[Rung, ...] = ()
     trials: list[Trial] = []
+    sources: dict[str, str] = {}
+    software: dict[str, str] = {}
 
     def rung(self, name: str) -> Rung:
         """Return a variant by name.
