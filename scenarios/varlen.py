@@ -427,6 +427,8 @@ def first_logits(run: scenario.Run) -> torch.Tensor:
     documents = Documents(size.batch, size.length, size.vocabulary, run.seed)
     batch = way.collate([documents[index] for index in range(size.batch)]).to(device)
     model = build(run, way).to(device)
+    if run.set.get("compile"):
+        model = torch.compile(model, dynamic=True)
     with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
         return logits_of(model, way, batch)[batch.targets.flatten() != PADDING]
 
