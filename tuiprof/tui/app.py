@@ -15,6 +15,7 @@ from textual.command import Provider
 from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.widget import Widget
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
@@ -37,6 +38,8 @@ _KEY_NAMES: Final = {
 }
 
 
+#: The first picture comes first.
+_TOUR_AFTER_S: Final = 0.4
 _ONE_COLOUR, _PLAIN_TEXT = OneColour(), PlainText()
 
 
@@ -77,6 +80,24 @@ class TuiprofApp(App[int], inherit_bindings=False):
             "commands",
             "Search every command, scenario, session and trace",
             id="app.palette",
+            group="Everywhere",
+            show=False,
+        ),
+        key(
+            "ctrl+o",
+            "jump",
+            "jump",
+            "Letters on every pane: press one to go there",
+            id="app.jump",
+            group="Everywhere",
+            show=False,
+        ),
+        key(
+            "ctrl+t",
+            "tour",
+            "tour",
+            "A look around in five steps, on recorded samples",
+            id="app.tour",
             group="Everywhere",
             show=False,
         ),
@@ -154,6 +175,15 @@ class TuiprofApp(App[int], inherit_bindings=False):
             self.notify(
                 sanitize(problem), title="configuration", severity="warning", timeout=12, markup=False
             )
+
+        if self.start.view == "library" and not self.is_headless:
+            self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
+
+    def _tour_on_first_start(self) -> None:
+        from tuiprof.tui.tour import is_first_start
+
+        if len(self.screen_stack) == 1 and is_first_start():
+            self.action_tour()
 
     def _unknown_keys(self) -> list[str]:
         """Return a sentence for each configured id that no binding has; only asked when there are any."""
@@ -309,6 +339,26 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen))
+
+    def action_jump(self) -> None:
+        """Show a letter on every pane, and go to the one that is chosen."""
+        from tuiprof.tui.screens.jump import JumpScreen, panes_of
+
+        screen = self.screen
+        if screen.is_modal or not panes_of(screen):
+            return
+
+        def chosen(pane: Widget | None) -> None:
+            if pane is not None:
+                screen.set_focus(pane)
+
+        self.push_screen(JumpScreen(screen), chosen)
+
+    def action_tour(self) -> None:
+        """Show the dashboard step by step."""
+        from tuiprof.tui.tour import Tour
+
+        Tour(self).begin()
 
     def action_leave_all(self) -> None:
         """Close the dashboard."""

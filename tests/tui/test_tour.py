@@ -1,0 +1,110 @@
+"""The look around, and jumping between panes: on the real screens, with real keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from on_screen import live, until, until_shown
+from synthetic import Synthetic
+from terminals import in_terminal
+
+from tuiprof.tui import tour
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.jump import JumpScreen, panes_of
+from tuiprof.tui.screens.library import LibraryScreen
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.start import Start
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+    async with app.run_test(size=size) as pilot:
+        await until_shown(pilot, "metrics")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "1 of 5", "What can be run")
+        assert isinstance(app.screen, LibraryScreen)
+        await pilot.press("enter")
+        await until_shown(pilot, "2 of 5", "replay", "median")
+        assert isinstance(app.screen, LiveScreen)
+        await pilot.press("space")
+        await until_shown(pilot, "3 of 5", "syncs a step")
+        assert isinstance(app.screen, TraceScreen)
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await until_shown(pilot, "4 of 5", "step 22")
+        await pilot.press("backspace")
+        await until_shown(pilot, "3 of 5")
+        await pilot.press("enter")
+        await until_shown(pilot, "4 of 5", "step 22")
+        await pilot.press("enter")
+        await until_shown(pilot, "5 of 5", "What to change")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        assert not app.screen.query(tour.TourCard)
+
+
+async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, "metrics")
+        await pilot.press("ctrl+t")
+        await until_shown(pilot, "1 of 5")
+        await pilot.press("enter")
+        await until_shown(pilot, "2 of 5")
+        await pilot.press("escape")
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, LiveScreen)
+        assert not app.screen.query(tour.TourCard)
+
+
+def test_it_comes_by_itself_once(tmp_path: Path) -> None:
+    import sys
+
+    command = [sys.executable, "-m", "tuiprof", "--sessions", str(tmp_path)]
+    with in_terminal(command, XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
+        terminal.until_shown("1 of 5", "enter next")
+        terminal.press("\x1b")
+        terminal.until(lambda: "1 of 5" not in terminal.text())
+        terminal.press("q")
+        assert terminal.until_over() == 0
+    with in_terminal(command, XDG_STATE_HOME=str(tmp_path / "state")) as terminal:
+        terminal.until_shown("metrics", "? help")
+        terminal.pump(1.5)
+        assert "1 of 5" not in terminal.text()
+
+
+def test_where_it_cannot_be_noted_it_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert not tour.is_first_start()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert tour.is_first_start()
+    assert not tour.is_first_start()
+
+
+async def test_a_letter_goes_to_its_pane(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path)
+    made.start()
+    made.run_until(5)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "median")
+        await app.push_screen(TraceScreen(tour.shipped("traces") / "metrics-naive.pt.trace.json.gz"))
+        await until_shown(pilot, "2 syncs a step", "Syncs by place")
+        panes = panes_of(app.screen)
+        assert len(panes) >= 2
+        for index, pane in enumerate(panes):
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+            await until_shown(pilot, "a timeline")
+            await pilot.press("asdf"[index])
+            await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
+            assert app.focused is pane
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, JumpScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
+        assert app.focused is panes[-1]
