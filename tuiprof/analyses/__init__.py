@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 
 from tuiprof.analyses._memo import remember
 from tuiprof.errors import UsageProblem
@@ -55,9 +57,20 @@ def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unava
     Raises:
         UsageProblem: There is no such analysis.
     """
-    try:
-        analysis = available()[name]
-    except KeyError:
-        raise UsageProblem(f"no analysis {name!r}", f"there are {', '.join(available())}") from None
+    analysis = _find(name)
     window = window or Window()
     return remember(trace, f"answer {name} {window}", lambda: analysis.run(trace, window))
+
+
+@cache
+def _find(name: str) -> Analysis:
+    """Return an analysis: from the module of its name, so that the others need not be loaded, or from any."""
+    own = f"{__name__}.{name}"
+    if name.isidentifier() and not name.startswith("_") and find_spec(own) is not None:
+        found: Analysis | None = getattr(import_module(own), "ANALYSIS", None)
+        if found is not None and found.name == name:
+            return found
+    try:
+        return available()[name]
+    except KeyError:
+        raise UsageProblem(f"no analysis {name!r}", f"there are {', '.join(available())}") from None
