@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from .marks import BEGIN, END, OPTIMIZER, STEPPED, Mark, Part
+from .phases import INTERRUPTED_NS
 
 _MOST_PARTS = 20_000
 
@@ -89,7 +90,7 @@ class Assembly:
         self._began = t
         self._parts = []
         self.ended = n + 1
-        self.cost_ns += done - t
+        self.cost_ns += min(done - t, INTERRUPTED_NS)
 
     def _stretch(self, part: Part) -> None:
         """Let the last step end with a phase of the script in which its optimizer stepped.

@@ -25,27 +25,38 @@ def install(runtime: Runtime, module: Any) -> None:
         return
     hook = runtime.hook("torch.utils.data.DataLoader")
     steps = runtime.steps
-    note = steps.marks.append
+    note, clock, ident, part = steps.marks.append, monotonic_ns, get_ident, DATA
+    quiet = BATCH + 1  # from this source on batches are no steps
 
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
-        looking = steps.source <= BATCH and hook.on  # batches are the steps, or may be
-        if looking:
-            try:
-                steps.data_begins()
-            except Exception:
-                hook.failed()
+        if steps.source < quiet and hook.on:
+            return looking(iterator)
+        began = clock()
+        try:
+            return original(iterator)
+        finally:  # the end of the data is a wait too
+            t = clock()
+            if ident() == steps.thread:
+                note((part, began, t, clock()))
+
+    def looking(iterator: Any) -> Any:
+        """Batches are the steps, or may be."""
+        try:
+            steps.data_begins()
+        except Exception:
+            hook.failed()
         more = False
-        began = monotonic_ns()
+        began = clock()
         try:
             batch = original(iterator)
             more = True
             return batch
-        finally:  # the end of the data is a wait too
-            t = monotonic_ns()
-            if get_ident() == steps.thread:
-                note((DATA, began, t, monotonic_ns()))
-            if looking and hook.on:
+        finally:
+            t = clock()
+            if ident() == steps.thread:
+                note((part, began, t, clock()))
+            if hook.on:
                 try:
                     steps.data_ended(began, t, more)
                 except Exception:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 
 from .marks import BACKWARD, OPTIMIZER, Part
 
+#: Our own work takes no longer; what does was interrupted by another thread or process.
+INTERRUPTED_NS = 20_000
 _NAMES = ("data", "backward", "optimizer")
 
 
@@ -32,7 +34,7 @@ def phases_and_cost(start: int, parts: Iterable[Part]) -> tuple[dict[str, int], 
     spans: list[tuple[int, int]] = []  # phases of the script, outermost only, in order of time
     for name, began, ended, done in parts:
         # Beginning a part does less than ending it; to read the clock there once more would double its cost.
-        cost += 2 * (done - ended)
+        cost += 2 * min(done - ended, INTERRUPTED_NS)
         if isinstance(name, int):
             found.append((name, began, ended))
             continue

@@ -43,21 +43,43 @@ def _never() -> bool:
 def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
     """Wrap ``torch.autograd.backward``, through which ``Tensor.backward`` goes as well."""
     steps = runtime.steps
-    note = steps.marks.append
+    note, clock, ident, part = steps.marks.append, monotonic_ns, get_ident, BACKWARD
     original = torch.autograd.backward
 
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def backward(
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: Any = None,
+        create_graph: Any = False,
+        grad_variables: Any = None,
+        inputs: Any = None,
+    ) -> Any:
         # Under torch.compile this is a constant, and the rest of the wrapper is never traced.
         if compiling():
-            return original(tensors, *args, **kwargs)
-        began = monotonic_ns()
-        result = original(tensors, *args, **kwargs)
-        t = monotonic_ns()
-        if get_ident() == steps.thread:
-            note((BACKWARD, began, t, monotonic_ns()))
+            return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        began = clock()
+        result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        t = clock()
+        if ident() == steps.thread:
+            note((part, began, t, clock()))
         return result
 
+    def backward_of_any_kind(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return original(*args, **kwargs)
+        began = clock()
+        result = original(*args, **kwargs)
+        t = clock()
+        if ident() == steps.thread:
+            note((part, began, t, clock()))
+        return result
+
+    # To pack and unpack the arguments costs more than all the rest, so it is left to versions to come.
+    known = backward.__code__.co_varnames[: backward.__code__.co_argcount]
+    code = getattr(original, "__code__", None)
+    if code is None or code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] != known:
+        backward = backward_of_any_kind
+    backward = functools.wraps(original)(backward)
     backward._tuiprof = True  # type: ignore[attr-defined]
     torch.autograd.backward = backward
 
@@ -71,7 +93,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
-    note = steps.marks.append
+    note, clock, stepped = steps.marks.append, monotonic_ns, STEPPED
     optimizer_class = torch.optim.Optimizer
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
@@ -82,17 +104,17 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             if compiling() or steps.in_optimizer:
                 return original(optimizer, *args, **kwargs)
             steps.in_optimizer = True
-            began = monotonic_ns()
+            began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
             except BaseException:
                 steps.in_optimizer = False
                 raise
-            t = monotonic_ns()
+            t = clock()
             steps.in_optimizer = False
             n = steps.n
             if steps.ends() is optimizer and n < steps.due:
-                note((STEPPED, began, t, n, monotonic_ns()))
+                note((stepped, began, t, n, clock()))
                 steps.n = n + 1
             elif hook.on:
                 try:
