@@ -1,0 +1,203 @@
+"""The ladder screen: what was measured, and measuring in the background."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from on_screen import screen_text, until, until_shown
+
+from tuiprof.resources import shipped
+from tuiprof.session.ladder_runner import runner_of
+from tuiprof.session.ladder_state import (
+    Figures,
+    LadderMeta,
+    LadderRun,
+    Rung,
+    Trial,
+    create,
+    list_ladders,
+)
+from tuiprof.session.meta import SessionMeta
+from tuiprof.session.store import create as create_session
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.ladder import LadderScreen
+from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.choices import Choices
+
+SCRIPT = """# /// script
+# requires-python = ">=3.9"
+# dependencies = []
+# [tool.tuiprof]
+# name = "tiny"
+# title = "a [b]loop[/b]"
+# story = "It sleeps."
+# baseline = "slow"
+# [tool.tuiprof.presets.smoke]
+# note = "small"
+# [[tool.tuiprof.variants]]
+# name = "slow"
+# note = "Sleeps long."
+# published = [{ text = "20 ms" }]
+# [[tool.tuiprof.variants]]
+# name = "fast"
+# note = "Sleeps less."
+# [[tool.tuiprof.variants]]
+# name = "impossible"
+# needs = { packages = ["no-such-package-anywhere>=1.0"] }
+# ///
+import sys, time
+import tuiprof
+for step in range(40):
+    time.sleep(0.004 if "slow" in sys.argv else 0.002)
+    tuiprof.step()
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    (folder / "tiny.py").write_text(SCRIPT)
+    return Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
+
+
+def measured(start: Start, medians: dict[str, float], *, rounds: int = 3, left: int = 0) -> LadderRun:
+    """Return a ladder that was measured before, with real traces; the last trials may be missing."""
+    assert start.sessions is not None
+    script = start.scenarios[0] / "tiny.py"
+    rungs = tuple(Rung(name, "slow", note=f"{name} sleeps.", published=("20 ms",)) for name in medians)
+    meta = LadderMeta(
+        v=1, ladder="tiny", title="a [b]loop[/b]", source="a laptop", script=str(script), digest="",
+        baseline="slow", preset="fit", steps=None, rounds=rounds, python=sys.executable, host=platform.node(),
+        machine="2 cores", cwd="/", unix_ns=time.time_ns(), rungs=(*rungs, Rung("gone", "slow", reason="no TPU")),
+    )  # fmt: skip
+    ladder = create(start.sessions, meta)
+    for name, sample in zip(medians, ("metrics-naive", "metrics-no-nan-check"), strict=False):
+        session = create_session(ladder.root, SessionMeta(1, name, [name], "/", time.time_ns(), 0))
+        shutil.copy(shipped("traces") / f"{sample}.pt.trace.json.gz", session.path / "traces")
+        ladder.put(Trial("trace", 0, name, session.id, "done", wall_ns=10**9))
+    for number in range(1, rounds + 1):
+        for name, median_ns in medians.items():
+            figures = Figures(median_ns * (1 + 0.001 * number), 30)
+            ladder.put(Trial("timing", number, name, "", "done", wall_ns=2 * 10**9, figures=figures))
+    del ladder.meta.trials[len(ladder.meta.trials) - left :]
+    ladder.save()
+    return ladder
+
+
+async def opened(app: TuiprofApp) -> None:
+    app.open_ladder("tiny")
+
+
+async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> None:
+    measured(start, {"slow": 20e6, "fast": 15e6})
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app)
+        text = await until_shown(
+            pilot, "ladder tiny — a [b]loop[/b]", "3 rounds · fit", "takes 25.0 % less time", "syncs/step"
+        )
+        fast = next(line for line in text.splitlines() if "fast " in line and "faster" in line)
+        assert "15.0 ms" in fast
+        assert "−25.0 %" in fast
+        assert "no TPU" in text
+        await pilot.press("down")
+        await until_shown(pilot, "why", "against slow:", "published", "on a laptop")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+
+
+async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: Start) -> None:
+    measured(start, {"slow": 20e6, "fast": 15e6}, left=2)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app)
+        text = await until_shown(pilot, "stopped, 2 of 8 trials are still to run", "r measure", "? help")
+        assert all(len(line) <= 80 for line in text.splitlines())
+        assert "20.0 ms" in text
+
+
+async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, tmp_path: Path) -> None:
+    measured(start, {"slow": 20e6, "fast": 15e6})
+    measured(start, {"slow": 20e6, "fast": 30e6})
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app)
+        await until_shown(pilot, "1 of 2", "slower", "e export")
+        await pilot.press("e")
+        await until_shown(pilot, "export to")
+        field = app.screen.query_one("Input")
+        field.value = str(tmp_path / "out.xyz")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
+        assert not (tmp_path / "out.xyz").exists()
+        await pilot.press("e")
+        await until_shown(pilot, "export to")
+        app.screen.query_one("Input").value = str(tmp_path / "out.json")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: (tmp_path / "out.json").exists())
+        assert json.loads((tmp_path / "out.json").read_text())["reports"][0]["analysis"] == "ladder"
+        await pilot.press("left_square_bracket")
+        await until_shown(pilot, "2 of 2", "faster")
+        await pilot.press("right_square_bracket")
+        await until_shown(pilot, "1 of 2", "slower")
+
+
+async def test_a_rung_is_compared_with_the_one_it_builds_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(start, {"slow": 20e6, "fast": 15e6})
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
+    )
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app)
+        await until_shown(pilot, "takes 25.0 % less time")
+        assert "c compare" not in screen_text(app)  # the baseline builds on nothing
+        await pilot.press("down")
+        await until_shown(pilot, "c compare")
+        await pilot.press("c")
+        [(before, after)] = asked
+        assert "metrics-naive" in before
+        assert "no-nan-check" in after
+
+
+async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:
+    assert start.sessions is not None
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 44)) as pilot:
+        await opened(app)
+        await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
+        await pilot.press("r")
+        await until_shown(pilot, "measure tiny", "rounds")
+        await pilot.press("tab", "backspace", "x", "enter")
+        await until_shown(pilot, "rounds must be a whole number")
+        await pilot.press("backspace", "1", "enter")
+        await until(pilot, lambda: "trials" in screen_text(app) and "S stop" in screen_text(app), 40)
+        [ladder] = list_ladders(start.sessions)
+        assert isinstance(ladder, LadderRun)
+        assert runner_of(ladder.path) is not None
+        await until(pilot, lambda: bool(LadderRun(ladder.path).meta.trials), 40)
+        await until_shown(pilot, "w watch")
+        await pilot.press("S")
+        await until(pilot, lambda: runner_of(ladder.path) is None, 40)
+        await until_shown(pilot, "trials are still to run")
+        done = len(LadderRun(ladder.path).meta.trials)
+        assert 0 < done < 4
+        await pilot.press("r")
+        await until(pilot, lambda: len(LadderRun(ladder.path).meta.trials) == 4, 60)
+        await until(pilot, lambda: runner_of(ladder.path) is None, 40)
+        text = await until_shown(pilot, "fast", "4.")
+        assert "still to run" not in text
+        rungs = app.screen.query_one("#rungs", Choices)
+        assert rungs.current == "slow"

@@ -1,0 +1,228 @@
+"""The words of the ladder screen: the table of rungs, how far the measurement is, what a rung changes."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import partial
+
+from tuiprof.model.units import format_count, format_ns
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import glyphs
+from tuiprof.tui.ladder_data import LadderView, RungRow
+from tuiprof.tui.library_words import when
+from tuiprof.tui.widgets.choices import Choice
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+
+_ROLES = {
+    "faster": ("good", glyphs.DONE),
+    "slower": ("warn", "!"),
+    "no difference": ("text", "="),
+    "baseline": ("dim", glyphs.NONE),
+    "undecided": ("warn", "?"),
+    "wrong": ("bad", glyphs.FAILED),
+    "failed": ("bad", glyphs.FAILED),
+    "unavailable": ("dim", glyphs.NONE),
+}
+#: Widths of the columns that give way one after the other, the last first: key, heading, cells.
+_COLUMNS = (
+    ("step", "here", 10),
+    ("change", "ratio", 9),
+    ("interval", "95 % interval", 19),
+    ("published", "published", 22),
+    ("syncs", "syncs/step", 11),
+    ("spread", "spread of here", 21),
+    ("launches", "launches/step", 14),
+)
+_VERDICT = 15
+
+
+def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
+    """Return the first line: which ladder, when it was measured, on what.
+
+    Args:
+        view: The ladder; None = not read yet.
+        name: Its name.
+        place: Which of several measurements it is, ``2 of 3``; empty = there is one.
+        width: Cells.
+    """
+    left: Row = [(" tuiprof  ", "accent"), ("ladder ", "dim"), (sanitize(name), "title")]
+    if view is None:
+        return left
+    meta = view.meta
+    how = f"{meta.rounds} round{'' if meta.rounds == 1 else 's'} · {sanitize(meta.preset)}"
+    said = f"{when(meta.unix_ns)} · {how}" if view.folder is not None else f"not measured yet · {how}"
+    right: Row = [(f"{said} ", "text"), (f" {place} " if place else "", "dim")]
+    title: Row = [(f" — {sanitize(meta.title)}", "dim")]
+    if row_width(left) + row_width(title) + row_width(right) + 2 <= width:
+        left = [*left, *title]
+    return spread(left, right, width)
+
+
+def state_rows(view: LadderView, width: int) -> list[Row]:
+    """Return how it stands: the trial that runs with a bar and the time left, or the verdict.
+
+    Args:
+        view: The ladder.
+        width: Cells.
+    """
+    if view.running:
+        return [_progress(view, width)]
+    if view.folder is None:
+        return [[(" not measured on this machine yet: ", "text"), ("r ", "key"), ("measures it", "dim")]]
+    if view.done < view.total:
+        left = view.total - view.done
+        rows: list[Row] = [
+            [
+                (f" {glyphs.STOPPED} ", "warn"),
+                (f"stopped, {left} of {view.total} trials are still to run: ", "text"),
+            ]
+        ]
+        rows[0] += [("r ", "key"), ("goes on", "dim")]
+        if view.problem:
+            rows.append([("   it said last: ", "dim"), (sanitize(view.problem), "warn")])
+        return [fit(row, width) for row in rows]
+    if not view.verdict:
+        return [[(f" {glyphs.ELLIPSIS} ", "dim"), ("reading the traces …", "dim")]]
+    role = view.level if view.level in ("good", "warn", "bad") else "info"
+    lines = textwrap.wrap(sanitize(view.verdict), max(20, width - 4))[:2]
+    return [[("▌ ", role), (line, "strong")] for line in lines]
+
+
+def _progress(view: LadderView, width: int) -> Row:
+    trial = view.trial
+    what = "between two trials"
+    if trial is not None:
+        kind = {
+            "check": "checking",
+            "trace": "capturing",
+            "timing": f"round {trial.round}/{view.meta.rounds}",
+        }
+        what = f"{kind[trial.kind]} {sanitize(trial.variant)}"
+    left = f" · about {_long(view.left_s)} left" if view.left_s is not None else ""
+    row: Row = [(f" {glyphs.RUNNING} ", "good"), (f"{what} ", "strong")]
+    tail: Row = [(f" {view.done}/{view.total} trials{left} ", "dim")]
+    room = width - row_width(row) - row_width(tail)
+    if room >= 10 and view.total:
+        filled = glyphs.bar(view.done / view.total, min(room, 60))
+        row.append((filled.rstrip(), "line"))
+        row.append((glyphs.RULE * (len(filled) - len(filled.rstrip())), "rule"))
+    return [*row, *tail]
+
+
+def _long(seconds: float) -> str:
+    seconds = max(1.0, seconds)
+    return f"{seconds:.0f} s" if seconds < 60 else format_ns(seconds * 1e9)
+
+
+def table(view: LadderView) -> list[Choice]:
+    """Return the table of rungs: one line each below a heading.
+
+    Args:
+        view: The ladder.
+    """
+    rows = [Choice("", partial(_head, view))]
+    rows.extend(Choice(row.name, partial(_line, view, row)) for row in view.rows)
+    return rows
+
+
+def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]]]:
+    """Return the width of the name, and the columns there is room and something for."""
+    name = min(max((len(sanitize(row.name)) for row in view.rows), default=8), 30)
+    room = width - name - _VERDICT
+    kept: list[tuple[str, str, int]] = []
+    for column in _COLUMNS:
+        if column[0] not in ("step", "change") and not any(
+            _cell(row, column[0]) != glyphs.NONE for row in view.rows
+        ):
+            continue
+        if room >= column[2]:
+            kept.append(column)
+            room -= column[2]
+    order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
+    return name, sorted(kept, key=lambda column: order.index(column[0]))
+
+
+def _head(view: LadderView, width: int) -> Row:
+    name, columns = _columns(view, width)
+    row: Row = [("variant".ljust(name), "dim")]
+    for key, title, cells in columns:
+        row.append((f"  {title:<{cells - 2}}" if key == "published" else title.rjust(cells), "dim"))
+    return [*row, ("  verdict", "dim")]
+
+
+def _line(view: LadderView, rung: RungRow, width: int) -> Row:
+    name, columns = _columns(view, width)
+    out = rung.word in ("wrong", "failed", "unavailable")
+    row: Row = [(_cut(sanitize(rung.name), name), "dim" if rung.word == "unavailable" else "text")]
+    for key, _title, cells in columns:
+        text = _cell(rung, key)
+        if key == "published":
+            row.append(("  " + _cut(text, cells - 2), "dim"))
+        else:
+            strong = key == "step" and rung.step_ns is not None and not out
+            row.append((text.rjust(cells), "strong" if strong else "dim" if text == glyphs.NONE else "text"))
+    role, sign = _ROLES.get(rung.word, ("dim", glyphs.NONE))
+    trial = view.trial
+    if trial is not None and trial.variant == rung.name:
+        row.append((f"  {glyphs.RUNNING} {trial.kind}", "good"))
+    elif rung.word:
+        row.append((f"  {sign} {rung.word}", role))
+    else:
+        row.append(("  not timed yet", "dim"))
+    if rung.word == "unavailable" and width - row_width(row) >= 16:
+        row.append((f"  {sanitize(rung.why)}", "dim"))
+    return fit(row, width)
+
+
+def _cell(rung: RungRow, key: str) -> str:
+    """Return a figure of a rung as text; a dash where there is none."""
+    if rung.word in ("wrong", "failed", "unavailable") and key != "published":
+        return glyphs.NONE
+    text = {
+        "step": format_ns(rung.step_ns) if rung.step_ns is not None else "",
+        "change": rung.change,
+        "interval": rung.change_interval,
+        "spread": rung.step_interval,
+        "published": sanitize(rung.published.partition("; ")[0].partition(" (")[0]),
+        "syncs": format_count(round(rung.syncs, 2)) if rung.syncs is not None else "",
+        "launches": format_count(round(rung.launches, 1)) if rung.launches is not None else "",
+    }[key]
+    return text or glyphs.NONE
+
+
+def _cut(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
+
+
+def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
+    """Return what a rung changes, what its trace shows, and what it lacks.
+
+    Args:
+        view: The ladder.
+        rung: The rung; None = none.
+        width: Cells.
+    """
+    if rung is None:
+        return []
+    rows: list[Row] = []
+
+    def say(label: str, text: str, role: str = "text") -> None:
+        lines = textwrap.wrap(sanitize(text), max(20, width - 12), break_on_hyphens=False)
+        for index, line in enumerate(lines):
+            rows.append([(f"{label if index == 0 else '':<11} ", "dim"), (line, role)])
+
+    if rung.note:
+        say("changes", rung.note)
+    if rung.published:
+        say("published", f"{rung.published}{f', on {view.meta.source}' if view.meta.source else ''}", "dim")
+    if rung.step_ns is not None:
+        here = format_ns(rung.step_ns) + (f" ({rung.step_interval})" if rung.step_interval else "")
+        ratio = f", {rung.change} against {view.meta.rung(rung.name).baseline}" if rung.change else ""
+        say("here", f"{here}{ratio}{f' ({rung.change_interval})' if rung.change_interval else ''}")
+    if rung.changes:
+        say("why", f"against {rung.against}: {rung.changes}")
+    if rung.why:
+        say(rung.word if rung.word in ("wrong", "failed", "unavailable") else "note", rung.why, "warn")
+    if rung.remedy:
+        say("remedy", rung.remedy, "dim")
+    return rows
