@@ -36,12 +36,6 @@ CALLS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
             r"|^cuMem(Alloc|AllocPitch|AllocHost|AllocManaged|HostAlloc|Free|FreeHost)(_v\d+)?$"
             r"|^aclrt(Malloc|MallocHost|Free|FreeHost)$",
         ),
-        # XLA: the host reads a buffer or waits for one; also a blocking execute or read of the Neuron runtime.
-        (
-            "device read",
-            r"(TransferFromDevice|TransferLiteralFromDevice|ToLiteralSync|BlockHostUntilReady|BlockUntilReady"
-            r"|block_until_ready|AwaitReady)$|^nrt_(execute|tensor_read)$",
-        ),
     )
 )
 
@@ -79,8 +73,13 @@ TO_HOST, TO_DEVICE = "copy to host", "copy to device"
 PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE = "pageable copy to host", "pageable copy to device"
 COPY_KINDS: Final = (TO_HOST, TO_DEVICE, PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE)
 
+#: XLA: the host waits for a buffer, or reads one; also a blocking execute or read of the Neuron runtime.
+AWAIT, READ = "await", "device read"
+
 KINDS: Final[tuple[str, ...]] = (
     *dict.fromkeys(kind for kind, _ in (*OPERATORS, *CALLS)),
     MASK,
+    AWAIT,
+    READ,
     *COPY_KINDS,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import _catch_up, _frames, _sites, _starved, _waits
+from tuiprof.analyses import _catch_up, _frames, _sites, _starved, _waits, _xla_waits
 from tuiprof.analyses._codes import member
 from tuiprof.analyses._codes import places as places_of
 from tuiprof.analyses._memo import remember
@@ -258,13 +258,18 @@ def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     """
     rows, _ = _waits.calls_by_kind(trace)
     rows = rows[trace.in_window(scope.window)[rows]]
+    begins = trace.starts[rows]
+    seconds, firsts = _xla_waits.marks(trace)
+    marked = member(rows, seconds)
+    begins[marked] = trace.starts[firsts[np.searchsorted(seconds, rows[marked])]]
     return (
         trace.events[rows]
-        .group_by(pl.col("name").cast(pl.String).alias("call"), maintain_order=True)
+        .select(pl.col("name").cast(pl.String).alias("call"), pl.Series("ns", trace.ends[rows] - begins))
+        .group_by("call", maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
-            pl.col("dur").sum().alias("total_ns"),
-            pl.col("dur").max().alias("longest_ns"),
+            pl.col("ns").sum().alias("total_ns"),
+            pl.col("ns").max().alias("longest_ns"),
         )
         .sort("total_ns", "call", descending=[True, False])
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.analyses import _ancestry
+from tuiprof.analyses import _ancestry, _xla_waits
 from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.analyses._wait_kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
@@ -78,13 +78,13 @@ def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
         if word is not None:
             kind_of_name[code] = KINDS.index(word)
-    host = trace.is_category("runtime", "driver")
-    read = KINDS.index("device read")
     kind = kind_of_name[trace.name_codes] if len(trace.names) else np.empty(0, dtype=np.int64)
-    # XLA's host events are plain ranges, not calls of a device API.
-    plain = trace.is_category("other", "cpu_op", "annotation")
-    rows = np.flatnonzero((host & (kind >= 0)) | (plain & (kind == read)))
-    return rows.astype(np.int64), kind[rows]
+    rows = np.flatnonzero(trace.is_category("runtime", "driver") & (kind >= 0))
+    xla, words = _xla_waits.calls(trace)
+    kinds = np.concatenate((kind[rows], np.array([KINDS.index(word) for word in words], dtype=np.int64)))
+    rows = np.concatenate((rows, xla))
+    order = np.argsort(rows, kind="stable")
+    return rows[order].astype(np.int64), kinds[order]
 
 
 def find(trace: Trace, window: Window) -> Waits:
@@ -129,6 +129,8 @@ def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
     last_starts = trace.starts[last]
     # Where the wait begins with its last call, the first interval is empty.
     first_ends = np.where(starts < last_starts, trace.ends[waits.first[which]], starts)
+    # A wait that is whole (two marks of one await) does not end with its first event.
+    first_ends = np.where(waits.waited[which] == ends - starts, ends, first_ends)
     return union(np.concatenate((starts, last_starts)), np.concatenate((first_ends, ends)))
 
 
@@ -157,6 +159,12 @@ def _find(trace: Trace) -> Waits:
     ends = trace.ends[last]
     in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
     waited = ends - trace.starts[last] + in_copy
+    # An await that stands as two marks lasts from the first to the second.
+    seconds, firsts = _xla_waits.marks(trace)
+    marked = member(last, seconds)
+    first[marked] = firsts[np.searchsorted(seconds, last[marked])]
+    starts[marked] = trace.starts[first[marked]]
+    waited[marked] = ends[marked] - starts[marked]
 
     order = np.argsort(ends, kind="stable")
     first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]

@@ -24,8 +24,8 @@ _RULES = (
         "sync",
         "A call in which the host stands until the device reaches a point: stream, device and event synchronise, "
         "blocking copies, copies of pageable memory that had begun on the device before the call returned, "
-        "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals). A copy and the synchronise that the "
-        "same operator makes after it are one sync.",
+        "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals), XLA's awaits and reads of buffers. A "
+        "copy and the synchronise that the same operator makes after it are one sync.",
     ),
     Rule(
         "host wait",

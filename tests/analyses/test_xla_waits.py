@@ -1,0 +1,87 @@
+"""Host waits in XLA's traces: pairs of marks, reads that enclose them, and what the runtime's own threads do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from analyses.made import BACKWARD, Made
+
+from tuiprof.analyses import run
+from tuiprof.formats import open_trace
+from tuiprof.model import Report, Trace, Unavailable
+
+AWAIT = "CommonPjRtBuffer::Await"
+
+
+def report(trace: Trace) -> Report:
+    found = run("sync_events", trace)
+    assert isinstance(found, Report), found
+    return found
+
+
+def test_the_same_waits_in_both_formats_of_one_recording(shared: Path) -> None:
+    waits = []
+    for ending in ("xplane.pb", "trace.json.gz", "perfetto_trace.json.gz"):
+        found = report(open_trace(shared / "traces" / f"selfgen-jax0102-cpu.{ending}"))
+        rows = found.table("syncs").rows.sort("start_ns")
+        assert rows["kind"].to_list() == ["await"] * 5
+        waits.append(rows["waited_ns"].to_list())
+        assert found.table("calls").rows.select("call", "count").rows() == [(AWAIT, 5)]
+        assert found.table("calls").rows["total_ns"][0] == sum(waits[-1]) == found.fact("host_wait_union_ns")
+    for exact, *others in zip(*waits, strict=True):  # JSON rounds to ns what the plane has in ps
+        assert all(abs(other - exact) <= 2 for other in others)
+
+
+def test_a_tpus_read_is_the_hosts_and_not_the_transfer_of_the_runtimes_threads(shared: Path) -> None:
+    found = report(open_trace(shared / "traces" / "xprof-tpu-inference.xplane.pb"))
+    assert found.table("calls").rows.select("call", "count").rows() == [("np.asarray(jax.Array)", 9)]
+    assert found.table("groups").rows["kind"].to_list() == ["device read"]
+
+
+def test_two_marks_with_nothing_between_them_are_one_wait() -> None:
+    made = Made().add("other", AWAIT, 10, 10.3).add("other", AWAIT, 80, 80.4)
+    made.add("other", "PjitFunction(step)", 90, 95)
+    made.add("other", AWAIT, 100, 100.3)  # the buffer was ready: one mark
+    made.add("other", "PjitFunction(step)", 110, 115)
+    made.add("other", AWAIT, 120, 120.3).add("other", AWAIT, 150, 150.2)
+    rows = report(made.trace()).table("syncs").rows.sort("start_ns")
+    assert rows["waited_ns"].to_list() == [70_400, 300, 30_200]
+
+
+def test_a_read_encloses_its_await_and_is_one_wait() -> None:
+    made = Made().add("other", "np.asarray(jax.Array)", 5, 90)
+    made.add("other", AWAIT, 10, 10.3).add("other", AWAIT, 80, 80.4)
+    made.add("other", "CommonPjRtBuffer::ToLiteral", 120, 125)  # only starts the transfer
+    rows = report(made.trace()).table("syncs").rows
+    assert rows.select("kind", "waited_ns").rows() == [("device read", 85_000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "kind"),
+    [
+        ("PjRtComputationClient::TransferFromDevice", "other", "device read"),
+        ("TfrtTpuBuffer::AwaitReady", "runtime", "await"),
+        ("$api.py:3105 block_until_ready", "python_function", "await"),
+        ("jax/_src/array.py(210): block_until_ready", "python_function", "await"),
+        ("nrt_execute", "runtime", "device read"),
+    ],
+)
+def test_names_of_awaits_and_reads(name: str, category: str, kind: str) -> None:
+    found = report(Made().add(category, name, 10, 90).trace())
+    assert found.table("groups").rows["kind"].to_list() == [kind]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tpu::System::TransferFromDevice",
+        "SlinkyThreadPool::Await",
+        "await_call",
+        "train.py(3): block_until_ready",
+    ],
+)
+def test_what_only_looks_like_an_await(name: str) -> None:
+    assert isinstance(
+        run("sync_events", Made().add("other", name, 10, 90, track=BACKWARD).trace()), Unavailable
+    )

@@ -1,0 +1,90 @@
+"""Where the host waits in XLA's traces (JAX, torch_xla): awaits of buffers and reads of them.
+
+The runtime writes an await as two marks of about a microsecond. Where the format keeps their numbers, its reader has
+made one event of them; in JSON the numbers are gone, and two marks of one name with nothing between them on their
+thread are a wait: a thread that stands records nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from tuiprof.analyses._memo import remember
+from tuiprof.analyses._wait_kinds import AWAIT, READ
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+_AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|BlockUntilReady)$|AwaitReady$")
+#: ``jax.block_until_ready`` as the Python tracer has it: ``$api.py:3105 block_until_ready``, ``api.py(3105): …``.
+_PYTHON_AWAIT: Final = re.compile(r"^\$?(\S*/)?(api|array)\.py(\(\d+\)|:\d+):? block_until_ready$")
+_ASARRAY: Final = "np.asarray(jax.Array)"
+#: What a read is where the host's own thread makes it. ``tpu::System::TransferFromDevice`` runs in threads of the
+#: runtime while the host does something else.
+_READ: Final = re.compile(
+    r"(?<!tpu::System::)TransferFromDevice$|TransferLiteralFromDevice$|^nrt_(execute|tensor_read)$"
+)
+_LITERAL: Final = re.compile(r"(Buffer::ToLiteral|ToLiteralSync)$")
+#: A mark is shorter than this.
+MARK_NS: Final = 10_000
+
+
+def calls(trace: Trace) -> tuple[Ints, list[str]]:
+    """Return the rows of awaits and reads, in order of start, and the kind of each.
+
+    Of an await that stands as two marks, the row is that of the second.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "xla waits", lambda: _calls(trace))
+
+
+def marks(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the awaits that stand as two marks: rows of the second ones, ascending, and of the first ones.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "xla await marks", lambda: _marks(trace))
+
+
+def _calls(trace: Trace) -> tuple[Ints, list[str]]:
+    asarray = _ASARRAY in trace.names
+    kind_of: dict[int, str] = {}
+    for code, name in enumerate(trace.names):
+        if _AWAIT.search(name) or _PYTHON_AWAIT.search(name):
+            kind_of[code] = AWAIT
+        # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
+        elif name == _ASARRAY or _READ.search(name) or (not asarray and _LITERAL.search(name)):
+            kind_of[code] = READ
+    if not kind_of:
+        return np.empty(0, dtype=np.int64), []
+    host = trace.is_category("runtime", "driver", "other", "cpu_op", "annotation", "python_function")
+    rows = np.flatnonzero(np.isin(trace.name_codes, list(kind_of)) & host & (trace.ints("device") < 0))
+    rows = rows[~np.isin(rows, marks(trace)[1])].astype(np.int64)
+    return rows, [kind_of[code] for code in trace.name_codes[rows].tolist()]
+
+
+def _marks(trace: Trace) -> tuple[Ints, Ints]:
+    nothing = np.empty(0, dtype=np.int64)
+    codes = [code for code, name in enumerate(trace.names) if _AWAIT.search(name) or _LITERAL.search(name)]
+    if trace.info.format == "xplane" or not codes:
+        return nothing, nothing
+    rows = np.flatnonzero(np.isin(trace.name_codes, codes) & (trace.ints("dur") < MARK_NS)).astype(np.int64)
+    before = trace.nesting.before
+    firsts: list[int] = []
+    seconds: list[int] = []
+    taken: set[int] = set()
+    for row in rows.tolist():
+        previous = int(before[row])
+        if previous in taken or previous < 0 or trace.name_codes[previous] != trace.name_codes[row]:
+            continue
+        if trace.ends[previous] - trace.starts[previous] < MARK_NS:
+            firsts.append(previous)
+            seconds.append(row)
+            taken |= {previous, row}
+    order = np.argsort(seconds)
+    return np.array(seconds, dtype=np.int64)[order], np.array(firsts, dtype=np.int64)[order]
