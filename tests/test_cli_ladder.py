@@ -106,7 +106,7 @@ def test_the_documented_example_stopped_resumed_exported_and_listed(home: Home) 
     trials = next(table for table in document["tables"] if table["key"] == "trials")["rows"]
     assert [row["variant"] for row in trials if row["kind"] == "timing"] == ["division", "sieve"] * 3
 
-    text = home.run("ladder", "primes", "--resume", "primes")
+    text = home.run("ladder", "primes", "--show", "primes")
     assert re.search(
         r"✓ sieve (is [\d.]+ times as fast as|takes [\d.]+ % less time than) division", text.stdout
     )
@@ -152,6 +152,7 @@ def test_what_cannot_be_measured_is_said_before_anything_runs(home: Home) -> Non
     assert "has no preset 'huge'" in home.run("ladder", "metrics", "--preset", "huge", rc=2).stderr
     assert "no ladder 'last'" in home.run("ladder", "--resume", "last", rc=2).stderr
     assert "as planned" in home.run("ladder", "--resume", "last", "--trials", "3", rc=2).stderr
+    assert "choose one" in home.run("ladder", "--resume", "last", "--show", "last", rc=2).stderr
     script = home.script
     script.write_text(script.read_text().replace("dependencies = []", 'dependencies = ["no-such-package"]'))
     out = home.run("ladder", "primes", rc=5).stdout

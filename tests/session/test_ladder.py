@@ -102,6 +102,21 @@ def test_trials_are_interleaved_and_the_baseline_is_always_among_them(toys: Path
         planned(toys, variants=["quik"])
 
 
+def test_checks_run_beside_each_other_and_what_is_timed_runs_alone(toys: Path, tmp_path: Path) -> None:
+    ladder = create(tmp_path / "sessions", planned(toys, variants=["slow", "quick", "wrong"], rounds=1))
+    at_once: dict[str, int] = {}
+    for progress in run(ladder, checks_at_once=3):
+        kinds = [trial.kind for trial in ladder.meta.trials if trial.state == "running"]
+        at_once[progress.trial.kind] = max(at_once.get(progress.trial.kind, 0), len(kinds))
+        assert len(set(kinds)) <= 1
+    assert at_once.pop("check") > 1
+    assert at_once == {"trace": 1, "timing": 1}
+    states = {(trial.kind, trial.variant): trial.state for trial in LadderRun(ladder.path).meta.trials}
+    assert states[("check", "wrong")] == "wrong"
+    assert ("timing", "wrong") not in states
+    assert states[("timing", "quick")] == "done"
+
+
 def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
     root = tmp_path / "sessions"
     ladder = create(root, planned(toys, rounds=3))

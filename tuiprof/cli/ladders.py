@@ -48,7 +48,16 @@ _NOTHING_CAN_RUN: Final = 5
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @click.option(
-    "--resume", metavar="LADDER", help="Go on with a stopped one, or show a complete one: name, `last`."
+    "--checks",
+    "checks_at_once",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Check N variants at the same time (default: 1). What is timed always runs alone.",
+)
+@click.option("--resume", metavar="LADDER", help="Go on with a stopped one: its name, or `last`.")
+@click.option(
+    "--show", metavar="LADDER", help="Show one as it stands, without running anything: name, `last`."
 )
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_obj
@@ -63,7 +72,9 @@ def ladder(
     price: float | None,
     format_: str | None,
     output: Path | None,
+    checks_at_once: int,
     resume: str | None,
+    show: str | None,
     quiet: bool,
 ) -> int:
     """Measure a ladder: every variant, checked, interleaved.
@@ -78,12 +89,14 @@ def ladder(
     from tuiprof.session.store import sessions_root
 
     root = sessions_root(invocation.sessions)
-    if resume is not None:
+    if resume is not None and show is not None:
+        raise click.UsageError("--resume goes on with a ladder, --show only shows it: choose one")
+    if (known := resume or show) is not None:
         if any(option is not None for option in (variants, trials, preset, steps, python_, price)):
             raise click.UsageError(
-                "--resume goes on as planned: it takes no --variants, --trials, --preset, …"
+                "a ladder that was begun stays as planned: --resume and --show take no --variants, --trials, …"
             )
-        measured = find_ladder(root, resume)
+        measured = find_ladder(root, known)
         if name is not None and name != measured.meta.ladder:
             raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
     else:
@@ -102,7 +115,7 @@ def ladder(
         )
         # Where nothing can be run there is nothing to keep either; the reasons are printed.
         measured = create(root, meta) if pending(meta) else LadderRun(root, meta)
-    stopped = bool(pending(measured.meta)) and _run(measured, quiet)
+    stopped = show is None and bool(pending(measured.meta)) and _run(measured, quiet, checks_at_once)
     fmt = format_ or _format_of(output)
     answer = report(measured, brief=fmt == "text")
     _write(answer, fmt, output)
@@ -130,7 +143,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     return found, find_hardware().all
 
 
-def _run(measured: LadderRun, quiet: bool) -> bool:
+def _run(measured: LadderRun, quiet: bool, checks_at_once: int) -> bool:
     """Run what is still to be run; return whether the user stopped it."""
     from tuiprof.session.ladder import pending, run
 
@@ -151,7 +164,7 @@ def _run(measured: LadderRun, quiet: bool) -> bool:
     kept = {number: signal.signal(number, on_signal) for number in numbers}
     show = _progress(measured, quiet)
     try:
-        for progress in run(measured, lambda: len(asked)):
+        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once):
             show(progress)
     finally:
         show(None)
@@ -190,7 +203,7 @@ def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
     if stopped:
         click.echo(f"\ngo on:  tuiprof ladder --resume {measured.id}", err=True)
         return
-    click.echo(f"\nsee it again:  tuiprof ladder --resume {measured.id}", err=True)
+    click.echo(f"\nsee it again:  tuiprof ladder --show {measured.id}", err=True)
     traces = [path for path in answer.table("rungs").rows["trace"].to_list() if path]
     if traces:
         click.echo(f"see a trace:   tuiprof open {traces[-1]}", err=True)

@@ -212,13 +212,16 @@ def left_s(meta: LadderMeta) -> float | None:
     return total
 
 
-def run(ladder: LadderRun, asked: Callable[[], int] = lambda: 0) -> Iterator[Progress]:
+def run(
+    ladder: LadderRun, asked: Callable[[], int] = lambda: 0, *, checks_at_once: int = 1
+) -> Iterator[Progress]:
     """Run what is still to be run; yields several times a second.
 
     Args:
         ladder: The ladder; what happens is stored in it.
         asked: How often the user has asked to stop: once = after the current trial, twice = stop that too (it
             will be repeated).
+        checks_at_once: How many variants are checked at the same time. What is timed or captured always runs alone.
 
     Yields:
         How far it is.
@@ -232,42 +235,76 @@ def run(ladder: LadderRun, asked: Callable[[], int] = lambda: 0) -> Iterator[Pro
     lock = RecorderLock(ladder.path / "control")
     note_runner(ladder)
     try:
-        if meta.trials and meta.trials[-1].state == "running":  # its runner died; the trial itself may live
-            yield from _follow(ladder, meta.trials[-1], asked, adopted=True)
-        while (slots := pending(meta)) and not asked():
-            trial = begin(ladder, slots[0].kind, slots[0].round, meta.rung(slots[0].variant))
-            ladder.put(trial)
-            yield from _follow(ladder, trial, asked)
+        # Trials whose runner died: they themselves may live.
+        live = [_Live(ladder, trial, adopted=True) for trial in meta.trials if trial.state == "running"]
+        while True:
+            for slot in () if asked() else _next(meta, [one.trial for one in live], checks_at_once):
+                trial = begin(ladder, slot.kind, slot.round, meta.rung(slot.variant))
+                ladder.put(trial)
+                live.append(_Live(ladder, trial))
+            if not live:
+                return
+            for one in tuple(live):
+                over = one.look(_TICK_S / len(live), stop=asked() > 1)
+                if over:
+                    live.remove(one)
+                yield _progress(ladder, one.trial, over, one.left_s)
     finally:
         lock.release()
 
 
-def _follow(
-    ladder: LadderRun, trial: Trial, asked: Callable[[], int], *, adopted: bool = False
-) -> Iterator[Progress]:
-    """Wait for the end of a trial and store it."""
-    began_s, expected_s = time.monotonic(), left_s(ladder.meta)
-    if trial.state == "running":
-        try:
-            session = ladder.session(trial)
-        except SessionError as error:
-            trial = msgspec.structs.replace(trial, state="stopped", why=error.message)
-        else:
-            stopping = False
-            while not (status := wait(session, _TICK_S)).over:
-                if asked() > 1 and not stopping:
-                    stopping = True
-                    request_stop(session)
-                gone_s = time.monotonic() - began_s
-                yield _progress(
-                    ladder, trial, False, None if expected_s is None else max(0.0, expected_s - gone_s)
-                )
-            if adopted and status.state == "interrupted":  # the machine went down: the trial is repeated
-                trial = msgspec.structs.replace(trial, state="stopped", why=str(status))
+def _next(meta: LadderMeta, live: Sequence[Trial], checks_at_once: int) -> list[Slot]:
+    """Return what may be started now: checks beside checks, anything else alone."""
+    taken = {_slot(trial) for trial in live}
+    slots = [slot for slot in pending(meta) if slot not in taken]
+    if any(trial.kind != "check" for trial in live):
+        return []
+    checks = [slot for slot in slots if slot.kind == "check"]
+    if checks:
+        return checks[: max(0, checks_at_once - len(live))]
+    return [] if live else slots[:1]
+
+
+class _Live:
+    """A trial that runs."""
+
+    def __init__(self, ladder: LadderRun, trial: Trial, *, adopted: bool = False) -> None:
+        self.trial = trial
+        self._ladder = ladder
+        self._adopted = adopted
+        self._began_s, self._expected_s = time.monotonic(), left_s(ladder.meta)
+        self._stopping = False
+        self._over = False
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the ladder is through; None = nothing to tell it from."""
+        if self._over:
+            return left_s(self._ladder.meta)
+        gone_s = time.monotonic() - self._began_s
+        return None if self._expected_s is None else max(0.0, self._expected_s - gone_s)
+
+    def look(self, timeout_s: float, *, stop: bool) -> bool:
+        """Return whether it is over, and store what became of it if so; waits for its end that long."""
+        if self.trial.state == "running":
+            try:
+                session = self._ladder.session(self.trial)
+            except SessionError as error:
+                self.trial = msgspec.structs.replace(self.trial, state="stopped", why=error.message)
             else:
-                trial = conclude(trial, session, status)
-        ladder.put(trial)
-    yield _progress(ladder, trial, True, left_s(ladder.meta))
+                status = wait(session, timeout_s)
+                if not status.over:
+                    if stop and not self._stopping:
+                        self._stopping = True
+                        request_stop(session)
+                    return False
+                if self._adopted and status.state == "interrupted":  # the machine went down: it is repeated
+                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=str(status))
+                else:
+                    self.trial = conclude(self.trial, session, status)
+            self._ladder.put(self.trial)
+        self._over = True
+        return True
 
 
 def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) -> Progress:
@@ -278,7 +315,7 @@ def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) 
 def _must_fit(ladder: LadderRun) -> None:
     """Refuse to mix trials that cannot be compared."""
     meta, again = ladder.meta, f"start anew: tuiprof ladder {ladder.meta.ladder}"
-    if not pending(meta) and not (meta.trials and meta.trials[-1].state == "running"):
+    if not pending(meta) and not any(trial.state == "running" for trial in meta.trials):
         return  # nothing will be run
     if meta.host != platform.node():
         raise SessionError(f"{ladder.id} was begun on {meta.host}, this is {platform.node()}", again)

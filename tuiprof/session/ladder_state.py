@@ -243,7 +243,7 @@ class LadderRun:
         return Session(self.root / (trial.session or "none"))
 
     def put(self, trial: Trial) -> None:
-        """Store a trial: a new one at the end, or what became of the one that was running.
+        """Store a trial: a new one at the end, or what became of one that was running.
 
         Args:
             trial: The trial.
@@ -251,10 +251,13 @@ class LadderRun:
         Raises:
             SessionError: It cannot be written.
         """
-        if self.meta.trials and self.meta.trials[-1].state == "running":
-            self.meta.trials[-1] = trial
+        trials = self.meta.trials
+        for index, known in enumerate(trials):
+            if known.state == "running" and known.session == trial.session:
+                trials[index] = trial
+                break
         else:
-            self.meta.trials.append(trial)
+            trials.append(trial)
         self.save()
 
     def save(self) -> None:
