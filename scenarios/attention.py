@@ -330,7 +330,8 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     attention = attention_function(run, device)
     dim = size.heads * size.head_dim
-    model = ViT(size.image, size.patch, dim, size.heads, size.depth, size.classes, attention).to(device)
+    with device:  # random weights are drawn where they are needed
+        model = ViT(size.image, size.patch, dim, size.heads, size.depth, size.classes, attention)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if run.set.get("compile"):
         model = torch.compile(model)

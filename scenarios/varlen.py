@@ -354,7 +354,8 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     size, device, trains = run.size, accelerator(), run.set.get("train", False)
     torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     way = arrangement(run)
-    model = build(run, way).to(device)
+    with device:  # random weights are drawn where they are needed
+        model = build(run, way)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if run.set.get("compile"):
         # Rows of one length get a graph of their own; else one graph serves all lengths.
@@ -426,7 +427,8 @@ def first_logits(run: scenario.Run) -> torch.Tensor:
     size, device, way = run.size, accelerator(), arrangement(run)
     documents = Documents(size.batch, size.length, size.vocabulary, run.seed)
     batch = way.collate([documents[index] for index in range(size.batch)]).to(device)
-    model = build(run, way).to(device)
+    with device:
+        model = build(run, way)
     if run.set.get("compile"):
         model = torch.compile(model, dynamic=True)
     with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):

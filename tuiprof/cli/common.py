@@ -41,10 +41,10 @@ def launch_options(function: Function) -> Function:
     options = (
         click.option(
             "--preset",
-            type=click.Choice(["paper", "fit", "smoke"]),
+            metavar="NAME",
             default="fit",
             show_default=True,
-            help="Size of a scenario: as published, by what is here, or small.",
+            help="Size of a scenario: paper as published, smoke small, fit by what is here, or another of its own.",
         ),
         click.option("--steps", type=click.IntRange(min=1), help="Steps to run (scenarios)."),
         click.option(
