@@ -8,7 +8,8 @@ from typing import Any
 
 from . import steps as kind
 
-_NAMES: dict[str, str] = {}  # phase name -> its JSON text
+_FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
+_MOST_FORMS = 1000
 
 
 def step_line(
@@ -24,12 +25,22 @@ def step_line(
         metrics: Numbers given by the script.
         captured: It ran under a profiler.
     """
-    text = f'{{"t":"step","n":{n},"at":{at},"dur":{dur}'
-    if phases:
-        text += ',"ph":{' + ",".join([f"{_name(name)}:{ns}" for name, ns in phases.items()]) + "}"
+    names = tuple(phases)
+    form = _FORMS.get(names) or _form(names)
+    text = form % (n, at, dur, *phases.values())
     if metrics:
         text += f',"v":{dumps(metrics)}'
     return text + (',"cap":true}\n' if captured else "}\n")
+
+
+def _form(names: tuple[str, ...]) -> str:
+    """Return the line of a step with these phases, numbers left open; nearly all steps of a script have the same."""
+    form = '{"t":"step","n":%d,"at":%d,"dur":%d'
+    if names:
+        form += ',"ph":{' + ",".join([dumps(str(name)).replace("%", "%%") + ":%d" for name in names]) + "}"
+    if len(_FORMS) < _MOST_FORMS:
+        _FORMS[names] = form
+    return form
 
 
 def line(item: tuple[Any, ...]) -> str:
@@ -82,11 +93,3 @@ def plain_numbers(metrics: dict[str, Any]) -> tuple[dict[str, float] | None, lis
         else:
             bad.append((name, f"it is {value}"))
     return good or None, bad
-
-
-def _name(name: str) -> str:
-    """Return a phase name as JSON text."""
-    text = _NAMES.get(name)
-    if text is None:
-        text = _NAMES[name] = dumps(str(name))
-    return text

@@ -12,22 +12,33 @@ start of backward, without the phases that the script timed itself in between; w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from .marks import BACKWARD, OPTIMIZER, Part
+from .marks import BACKWARD, DATA, OPTIMIZER, Part
 
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
 _NAMES = ("data", "backward", "optimizer")
+_USUAL = (DATA, BACKWARD, OPTIMIZER)
 
 
-def phases_and_cost(start: int, parts: Iterable[Part]) -> tuple[dict[str, int], int]:
+def phases_and_cost(start: int, parts: Sequence[Part]) -> tuple[dict[str, int], int]:
     """Return the time of each phase, and what timing them cost, both in ns.
 
     Args:
         start: Start of the step, monotonic ns.
         parts: In order of their ends.
     """
+    if len(parts) == 3:
+        (first, began, fetched, a), (second, called, returned, b), (third, stepping, ended, _) = parts
+        if (first, second, third) == _USUAL and called >= fetched and stepping >= returned:
+            # Nearly every step of most scripts, in a fifth of the time.
+            return {
+                "data": fetched - began,
+                "forward": called - fetched,
+                "backward": returned - called,
+                "optimizer": ended - stepping,
+            }, 2 * min(a - fetched + b - returned, INTERRUPTED_NS)
     phases: dict[str, int] = {}
     cost = 0
     found: list[tuple[int, int, int]] = []
