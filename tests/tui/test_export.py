@@ -37,7 +37,7 @@ async def test_export_never_replaces_a_file_unasked(tmp_path: Path, monkeypatch:
     app = app_of()
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        await pilot.press("e", "down", "enter")  # all analyses
+        await pilot.press("e", "up", "enter")  # all analyses
         await settle(pilot)
         assert "exists; enter again replaces it" in app.text()
         assert there.read_text() == "precious"

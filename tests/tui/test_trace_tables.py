@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
 import pytest
 from made_traces import HOSTILE
 from trace_app import app_of, settle
 
+from tuiprof import analyses
+from tuiprof.analyses import Analysis
+from tuiprof.model import Column, Report, Table, Verdict
+from tuiprof.tui.screens.columns import ColumnsScreen
 from tuiprof.tui.screens.reading import ReadingScreen
+from tuiprof.tui.widgets.filter_bar import FilterLine
 from tuiprof.tui.widgets.tab_bar import TabBar
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
@@ -64,3 +73,176 @@ async def test_hostile_names_are_shown_verbatim_everywhere() -> None:
         assert "[red]evil[/red] ␛[31mcolour␛[0m ␛]0;title␇ $(reboot)" in text
         assert text.replace("\n", "").isprintable()
         assert HOSTILE not in text
+
+
+async def test_a_filter_expression_compares_figures_and_points_at_what_is_wrong() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5", "/")
+        await pilot.pause()
+        assert "columns: start · duration · category · name" in app.text()
+        await pilot.press(*"duration >= 5")
+        await pilot.pause()
+        line = next(line for line in app.text().splitlines() if "a unit is missing" in line)
+        typed = next(line for line in app.text().splitlines() if "duration >= 5" in line)
+        assert line.index("^") == typed.index("duration >= 5") + len("duration >= 5")
+        assert "16 rows" in app.text("#answer-title")  # what is no filter leaves the rows alone
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.focused, FilterLine)
+        await pilot.press(*"ms and category ~ kernel", "enter")
+        await settle(pilot)
+        assert app.focused is app.table
+        assert "2 of 16 rows  filter: duration >= 5ms and category ~ kernel" in app.text("#answer-title")
+        await pilot.press("/", "escape")
+        await pilot.pause()
+        assert "16 rows" in app.text("#answer-title")
+
+
+async def test_columns_are_chosen_ordered_and_kept() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5", "s", "v")
+        await pilot.pause()
+        assert isinstance(app.screen, ColumnsScreen)
+        assert "[x] duration" in app.text()
+        await pilot.press("space", "down", "K", "K", "down", "down", "x", "J", "enter")
+        await settle(pilot)
+        # "start" is hidden, "duration" moved before it, "category" hidden and moved behind the name.
+        assert [heading.label for heading in app.table.rows.headings] == ["duration", "name", "step", "track"]
+    again = app_of()
+    async with again.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        assert [heading.label for heading in again.table.rows.headings] == [
+            "duration",
+            "name",
+            "step",
+            "track",
+        ]
+        await pilot.press("v", "escape", "v", "r")
+        await settle(pilot)
+        assert again.table.rows.headings[0].label == "start"
+        await pilot.press("v", *["space", "down"] * 5)
+        await pilot.press("q")
+        await settle(pilot)
+        assert len(again.table.rows.headings) == 6
+
+
+async def test_a_cell_and_a_row_are_copied_as_they_show() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5", "right", "right", "right", "down", "Y")
+        assert app.clipboard == "forward"
+        await pilot.press("y")
+        assert app.clipboard.split("\t") == [
+            "0 ns",
+            "4.00 ms",
+            "annotation",
+            "forward",
+            "0",
+            "thread 1 (python)",
+        ]
+
+
+async def test_the_table_is_exported_exactly_as_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5", "/", *"category ~ runtime", "enter", "right", "s")
+        await settle(pilot)
+        await pilot.press("e")
+        await pilot.pause()
+        assert "(●) the table as shown, 4 rows" in app.text()  # of events nothing else can be written
+        await pilot.press("down", "up", "tab", "tab", "enter")  # csv
+        await settle(pilot)
+    lines = (tmp_path / "trace.events.events.csv").read_text().splitlines()
+    shown = [line for line in lines if "cuda" in line]
+    assert [("Synchronize" in line) for line in shown] == [True, True, False, False]  # the longest first
+    assert len(shown) == 4
+    assert not any("forward" in line for line in lines)
+
+
+def places_report(count: int = 3) -> Report:
+    frame = pl.DataFrame(
+        {
+            **{f"figure{i}_ns": [123_456_789 * (i + 1)] * count for i in range(5)},
+            "kind": ["item"] * count,
+            "where": [f"package/module_{n}.py:{100 + n}" for n in range(count)],
+            "advice": ["Write the value to the log once in a hundred steps, because every read waits. " * 2]
+            * count,
+        }
+    )
+    columns = (
+        *(Column(f"figure{i}_ns", f"figure {i}/step", "ns") for i in range(5)),
+        Column("kind", "kind"),
+        Column("where", "where", elide="start"),
+        Column("advice", "instead"),
+    )
+    return Report("only", "Only", Verdict("see below", "warn"), tables=(Table("t", "T", columns, frame),))
+
+
+def only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be the only analysis, with this answer."""
+    analysis = Analysis("only", "Only", "?", lambda _trace, _window: report)
+    monkeypatch.setattr(analyses, "available", lambda: {"only": analysis})
+    monkeypatch.setattr(analyses, "run", lambda _name, _trace, _window: report)
+
+
+@pytest.mark.parametrize("prose", [False, True])
+async def test_at_80_columns_the_place_is_in_view(monkeypatch: pytest.MonkeyPatch, prose: bool) -> None:
+    report = places_report()
+    report = replace(report, tables=(replace(report.tables[0], prose=prose),))
+    only(report, monkeypatch)
+    app = app_of()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        head, first = app.text("VirtualTable").splitlines()[:2]
+        assert head.split()[:3] == ["figure", "0/step", "figure"]
+        assert "package/module_0.py:100" in first
+        await pilot.press("right", "right", "right", "s")  # columns that were moved sort by what they show
+        await settle(pilot)
+        assert "figure 4/step" not in app.text("VirtualTable") or app.table.sorted_by is not None
+
+
+async def test_sentences_stand_whole_below_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = places_report()
+    rows = report.tables[0].rows.with_columns(
+        pl.Series("advice", [f"Advice number {n}. " * 8 for n in range(3)])
+    )
+    second = Column("because", "because")
+    table = replace(
+        report.tables[0],
+        columns=(*report.tables[0].columns, second),
+        rows=rows.with_columns(pl.lit("Measured on four steps of one run. " * 4).alias("because")),
+        prose=True,
+    )
+    report = replace(report, tables=(table,))
+    only(report, monkeypatch)
+    app = app_of()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settle(pilot)
+        below = " ".join(app.text("#answer-prose").split())
+        assert ("Advice number 0. " * 8).strip() in below
+        assert ("Measured on four steps of one run. " * 4).strip() in below
+        assert "because" not in app.text("VirtualTable")
+        await pilot.press("down")
+        await settle(pilot)
+        assert "Advice number 1." in app.text("#answer-prose")
+
+
+async def test_tabs_are_opened_one_after_the_other() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("less_than_sign")
+        assert app.view.current == "events"
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        assert app.view.current == "waits"

@@ -3,13 +3,14 @@ from __future__ import annotations
 import threading
 
 import pytest
-from made_traces import MS, large_trace
+from made_traces import MS, large_trace, small_trace
 from on_screen import until_shown
-from trace_app import app_of, settle
+from trace_app import TraceApp, app_of, settle
 
 from tuiprof.model import Trace
 from tuiprof.tui import lane_sketch, lanes
 from tuiprof.tui.screens.pick import PickScreen
+from tuiprof.tui.screens.trace import TraceScreen
 from tuiprof.tui.widgets.timeline import Timeline
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
@@ -203,3 +204,13 @@ async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: 
         await pilot.press("full_stop", "enter")
         await settle(pilot)
         assert "kernel_" in app.text("DetailPane")
+
+
+@pytest.mark.parametrize(("step", "says"), [(1, "window: step 1"), (7, "does not hold step 7")])
+async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str) -> None:
+    app = TraceApp(lambda: TraceScreen(trace=small_trace(), step=step))
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await until_shown(pilot, says)
+        await settle(pilot)
+        assert app.view.window.whole == (step == 7)
+        assert app.timeline.cursor == (12 * MS if step == 1 else 0)

@@ -33,4 +33,5 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("s", "sort", "sort", "sort by the column under the cursor", show=True),
     _key("enter", "select", "open", "open the row under the cursor", show=True),
     _key("y", "copy", "copy", "copy the row to the clipboard"),
+    _key("Y", "copy_cell", "copy cell", "copy the cell to the clipboard"),
 )

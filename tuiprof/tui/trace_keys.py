@@ -28,6 +28,7 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("follow", "f", "follow", "launch ↔ work", "Jump between a launch and its work", "Trace"),
     _key("window", "w", "window", "window", "Analyse the selection or step; again: all", "Trace"),
     _key("table", "t", "table", "table", "Next table of this analysis", "Trace"),
+    _key("columns", "v", "columns", "columns", "Choose which columns show", "Trace"),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
     _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
@@ -58,5 +59,8 @@ KEYS: Final[tuple[Binding, ...]] = (
     ),
     _key("bookmarks", "B", "bookmarks", "bookmarks", "List the bookmarks", "Timeline"),
     *(_key(f"tab_{n}", str(n), f"tab({n})", f"tab {n}", f"Open tab {n}", "Tabs") for n in range(1, 10)),
+    _key("next_tab", "greater_than_sign", "next_tab(1)", "next tab", "To the next tab", "Tabs", ">"),
+    _key("previous_tab", "less_than_sign", "next_tab(-1)", "tab before", "To the tab before", "Tabs", "<"),
+    _key("advice", "a", "open('advice')", "advice", "What to change, by what it wins", "Tabs"),
     _key("escape", "escape", "escape", "back", "Close details, filter, search, selection, window", _HIDDEN),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Literal, get_args
@@ -39,11 +40,19 @@ _SUFFIX: Final[dict[Format, str]] = {
 }
 
 
-def _key(keys: str, action: str, label: str, tooltip: str, display: str) -> Binding:
+def _key(keys: str, action: str, label: str, tooltip: str, display: str, name: str = "") -> Binding:
     # The path field has the focus all along: these keys come before its own.
-    return key(
-        keys, action, label, tooltip, id=f"export.{action}", group="Export", display=display, priority=True
-    )
+    name = f"export.{name or action}"
+    return key(keys, action, label, tooltip, id=name, group="Export", display=display, priority=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Something that can be written: what it is called here and in the name of the file, and what it is."""
+
+    label: str
+    name: str
+    answers: list[Report | Unavailable]
 
 
 class ExportError(TuiprofError):
@@ -100,13 +109,15 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     Args:
         trace: The trace, whose name makes the suggested path.
-        current: The answer that is open; None = only all can be written.
+        current: The answer that is open; None = it can only be left out.
         answers: All answers there are.
+        shown: The table that shows, with the rows, the order and the columns it shows; None = there is none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "write", "write", "Write the file", "enter"),
-        _key("up,down", "scope", "this / all", "Only the open analysis, or all", "↑↓"),
+        _key("down", "scope(1)", "what", "The open analysis, the table as it is shown, or all", "↓", "scope"),
+        _key("up", "scope(-1)", "back", "What stands before in the list", "↑", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
         _key("escape", "close", "cancel", "Write nothing", "esc"),
     ]
@@ -140,11 +151,19 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         trace: Trace,
         current: Report | Unavailable | None,
         answers: Sequence[Report | Unavailable],
+        shown: Report | None = None,
     ) -> None:
         super().__init__()
-        self._current = current
-        self._answers = list(answers)
-        self._all = current is None
+        self._scopes: list[_Scope] = []
+        if current is not None:
+            said = current.analysis.replace("_", " ")
+            self._scopes.append(_Scope(f"this analysis: {said}", current.analysis, [current]))
+        if shown is not None:
+            rows = len(shown.tables[0].rows)
+            name = f"{shown.analysis}.{shown.tables[0].key}"
+            self._scopes.append(_Scope(f"the table as shown, {rows} rows", name, [shown]))
+        self._scopes.append(_Scope(f"all {len(answers)}", "report", list(answers)))
+        self._chosen = 0
         self._format: Format = "text"
         self._trace = trace
         self._stem = (trace.info.path.name.split(".")[0] if trace.info.path else "") or "trace"
@@ -166,7 +185,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self.query_one(Input).focus()
 
     def _suggest(self) -> None:
-        what = "report" if self._all or self._current is None else self._current.analysis
+        what = self._scopes[self._chosen].name
         field = self.query_one(Input)
         typed = Path(field.value).parent if field.value else Path.cwd()
         field.value = str(typed / f"{self._stem}.{what}{_SUFFIX[self._format]}")
@@ -177,16 +196,15 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         def choice(on: bool, text: str) -> Row:
             return [("(●) " if on else "( ) ", "accent" if on else "dim"), (text, "text" if on else "dim")]
 
-        this = sanitize(self._current.analysis.replace("_", " ")) if self._current else "—"
         formats: Row = []
         for name in _FORMATS:
             formats += [*choice(name == self._format, name), ("   ", "text")]
         rows: list[Row] = [
-            [
-                *choice(not self._all, f"this analysis: {this}"),
-                ("   ", "text"),
-                *choice(self._all, f"all {len(self._answers)}"),
-            ],
+            *(
+                choice(index == self._chosen, sanitize(scope.label))
+                for index, scope in enumerate(self._scopes)
+            ),
+            [],
             formats,
             [],
             [("to", "dim")],
@@ -197,11 +215,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             lambda width, _h: [[(line, "warn")] for line in wrap(problem, width)]
         )
 
-    def action_scope(self) -> None:
-        """Only the open analysis, or all."""
-        if self._current is not None:
-            self._all = not self._all
-            self._suggest()
+    def action_scope(self, by: int) -> None:
+        """Choose what is written: the next of what there is, or the one before."""
+        self._chosen = (self._chosen + by) % len(self._scopes)
+        self._suggest()
 
     def action_format(self) -> None:
         """The next format."""
@@ -227,7 +244,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     def _write(self, path: Path, replace: bool) -> None:
         from tuiprof.report import Style, render_all
 
-        chosen = self._answers if self._all or self._current is None else [self._current]
+        chosen = self._scopes[self._chosen].answers
         try:
             style = Style(width=None if self._format != "text" else 120, rows=None, details=True)
             text = render_all(chosen, self._format, trust=self._trace.trust.line, style=style)

@@ -32,6 +32,7 @@ class TraceScreen(Screen[None]):
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
         step: Number of the step to look at; None = the whole trace.
+        step: Number of the step to look at; None = the whole trace.
     """
 
     CSS_PATH = "trace.tcss"
@@ -166,7 +167,7 @@ class TraceScreen(Screen[None]):
             self._shown = True
             with self.app.batch_update():
                 await self.query(LoadingPanel).remove()
-                await self.mount(message.view(message.trace, message.part), before=0)
+                await self.mount(message.view(message.trace, message.part, self._step), before=0)
         self._look_at_step(message.trace, whole=message.part is None)
         self.refresh_bindings()
 

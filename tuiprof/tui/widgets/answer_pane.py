@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.keys import key
+from tuiprof.tui.columns import choose_columns, chosen_columns, default_columns
+from tuiprof.tui.filter_expression import FilterError
 from tuiprof.tui.results import Answer
-from tuiprof.tui.widgets.detail import Finding
+from tuiprof.tui.widgets.detail import Finding, cell_rows
+from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
@@ -22,33 +22,6 @@ from tuiprof.tui.widgets.rows import TableState
 from tuiprof.tui.widgets.table import VirtualTable
 from tuiprof.tui.widgets.verdict import Facts, VerdictLine
 from tuiprof.tui.widgets.wrap import wrap
-
-
-class FilterLine(Input):
-    """Where the filter is typed; escape gives it up, enter keeps it."""
-
-    DEFAULT_CSS = """
-    FilterLine { height: 1; border: none; padding: 0 1; background: $surface; display: none; }
-    FilterLine:focus { border: none; background-tint: transparent 0%; }
-    FilterLine.-open { display: block; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("escape", "give_up", "clear filter", "Show all rows again", id="filter.clear", group="Filter"),
-        key(
-            "down",
-            "submit",
-            "to the rows",
-            "Keep the filter, go to the rows",
-            id="filter.keep",
-            group="Filter",
-            show=False,
-        ),
-    ]
-
-    def action_give_up(self) -> None:
-        """Clear the text; the pane then closes the line."""
-        self.value = ""
-        self.post_message(self.Submitted(self, ""))
 
 
 class Message(Painted, can_focus=True):
@@ -76,6 +49,10 @@ class AnswerPane(Vertical):
         & > #answer-message { height: 1fr; padding: 1 2; display: none; }
         & > VirtualTable { height: 1fr; }
         & > #answer-note { height: auto; max-height: 2; }
+        & > #answer-prose { height: 1fr; padding: 1 1 0 1; display: none; }
+        &.-prose > #answer-prose { display: block; }
+        &.-prose > VirtualTable { max-height: 50%; }
+        &.-message > #answer-prose { display: none; }
         &.-quiet > #answer-verdict, &.-wordless > #answer-verdict { display: none; }
         &.-message > #answer-message { display: block; }
         &.-message > VirtualTable, &.-message > #answer-title, &.-message > #answer-note { display: none; }
@@ -97,8 +74,9 @@ class AnswerPane(Vertical):
         yield Painted(id="answer-title")
         yield VirtualTable(id="answer-table")
         yield Message(id="answer-message")
+        yield Painted(id="answer-prose")
         yield Painted(id="answer-note")
-        yield FilterLine(placeholder="show rows that contain …", compact=True, id="answer-filter")
+        yield FilterBar(id="answer-filter")
 
     @property
     def table(self) -> VirtualTable:
@@ -167,6 +145,8 @@ class AnswerPane(Vertical):
         self._table, self.needle = keys.index(kept.table), kept.needle
         if kept.answer is answer:
             self.table.restore(kept.state)
+            self.set_class(answer.tables[self._table].prose, "-prose")
+            self._size_table()
             return
         self._load_table()
         self.table.resume(kept.state, self.needle)
@@ -174,7 +154,63 @@ class AnswerPane(Vertical):
     def _load_table(self) -> None:
         table = self.current_table
         if table is not None:
-            self.table.load(FrameRows(table.rows, table.columns), empty=sanitize(table.empty))
+            self.table.load(
+                FrameRows(table.rows, table.columns, self.shown_columns(table)),
+                empty=sanitize(table.empty),
+                in_order=self._chosen(table) is not None,
+            )
+            self.set_class(table.prose, "-prose")
+            self._size_table()
+
+    # -- columns -------------------------------------------------------------------------------------------
+
+    def _table_name(self, table: Table) -> str:
+        return f"{self.tab}.{table.key}"
+
+    def _chosen(self, table: Table) -> list[str] | None:
+        there = {column.key for column in table.columns}
+        return [key for key in chosen_columns(self._table_name(table)) or () if key in there] or None
+
+    def shown_columns(self, table: Table) -> list[str]:
+        """Return the keys of the columns that show, in order.
+
+        Args:
+            table: A table of this answer.
+        """
+        return self._chosen(table) or default_columns(table)
+
+    def show_columns(self, table: Table, keys: list[str] | None) -> None:
+        """Show other columns from now on.
+
+        Args:
+            table: The table that shows.
+            keys: Keys of the columns, in order; None = as by default.
+
+        Raises:
+            OSError: The choice cannot be kept.
+        """
+        choose_columns(self._table_name(table), keys)
+        state = self.table.state()
+        self._load_table()
+        self.table.resume(state, self.needle)
+
+    def _size_table(self) -> None:
+        """Leave the room below a table of sentences to the sentences."""
+        prose = self.has_class("-prose")
+        self.table.styles.height = len(self.table.rows) + 2 if prose else "1fr"
+
+    def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
+        """Show a row of sentences whole, below its table."""
+        if self.has_class("-prose"):
+            self._show_prose(message.source)
+
+    def _show_prose(self, source: int) -> None:
+        table, finding = self.current_table, self.finding(source)
+        if table is None or finding is None:
+            return
+        figures = {column.label for column in table.columns if column.right_aligned}
+        words = replace(finding, cells=tuple(cell for cell in finding.cells if cell[0] not in figures))
+        self.query_one("#answer-prose", Painted).paint(lambda width, _h: cell_rows(words, width))
 
     def next_table(self, by: int = 1) -> None:
         """Show another table of the report.
@@ -214,6 +250,19 @@ class AnswerPane(Vertical):
             rule = f"{rule}  (+{more} more)"
         note.paint(lambda width, height: _note_rows(" · ".join(notes), rule, width, height))
 
+    def as_shown(self) -> Report | None:
+        """Return a report of the table that shows, with the rows, the order and the columns it shows."""
+        table, answer, rows = self.current_table, self.answer, self.table.rows
+        if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
+            return None
+        said = [f"filter: {self.needle}"] if self.needle else []
+        if (sorted_by := self.table.sorted_by) is not None:
+            way = "descending" if self.table.descending else "ascending"
+            said.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
+        columns = tuple(replace(column, hidden=False) for column in rows.columns)
+        shown = replace(table, columns=columns, rows=rows.shown(), note=" · ".join(said) or table.note)
+        return replace(answer, facts=(), tables=(shown,))
+
     # -- one row -------------------------------------------------------------------------------------------
 
     def event_row(self, source: int) -> int | None:
@@ -234,25 +283,26 @@ class AnswerPane(Vertical):
         Args:
             source: Row of the table.
         """
-        rows, table = self.table.rows, self.current_table
-        position = rows.position(source)
-        if table is None or position is None or not isinstance(rows, FrameRows):
+        table = self.current_table
+        if table is None or not 0 <= source < len(table.rows):
             return None
-        cells = tuple(
-            (heading.label, rows.text(position, index)) for index, heading in enumerate(rows.headings)
-        )
+        columns = [column for column in table.columns if not column.hidden]
+        rows = FrameRows(table.rows, columns)
+        cells = tuple((column.label, rows.text(source, index)) for index, column in enumerate(columns))
         return Finding(table.title, cells)
 
     # -- filter --------------------------------------------------------------------------------------------
 
+    @property
+    def _bar(self) -> FilterBar:
+        return self.query_one(FilterBar)
+
     def open_filter(self) -> None:
-        """Ask for a text to filter by."""
-        if self.current_table is None:
-            return
-        line = self.query_one(FilterLine)
-        line.add_class("-open")
-        line.value = self.needle
-        line.focus()
+        """Ask for a filter."""
+        table = self.current_table
+        if table is not None:
+            shown = [column.label for column in table.columns if not column.hidden]
+            self._bar.open(self.needle, shown)
 
     def clear_filter(self) -> bool:
         """Show all rows again; return whether there was a filter."""
@@ -264,24 +314,32 @@ class AnswerPane(Vertical):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""
         event.stop()
-        if event.input.has_class("-open"):
+        if self._bar.is_open:
             self._apply_filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Back to the rows."""
+        """Back to the rows; what is no filter stays open to be mended."""
         event.stop()
-        self._apply_filter(event.value)
-        self._close_filter()
-        self.table.focus()
+        if self._apply_filter(event.value):
+            self._close_filter()
+            self.table.focus()
 
-    def _apply_filter(self, text: str) -> None:
+    def _apply_filter(self, text: str) -> bool:
+        """Filter; return whether the text is a filter."""
+        error: FilterError | None = None
         if text != self.needle:
-            self.needle = text
-            self.table.refilter(text)
+            try:
+                self.table.refilter(text)
+                self.needle = text
+            except FilterError as problem:
+                error = problem
             self._write_lines()
+        if self._bar.is_open:
+            self._bar.explain(error)
+        return error is None
 
     def _close_filter(self) -> None:
-        self.query_one(FilterLine).remove_class("-open")
+        self._bar.close()
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:

@@ -175,10 +175,22 @@ def _section(title: str) -> list[Row]:
     return [[], [(title, "title")]]
 
 
-def _finding_rows(finding: Finding, width: int) -> list[Row]:
-    rows: list[Row] = [[(line, "title")] for line in wrap(sanitize(finding.title), width)]
+def cell_rows(finding: Finding, width: int) -> list[Row]:
+    """Return the cells of a finding below one another, each whole.
+
+    Args:
+        finding: The finding.
+        width: Cells.
+    """
+    rows: list[Row] = []
     for label, value in finding.cells:
         rows += _field(sanitize(label), value, width, "strong")
+    return rows
+
+
+def _finding_rows(finding: Finding, width: int) -> list[Row]:
+    rows: list[Row] = [[(line, "title")] for line in wrap(sanitize(finding.title), width)]
+    rows += cell_rows(finding, width)
     if finding.excerpt is not None:
         rows += _excerpt_rows(finding.excerpt, width)
     return rows

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,16 @@ from tuiprof.model.report import Column
 from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE, format_value
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import filter_expression
 from tuiprof.tui.widgets.rows import Heading, Rows
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+}
 
 
 class FrameRows:
@@ -22,12 +33,21 @@ class FrameRows:
 
     Args:
         frame: The data.
-        columns: What to show of it, in order; hidden ones are left out.
+        columns: All its columns; hidden ones are left out, unless they are chosen.
+        chosen: Keys of the columns to show, in order; None = those that are not hidden.
     """
 
-    def __init__(self, frame: pl.DataFrame, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, frame: pl.DataFrame, columns: Sequence[Column], chosen: Sequence[str] | None = None
+    ) -> None:
         self.frame = frame
-        self.columns = tuple(column for column in columns if not column.hidden)
+        self.all_columns = tuple(columns)
+        by_key = {column.key: column for column in columns}
+        self.columns = (
+            tuple(column for column in columns if not column.hidden)
+            if chosen is None
+            else tuple(by_key[key] for key in chosen if key in by_key)
+        )
         self.headings = tuple(
             Heading(sanitize(c.label), c.right_aligned, c.help, c.elide or "end") for c in self.columns
         )
@@ -96,21 +116,45 @@ class FrameRows:
         self._refresh()
 
     def filter(self, text: str) -> None:
-        """Keep the rows in which any text column contains this.
+        """Keep the rows that a filter describes.
 
         Args:
-            text: What to look for, ignoring case; empty = all.
+            text: A text to look for, or an expression; empty = all.
+
+        Raises:
+            FilterError: It is no filter; the rows stay as they are.
         """
-        if not text:
-            self._mask = None
-        else:
+        node = filter_expression.parse(text, self.all_columns)
+        self._mask = None if node is None else self._kept(node)
+        self._refresh()
+
+    def _kept(self, node: filter_expression.Node) -> Mask:
+        """Return which rows of the frame are of what a filter means."""
+        if isinstance(node, filter_expression.Contains):
             mask = np.zeros(len(self.frame), dtype=bool)
-            pattern = "(?i)" + re.escape(text)
+            pattern = "(?i)" + re.escape(node.text)
             for series, column in zip(self._series, self.columns, strict=True):
                 if column.kind == "text":
                     mask |= _contains(series, pattern)
-            self._mask = mask
-        self._refresh()
+            return mask
+        if isinstance(node, filter_expression.Not):
+            return ~self._kept(node.part)
+        if isinstance(node, filter_expression.Both):
+            parts = [self._kept(part) for part in node.parts]
+            joined: Mask = np.logical_and.reduce(parts) if node.all else np.logical_or.reduce(parts)
+            return joined
+        series = self.frame[node.column.key]
+        if isinstance(node.value, str):
+            text = node.value if node.regex else re.escape(node.value)
+            return _contains(series, f"(?i)^(?:{text})$" if node.operator == "=" else f"(?i){text}")
+        found: Mask = _COMPARE[node.operator](series, node.value).fill_null(False).to_numpy()
+        return found
+
+    def shown(self) -> pl.DataFrame:
+        """Return the rows in view in their order, with the columns that show."""
+        keys = [column.key for column in self.columns]
+        frame = self.frame.select(keys)
+        return frame if self._view is None else frame[self._view]
 
     def alike(self, other: Rows, position: int) -> int | None:
         """Return where the row stands whose texts are those of a row of another frame; figures may differ.

@@ -15,7 +15,8 @@ class PromptLine(Input):
     """Asks for a text; hidden until it is opened."""
 
     DEFAULT_CSS = """
-    PromptLine { height: 1; border: none; padding: 0 1; background: $surface; display: none; }
+    PromptLine { height: 1; border: none; background: $surface; display: none; }
+    PromptLine, PromptLine.-textual-compact { padding: 0 1; }
     PromptLine:focus { border: none; background-tint: transparent 0%; }
     PromptLine.-open { display: block; }
     """

@@ -16,6 +16,7 @@ from tuiprof.report.sanitize import clip, sanitize
 #: Cells between two columns of a table.
 GAP: Final = 2
 _WIDEST_TEXT: Final = 72
+_SHORT_TEXT: Final = 12
 _SORT_MARK: Final = 2
 
 
@@ -206,6 +207,30 @@ def fit_text(
         return set_cell_size(text, width - 1) + "…" if width > 0 else ""
     pad = " " * (width - length)
     return pad + text if right else text + pad
+
+
+def column_order(headings: Sequence[Heading], least: list[int], contents: list[int], room: int) -> list[int]:
+    """Return the order of the columns in which the first place can be seen, if need be before some figures.
+
+    Args:
+        headings: The columns.
+        least: Cells each needs to be readable.
+        contents: Cells of the widest value of each.
+        room: Cells there are; 0 = not known yet.
+    """
+    order = list(range(len(headings)))
+    place = next((i for i in order if headings[i].elide == "start"), None)
+    if place is None or not room:
+        return order
+
+    def wanted(index: int) -> int:
+        short = min(contents[index], _SHORT_TEXT)
+        return GAP + max(least[index], contents[index] if headings[index].right else short)
+
+    before = order[:place]
+    while len(before) > 1 and sum(map(wanted, before)) + GAP + least[place] > room:
+        before.pop()
+    return [*before, place, *(i for i in order if i != place and i not in before)]
 
 
 def column_widths(labels: list[int], contents: list[int], right: list[bool], room: int) -> list[int]:

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import BindingType
-from textual.cache import LRUCache
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from tuiprof.tui.table_keys import KEYS
-from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, column_widths, fit_text
-
-_SAMPLE = 200
-_LEAD = 1
-_PLACE = 30
+from tuiprof.tui.widgets.rows import GAP
+from tuiprof.tui.widgets.table_canvas import LEAD, TableCanvas
 
 
-class VirtualTable(ScrollView, can_focus=True):
+class VirtualTable(TableCanvas, can_focus=True):
     """A sortable table over :class:`~tuiprof.tui.widgets.rows.Rows`.
 
     The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "table--header",
-        "table--header-cursor",
-        "table--row",
-        "table--cursor",
-        "table--cursor-cell",
-        "table--cursor-blurred",
-        "table--empty",
-    }
-
-    DEFAULT_CSS = """
-    VirtualTable {
-        background: $background;
-        color: $foreground;
-        scrollbar-size: 1 1;
-        scrollbar-background: $background;
-        scrollbar-background-hover: $background;
-        scrollbar-background-active: $background;
-        scrollbar-corner-color: $background;
-        & > .table--header { color: $text-muted; background: $background; text-style: bold; }
-        & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
-        & > .table--row { color: $foreground; background: $background; }
-        & > .table--cursor { color: $block-cursor-foreground; background: $block-cursor-background; }
-        & > .table--cursor-cell {
-            color: $block-cursor-foreground; background: $block-cursor-background; text-style: bold underline;
-        }
-        & > .table--cursor-blurred { color: $foreground; background: $surface-active; }
-        & > .table--empty { color: $text-muted; background: $background; }
-    }
-    """
 
     class Highlighted(Message):
         """The cursor came to another row.
@@ -94,87 +53,10 @@ class VirtualTable(ScrollView, can_focus=True):
             super().__init__()
             self.table = table
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id, classes=classes)
-        self.rows: Rows = ListRows((), ())
-        self.empty = ""
-        self.cursor = 0
-        self.column = 0
-        self.sorted_by: int | None = None
-        self.descending = False
-        self._widths: list[int] = []
-        self._strips: LRUCache[tuple[int, int, int, bool], Strip] = LRUCache(512)
-
-    # -- content -------------------------------------------------------------------------------------------
-
-    def load(self, rows: Rows, *, empty: str = "", source: int | None = None) -> None:
-        """Show other rows.
-
-        Args:
-            rows: The rows.
-            empty: What to say when there are none; one line, safe for a terminal.
-            source: Row to put the cursor on; None = the first.
-        """
-        self.rows, self.empty = rows, empty
-        self.sorted_by, self.descending = None, False
-        self.column = min(self.column, max(len(rows.headings) - 1, 0))
-        position = rows.position(source) if source is not None else 0
-        self.cursor = position or 0
-        self._measure()
-        self._changed()
-
-    def clear(self) -> None:
-        """Show nothing."""
-        self.load(ListRows((), ()))
-
-    def state(self) -> TableState:
-        """Return what :meth:`restore` needs to show all this again."""
-        return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
-
-    def restore(self, state: TableState) -> None:
-        """Show rows as they were left.
-
-        Args:
-            state: What :meth:`state` returned then.
-        """
-        self.rows, self.empty = state.rows, state.empty
-        self.cursor, self.column = state.cursor, state.column
-        self.sorted_by, self.descending = state.sorted_by, state.descending
-        self._measure()
-        self._changed()
-
-    def resume(self, state: TableState, needle: str) -> None:
-        """Give the rows that were just loaded the order, the filter and the cursor of others like them.
-
-        Args:
-            state: How the others were left.
-            needle: Their filter.
-        """
-        label = state.rows.headings[state.sorted_by].label if state.sorted_by is not None else None
-        labels = [heading.label for heading in self.rows.headings]
-        column = labels.index(label) if label in labels else None
-        self.rows.sort(column, state.descending)
-        self.rows.filter(needle)
-        self.sorted_by, self.descending = column, state.descending and column is not None
-        self.column = min(state.column, max(len(labels) - 1, 0))
-        place = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
-        self.cursor = max(0, min(state.cursor if place is None else place, len(self.rows) - 1))
-        self._changed()
-
-    def refilter(self, text: str) -> None:
-        """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
-
-        Args:
-            text: What to look for; empty = all rows.
-        """
+    def _announce(self) -> None:
         source = self.current
-        self.rows.filter(text)
-        self._return_to(source)
-
-    @property
-    def current(self) -> int | None:
-        """The source of the row under the cursor; None in an empty table."""
-        return self.rows.source(self.cursor) if len(self.rows) else None
+        if source is not None:
+            self.post_message(self.Highlighted(self, source))
 
     def sort_by(self, column: int | None, descending: bool = False) -> None:
         """Sort, keeping the cursor on its row.
@@ -188,128 +70,6 @@ class VirtualTable(ScrollView, can_focus=True):
         self.sorted_by, self.descending = column, descending
         self._return_to(source)
         self.post_message(self.Sorted(self))
-
-    def _return_to(self, source: int | None) -> None:
-        position = self.rows.position(source) if source is not None else None
-        self.cursor = position if position is not None else 0
-        self._changed()
-
-    def _changed(self) -> None:
-        self._strips.clear()
-        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
-        self._show_cursor()
-        self.refresh()
-        self._announce()
-
-    def _announce(self) -> None:
-        source = self.current
-        if source is not None:
-            self.post_message(self.Highlighted(self, source))
-
-    # -- widths --------------------------------------------------------------------------------------------
-
-    def _measure(self) -> None:
-        """Give each column the width its content asks for; long texts give way until the table fits."""
-        count = len(self.rows)
-        sample = (
-            range(count)
-            if count <= 2 * _SAMPLE
-            else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
-        )
-        headings = self.rows.headings
-        contents = [
-            max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
-            for index in range(len(headings))
-        ]
-        self._widths = column_widths(
-            [
-                # What is cut at its start is a place: its file and line stay readable.
-                max(cell_len(heading.label), min(content, _PLACE) if heading.elide == "start" else 0)
-                for heading, content in zip(headings, contents, strict=True)
-            ],
-            contents,
-            [heading.right for heading in headings],
-            max(self.size.width - 1 - _LEAD, 0),
-        )
-
-    @property
-    def _total_width(self) -> int:
-        return _LEAD + sum(self._widths) + GAP * len(self._widths)
-
-    def on_resize(self) -> None:
-        """Fit the columns to the new width."""
-        self._measure()
-        self._strips.clear()
-        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
-        self._show_cursor()
-
-    def notify_style_update(self) -> None:
-        """Forget what was drawn in the old colours."""
-        super().notify_style_update()
-        self._strips.clear()
-
-    # -- drawing -------------------------------------------------------------------------------------------
-
-    def render_line(self, y: int) -> Strip:
-        """Draw one line: the heading, a row, or the reason why there is none.
-
-        Args:
-            y: Line within the widget.
-        """
-        width = self.size.width
-        left, top = self.scroll_offset
-        if y == 0:
-            return self._header().crop_extend(left, left + width, self._style("table--header"))
-        position = top + y - 1
-        if position >= len(self.rows):
-            text = f" {self._why_empty()}" if y == 1 and not len(self.rows) else ""
-            style = self._style("table--empty")
-            return Strip([Segment(set_cell_size(text, width), style)], width)
-        at_cursor = position == self.cursor
-        key = (position, left, self.column if at_cursor else -1, at_cursor and self.has_focus)
-        strip = self._strips.get(key)
-        if strip is None:
-            strip = self._row(position, at_cursor)
-            rest = self._row_style(at_cursor)
-            strip = self._strips[key] = strip.crop_extend(left, left + width, rest)
-        return strip
-
-    def _why_empty(self) -> str:
-        if self.rows.total:
-            return "no row contains the filter text; escape clears the filter"
-        return self.empty
-
-    def _style(self, *names: str) -> Style:
-        return self.get_component_rich_style(*names)
-
-    def _row_style(self, at_cursor: bool) -> Style:
-        if not at_cursor:
-            return self._style("table--row")
-        return self._style("table--cursor" if self.has_focus else "table--cursor-blurred")
-
-    def _header(self) -> Strip:
-        plain, under = self._style("table--header"), self._style("table--header-cursor")
-        segments = [Segment(" " * _LEAD, plain)]
-        for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
-            mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
-            label = f"{heading.label} {mark}" if mark else heading.label
-            if cell_len(label) > width:  # the mark takes the place of what is cut
-                label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
-            style = under if index == self.column and self.has_focus else plain
-            pad = " " * max(width - cell_len(label), 0)
-            before, after = (pad, "") if heading.right else ("", pad)
-            segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * GAP, plain)]
-        return Strip([segment for segment in segments if segment.text])
-
-    def _row(self, position: int, at_cursor: bool) -> Strip:
-        style = self._row_style(at_cursor)
-        cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
-        segments = [Segment(" " * _LEAD, style)]
-        for index, (heading, width) in enumerate(zip(self.rows.headings, self._widths, strict=True)):
-            text = fit_text(self.rows.text(position, index), width, heading.right, heading.elide)
-            segments.append(Segment(text, cell_style if index == self.column else style))
-            segments.append(Segment(" " * GAP, style))
-        return Strip(segments)
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -325,21 +85,6 @@ class VirtualTable(ScrollView, can_focus=True):
             self._show_cursor()
             self.refresh()
             self._announce()
-
-    def _show_cursor(self) -> None:
-        page = max(self.size.height - 1 - self.show_horizontal_scrollbar, 1)
-        top = self.scroll_offset.y
-        if self.cursor < top:
-            top = self.cursor
-        elif self.cursor >= top + page:
-            top = self.cursor - page + 1
-        left = self.scroll_offset.x
-        begin = _LEAD * bool(self.column) + sum(self._widths[: self.column]) + GAP * self.column
-        end = begin + _LEAD + (self._widths[self.column] if self._widths else 0)
-        if self.size.width and end > left + self.size.width:
-            left = end - self.size.width
-        left = min(left, begin)
-        self.scroll_to(left, top, animate=False)
 
     def action_move(self, by: int) -> None:
         """Move the cursor by rows."""
@@ -364,11 +109,12 @@ class VirtualTable(ScrollView, can_focus=True):
         """Sort by the column under the cursor: most telling way first, then the other, then as given."""
         if not self.rows.headings:
             return
-        first = self.rows.headings[self.column].right
-        if self.sorted_by != self.column:
-            self.sort_by(self.column, first)
+        index = self.heading_index
+        first = self.rows.headings[index].right
+        if self.sorted_by != index:
+            self.sort_by(index, first)
         elif self.descending == first:
-            self.sort_by(self.column, not first)
+            self.sort_by(index, not first)
         else:
             self.sort_by(None)
 
@@ -380,16 +126,22 @@ class VirtualTable(ScrollView, can_focus=True):
     def action_copy(self) -> None:
         """Copy the row under the cursor, cells separated by tabs."""
         if len(self.rows):
-            cells = [self.rows.text(self.cursor, i) for i in range(len(self.rows.headings))]
-            self.app.copy_to_clipboard("\t".join(cells))
+            self.app.copy_to_clipboard("\t".join(self.rows.text(self.cursor, i) for i in self._order))
             self.notify("row copied to the clipboard", timeout=2)
+
+    def action_copy_cell(self) -> None:
+        """Copy the cell under the cursor."""
+        if len(self.rows):
+            self.app.copy_to_clipboard(self.rows.text(self.cursor, self.heading_index))
+            heading = self.rows.headings[self.heading_index].label
+            self.notify(f"copied to the clipboard: {heading}", timeout=2, markup=False)
 
     def on_click(self, event: events.Click) -> None:
         """Sort by a clicked heading; move to a clicked row, and open it when it is under the cursor already."""
         offset = event.get_content_offset(self)
         if offset is None or not self._widths:
             return
-        x, column = offset.x + self.scroll_offset.x - _LEAD, 0
+        x, column = offset.x + self.scroll_offset.x - LEAD, 0
         while column < len(self._widths) - 1 and x >= self._widths[column] + GAP:
             x -= self._widths[column] + GAP
             column += 1

@@ -23,6 +23,7 @@ from tuiprof.tui.loading import Progress
 from tuiprof.tui.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.readout import offset_text
 from tuiprof.tui.results import Results, later_by, moved
+from tuiprof.tui.screens.columns import ColumnsScreen
 from tuiprof.tui.screens.export import ExportScreen
 from tuiprof.tui.screens.reading import ReadingScreen
 from tuiprof.tui.trace_keys import KEYS
@@ -47,6 +48,7 @@ class TraceView(TracePart):
     Args:
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
+        step: Number of the step to look at first; None = the whole trace.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -62,8 +64,9 @@ class TraceView(TracePart):
     class Left(Message):
         """The user wants to leave the trace."""
 
-    def __init__(self, trace: Trace, part: Progress | None = None) -> None:
+    def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
         super().__init__(trace, part)
+        self._step = step
         self.results = Results(trace, list(analyses.available()))
         self.tabs = self.results.names
         self.current = self.tabs[0]
@@ -149,6 +152,7 @@ class TraceView(TracePart):
             self.timeline.replace(message.lanes, 0)
             self._size_timeline(self.size.height)
             self._show_head()
+            self._look_at_step()
             return
         by = later_by(self.trace, message.results.trace)
         with self.app.batch_update():
@@ -161,6 +165,25 @@ class TraceView(TracePart):
             self._show_head()
             self._show_answer()
         self._start_work()
+        self._look_at_step()
+
+    def _look_at_step(self) -> None:
+        """Look at the step that was asked for, once it is known."""
+        if self._step is None or self.timeline.lanes is None:
+            return
+        steps = self.trace.steps
+        found = [index for index, number in enumerate(steps.numbers) if int(number) == self._step]
+        if found:
+            window = steps.window(found[0])
+            self.set_window(window)
+            low, high = self.trace.bounds(window)
+            self.timeline.go_to(low)
+            self.timeline.fit(low, high)
+        elif self.part is None:
+            self.notify(f"this trace does not hold step {self._step}", severity="warning", timeout=6)
+        else:
+            return  # it may stand in what is still to be read
+        self._step = None
 
     def on_trace_view_answered(self, message: Answered) -> None:
         """Show an answer when it is the one looked at; the verdict on top may change with any."""
@@ -243,6 +266,14 @@ class TraceView(TracePart):
         if number <= len(self.tabs):
             self.open_tab(self.tabs[number - 1])
 
+    def action_next_tab(self, by: int) -> None:
+        """Open the next tab, or the one before, around the ends."""
+        self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
+
+    def action_open(self, name: str) -> None:
+        """Open a tab by its name."""
+        self.open_tab(name)
+
     def action_table(self) -> None:
         """Show the next table of this analysis."""
         self.pane.next_table()
@@ -251,6 +282,25 @@ class TraceView(TracePart):
         """Ask for a filter."""
         self.pane.open_filter()
 
+    def action_columns(self) -> None:
+        """Choose which columns show."""
+        table = self.pane.current_table
+        if table is None:
+            return
+
+        def take(keys: list[str] | None) -> None:
+            if keys is None or table is not self.pane.current_table:
+                return
+            try:
+                self.pane.show_columns(table, keys or None)
+            except OSError as error:
+                self.notify(
+                    f"the choice cannot be kept: {error.strerror or error}", severity="error", markup=False
+                )
+
+        columns = [column for column in table.columns if column.key != "event"]
+        self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""
         if not self.is_mounted:
@@ -258,9 +308,11 @@ class TraceView(TracePart):
         answer = self.pane.answer
         if action == "tab":
             return isinstance(parameters[0], int) and parameters[0] <= len(self.tabs)
+        if action == "open":
+            return parameters[0] in self.tabs
         if action == "table":
             return isinstance(answer, Report) and len(answer.tables) > 1
-        if action == "filter":
+        if action in ("filter", "columns"):
             return self.pane.current_table is not None
         return True
 
@@ -316,9 +368,10 @@ class TraceView(TracePart):
     def action_export(self) -> None:
         """Write reports to a file."""
         answers = self.results.answers(self.window)
-        current = self.results.get(self.current, self.window)
+        # Of the events only what shows can be written: whole they are the trace itself.
+        current = self.results.get(self.current, self.window) if self.current != EVENTS else None
         if answers:
-            self.app.push_screen(ExportScreen(self.trace, current, answers))
+            self.app.push_screen(ExportScreen(self.trace, current, answers, self.pane.as_shown()))
         else:
             self.notify("nothing is worked out yet", timeout=3)
 
