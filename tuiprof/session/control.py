@@ -13,10 +13,16 @@ import msgspec
 from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import write_atomic
+from tuiprof.session.meta import TriggerRequest
 from tuiprof.session.status import processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
 STOP_FILE: Final = "stop.json"
+#: Ids of the triggers that :func:`arm_slow` and :func:`arm_every` make.
+SLOW: Final = "slow"
+EVERY: Final = "every"
+#: Size of a session's traces beyond which no triggered capture is begun, bytes.
+DEFAULT_BUDGET: Final = 500_000_000
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -81,6 +87,130 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
         SessionError: It cannot be written.
     """
     write_atomic(session.control / f"capture-{request.id}.json", msgspec.json.encode(request))
+
+
+def arm_slow(
+    session: Session,
+    *,
+    above_ns: int | None = None,
+    times: float | None = None,
+    steps: int = 3,
+    cooldown_s: float = 30.0,
+    budget_bytes: int = DEFAULT_BUDGET,
+    stack: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+) -> str:
+    """Ask for a capture of the next steps whenever a step was slow, until :func:`disarm`.
+
+    The slow step itself is over by then and cannot be profiled. Each capture is answered like one that was
+    requested; its ``cause`` says which step was how slow. Arming again replaces what was armed.
+
+    Args:
+        session: A running session.
+        above_ns: Slow is longer than this, ns.
+        times: Slow is longer than so many times the median of the steps before (this or ``above_ns``).
+        steps: How many steps a capture profiles.
+        cooldown_s: Time between two captures at least.
+        budget_bytes: No capture is begun that would bring the session's traces above this.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+
+    Returns:
+        The trigger's id.
+
+    Raises:
+        SessionError: The run is over, or the request cannot be written.
+    """
+    if (above_ns is None) == (times is None):
+        raise ValueError("either a time or a multiple of the median")
+    request = TriggerRequest(
+        SLOW, steps, above_ns, times, None, cooldown_s, budget_bytes, stack, shapes, memory
+    )
+    _must_run(session)
+    put_trigger(session, request)
+    return request.id
+
+
+def arm_every(
+    session: Session,
+    every: int,
+    *,
+    steps: int = 3,
+    cooldown_s: float = 10.0,
+    budget_bytes: int = DEFAULT_BUDGET,
+    stack: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+) -> str:
+    """Ask for a capture at each multiple of a step number, until :func:`disarm`.
+
+    Arming again replaces what was armed.
+
+    Args:
+        session: A running session.
+        every: A capture begins at steps ``every``, ``2 * every``, …; those within the cool-down are left out.
+        steps: How many steps a capture profiles.
+        cooldown_s: Time between two captures at least.
+        budget_bytes: No capture is begun that would bring the session's traces above this.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+
+    Returns:
+        The trigger's id.
+
+    Raises:
+        SessionError: The run is over, or the request cannot be written.
+    """
+    request = TriggerRequest(EVERY, steps, None, None, every, cooldown_s, budget_bytes, stack, shapes, memory)
+    _must_run(session)
+    put_trigger(session, request)
+    return request.id
+
+
+def put_trigger(session: Session, request: TriggerRequest) -> None:
+    """Arm triggered captures, whether or not the script runs yet.
+
+    Args:
+        session: The session.
+        request: What is wanted.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    for name, number in (("steps", request.steps), ("every", request.every), ("above_ns", request.above_ns)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1")
+    if request.times is not None and not request.times > 1:
+        raise ValueError("a slow step takes more than once the median")
+    write_atomic(session.control / f"trigger-{request.id}.json", msgspec.json.encode(request))
+
+
+def armed(session: Session) -> list[TriggerRequest]:
+    """Return what is armed, by id.
+
+    A trigger that has spent its budget stays here; a note in the log says that it has stopped.
+
+    Args:
+        session: The session.
+    """
+    found = []
+    for path in sorted(session.control.glob("trigger-*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # disarmed just now, or not ours
+            found.append(msgspec.json.decode(path.read_bytes(), type=TriggerRequest))
+    return found
+
+
+def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
+    """Make no more triggered captures; one that has begun is completed.
+
+    Args:
+        session: The session.
+        id: The trigger's id.
+    """
+    (session.control / f"trigger-{id}.json").unlink(missing_ok=True)
 
 
 def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = False) -> None:

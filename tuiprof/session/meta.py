@@ -67,6 +67,37 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     memory: bool = False
 
 
+class TriggerRequest(msgspec.Struct, frozen=True):
+    """Captures to make again and again: the content of ``control/trigger-<id>.json``.
+
+    Exactly one of ``above_ns``, ``times`` and ``every`` is given. What is profiled are the steps after the slow
+    one: a step that is over cannot be profiled any more.
+
+    Attributes:
+        id: Its name; captures are called ``<id>-<step>``.
+        steps: How many steps a capture profiles.
+        above_ns: When a step took longer than this, ns.
+        times: When a step took longer than so many times the median of the steps before it.
+        every: At each step whose number is a multiple of this.
+        cooldown_s: Time from the end of one capture to the next at the earliest.
+        budget_bytes: No capture is begun that would bring the session's traces above this.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+    """
+
+    id: str
+    steps: int = 3
+    above_ns: int | None = None
+    times: float | None = None
+    every: int | None = None
+    cooldown_s: float = 30.0
+    budget_bytes: int = 500_000_000
+    stack: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
 class SessionMeta(msgspec.Struct):
     """``session.json``.
 
