@@ -186,7 +186,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from contextlib import nullcontext
@@ -218,15 +217,13 @@ def join_ranks() -> int:
     Memory is allocated on the node of the core that first touches it, so binding the threads binds the memory too.
     """
     import torch
+    from common import ranks
 
     nodes = list(numa_nodes().values())
     cpus = nodes[int(os.environ["LOCAL_RANK"]) % len(nodes)]
     os.sched_setaffinity(0, cpus)
     torch.set_num_threads(len(cpus))
-    if not torch.distributed.is_initialized():  # a check trains before the run does
-        torch.distributed.init_process_group("gloo")
-        atexit.register(torch.distributed.destroy_process_group)
-    return torch.distributed.get_world_size()
+    return ranks.join(torch.device("cpu"))[2]
 
 
 def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:

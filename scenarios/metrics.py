@@ -92,6 +92,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -171,18 +172,24 @@ def train(run: scenario.Run, journal: list[tuple[str, Any]] | None = None) -> Lo
         The timed loop.
     """
     import torch
+    from common import ranks
     from common.resnet import resnet
     from common.training import Images, Loop, accelerator, loader, normalise, phase
 
-    size, device = run.size, accelerator()
+    size = run.size
+    device, rank, count = ranks.join(accelerator())
     torch.manual_seed(run.seed)
     model = resnet(size.depth, size.classes, size.width).to(device)
+    if count > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     variant = run.variant["name"]
     metrics = Metrics(variant, size.classes, device) if variant != "off" else None
 
-    images = Images(run.steps * size.batch, size.image, size.classes, run.seed)
-    loop = Loop(loader(images, size.batch, size.workers, device), size.batch, run.warmup, device)
+    images = Images(run.steps * size.batch, size.image, size.classes, run.seed + rank)
+    loop = Loop(
+        loader(images, size.batch, size.workers // count, device), size.batch * count, run.warmup, device
+    )
     step_start = time.perf_counter()
     for step, (pixels, labels) in loop:
         with phase("h2d"):
@@ -213,6 +220,8 @@ def train(run: scenario.Run, journal: list[tuple[str, Any]] | None = None) -> Lo
 
 def check(run: scenario.Run) -> Check:
     """Hold four steps of the variant to the losses of ``off`` and its metrics to plain arithmetic."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise scenario.CannotRun("metrics of several processes are not compared", "check without torchrun")
     import torch
     from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
 
