@@ -115,6 +115,15 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
         raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
 
 
+def convert_option(function: Function) -> Function:
+    """Add the option to convert raw captures without asking."""
+    return click.option(
+        "--convert/--no-convert",
+        default=None,
+        help="Convert a raw Neuron capture with neuron-explorer first (default: ask on a terminal).",
+    )(function)
+
+
 def trace_options(function: Function) -> Function:
     """Add the options that choose one trace of a directory of them."""
     options = (
@@ -130,13 +139,16 @@ def trace_options(function: Function) -> Function:
     return function
 
 
-def traces_at(target: str | Path, run: str | None = None, rank: int | None = None) -> TraceSet:
+def traces_at(
+    target: str | Path, run: str | None = None, rank: int | None = None, convert: bool | None = None
+) -> TraceSet:
     """Return the traces that a target stands for, and say on stderr which one is taken of several.
 
     Args:
         target: A file, a directory, or a URL, which is copied here first.
         run: Name of the run; None = the newest.
         rank: The rank that will be shown; None = the lowest.
+        convert: Whether a raw capture is converted first; None = ask, where there is somebody to ask.
 
     Raises:
         TraceError: There is no trace.
@@ -150,11 +162,48 @@ def traces_at(target: str | Path, run: str | None = None, rank: int | None = Non
             path = fetch(str(target), progress=progress)
     else:
         path = Path(target)
+    path = converted(path, convert)
     found = open_set(path, run=run, opener=open_with_progress)
     found.file(rank)  # a rank that is not there is said before anything else
     if line := found.line(rank):
         click.echo(f"tuiprof: {line}", err=True)
     return found
+
+
+def converted(path: Path, wanted: bool | None) -> Path:
+    """Offer to convert a raw capture where the program for that is installed; never without a word.
+
+    Args:
+        path: What the user named.
+        wanted: Whether to convert; None = ask on a terminal, else leave it.
+
+    Returns:
+        What to open: the converted capture, or the path itself.
+
+    Raises:
+        TraceError: Converting failed.
+    """
+    import shlex
+
+    from tuiprof.formats import conversion
+    from tuiprof.report.sanitize import sanitize
+
+    found = conversion.possible(path) if wanted is not False else None
+    if found is None:
+        return path
+    if conversion.done_before(found):
+        click.echo(f"tuiprof: {path} was converted before; opening {found.out}", err=True)
+        return found.out
+    command = sanitize(shlex.join(found.command))
+    if wanted is None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return path  # reading it says what to run
+        click.echo(f"{sanitize(str(path))} is {found.what}. To convert it:\n  {command}", err=True)
+        if not click.confirm("Run this now?", default=False, err=True):
+            return path
+    else:
+        click.echo(f"tuiprof: running {command}", err=True)
+    return conversion.convert(found, lambda line: click.echo(f"  {sanitize(line)}", err=True))
 
 
 def open_with_progress(path: Path) -> Trace:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuiprof.cli.common import Invocation, open_screen, session_or_none, trace_options, traces_at
+from tuiprof.cli.common import (
+    Invocation,
+    convert_option,
+    open_screen,
+    session_or_none,
+    trace_options,
+    traces_at,
+)
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable, Window
@@ -21,8 +28,11 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 @click.command("open")
 @click.argument("target")
 @trace_options
+@convert_option
 @click.pass_obj
-def open_(invocation: Invocation, target: str, rank: int | None, run_: str | None) -> int:
+def open_(
+    invocation: Invocation, target: str, rank: int | None, run_: str | None, convert: bool | None
+) -> int:
     """Open a trace FILE, a DIRECTORY of them, a URL or a SESSION."""
     from tuiprof.tui.start import Start
 
@@ -30,10 +40,13 @@ def open_(invocation: Invocation, target: str, rank: int | None, run_: str | Non
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
     from tuiprof.formats import sniff
+    from tuiprof.formats.conversion import refuse
 
-    found = traces_at(session.path / "traces" if session is not None else target, run_, rank)
+    found = traces_at(session.path / "traces" if session is not None else target, run_, rank, convert)
     path = found.file(rank).path
-    sniff(path)  # a file that is no trace is said here, before the screen changes
+    # What is no trace is said here, before the screen changes.
+    sniff(path)
+    refuse(path)
     return open_screen(Start.trace(path))
 
 
@@ -50,6 +63,7 @@ def open_(invocation: Invocation, target: str, rank: int | None, run_: str | Non
 )
 @click.option("--step", type=int, help="Look at this step alone.")
 @trace_options
+@convert_option
 @click.pass_obj
 def report(
     invocation: Invocation,
@@ -59,6 +73,7 @@ def report(
     step: int | None,
     rank: int | None,
     run_: str | None,
+    convert: bool | None,
 ) -> int:
     """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
 
@@ -74,7 +89,7 @@ def report(
         reports, trust = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
     else:
-        trace = open_rank(traces_at(target, run_, rank), rank)
+        trace = open_rank(traces_at(target, run_, rank, convert), rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))

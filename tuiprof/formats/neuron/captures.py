@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,8 @@ from tuiprof.errors import TraceError
 _SYSTEM: Final = ("ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb")
 #: A NEFF's header: two 64-bit versions' worth of fields, the second of which is its own length, 1024.
 _NEFF_HEADER_SIZE: Final = (1024).to_bytes(8, "little")
+
+_PROGRAM: Final = "a compiled Neuron program (NEFF), not a trace"
 
 
 def is_capture(head: bytes, path: Path) -> bool:
@@ -35,6 +38,44 @@ def is_capture_directory(path: Path) -> bool:
     return (path / "ntrace.pb").exists() or any(path.glob("*.ntff"))
 
 
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How a raw capture becomes what is read here.
+
+    Attributes:
+        what: What the capture is.
+        command: What to run.
+        out: The directory it writes.
+    """
+
+    what: str
+    command: tuple[str, ...]
+    out: Path
+
+
+def conversion(path: Path, tool: str | None) -> Conversion | None:
+    """Return how to convert a capture; None for a program beside which there is no capture.
+
+    Args:
+        path: The capture: a file, or the directory it lies in.
+        tool: Path of ``neuron-explorer``; None = not installed.
+    """
+    program = tool or "neuron-explorer"
+    folder = path if path.is_dir() else path.parent
+    out = folder / "explorer"
+    if path.suffix == ".ntff":
+        what, source = "a raw Neuron device trace (NTFF)", _of_device(_partner(path, ".neff"), path)
+    elif _is_program(path):
+        capture = next(iter(sorted(folder.glob("*.ntff"))), None)
+        if capture is None:
+            return None
+        what, source = _PROGRAM, _of_device(path, capture)
+    else:
+        what, source = "a raw Neuron capture", ("-d", str(folder))
+    command = (program, "view", *source, "--output-format", "parquet", "--output-file", str(out))
+    return Conversion(what, command, out)
+
+
 def refuse(path: Path, tool: str | None) -> TraceError:
     """Return the error that says what to run.
 
@@ -42,42 +83,31 @@ def refuse(path: Path, tool: str | None) -> TraceError:
         path: The capture: a file, or the directory it lies in.
         tool: Path of ``neuron-explorer``; None = not installed.
     """
-    program = tool or "neuron-explorer"
     where = "" if tool else " (neuron-explorer is in aws-neuronx-tools; it runs without a Neuron device)"
-    folder = path if path.is_dir() else path.parent
-    out = folder / "explorer"
-    then = f", then open {out}{where}"
-    if path.suffix == ".ntff":
-        what = "a raw Neuron device trace (NTFF)"
-        command = _view(program, _partner(path, ".neff"), path, out)
-    elif path.suffix == ".neff" or (path.is_file() and not path.name.endswith(_SYSTEM)):
-        what = "a compiled Neuron program (NEFF), not a trace"
-        capture = next(iter(sorted(folder.glob("*.ntff"))), None)
-        if capture is None:
-            run = shlex.join([program, "capture", "-n", str(path), "-s", str(folder / "profile.ntff")])
-            return TraceError(f"{path} is {what}", f"record one on a Neuron device: {run}{where}")
-        command = _view(program, path, capture, out)
-    else:
-        what = "a raw Neuron capture"
-        command = shlex.join(
-            [program, "view", "-d", str(folder), "--output-format", "parquet", "--output-file", str(out)]
+    found = conversion(path, tool)
+    if found is None:
+        record = (
+            tool or "neuron-explorer",
+            "capture",
+            "-n",
+            str(path),
+            "-s",
+            str(path.parent / "profile.ntff"),
         )
-    return TraceError(f"{path} is {what}", f"run: {command}{then}")
+        return TraceError(
+            f"{path} is {_PROGRAM}", f"record one on a Neuron device: {shlex.join(record)}{where}"
+        )
+    return TraceError(
+        f"{path} is {found.what}", f"run: {shlex.join(found.command)}, then open {found.out}{where}"
+    )
 
 
-def _view(program: str, neff: Path, ntff: Path, out: Path) -> str:
-    arguments = [
-        "view",
-        "-n",
-        str(neff),
-        "-s",
-        str(ntff),
-        "--output-format",
-        "parquet",
-        "--output-file",
-        str(out),
-    ]
-    return shlex.join([program, *arguments])
+def _is_program(path: Path) -> bool:
+    return path.suffix == ".neff" or (path.is_file() and not path.name.endswith(_SYSTEM))
+
+
+def _of_device(neff: Path, ntff: Path) -> tuple[str, ...]:
+    return "-n", str(neff), "-s", str(ntff)
 
 
 def _partner(path: Path, suffix: str) -> Path:
