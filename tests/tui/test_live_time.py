@@ -11,9 +11,11 @@ from synthetic import Synthetic
 from test_live import recorded
 
 from tuiprof.resources import shipped
+from tuiprof.session import control
 from tuiprof.session.labels import read_labels
 from tuiprof.session.records import Capture, Printed, Step
 from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.arm_form import parse_slow
 from tuiprof.tui.screens.live import LiveScreen
 from tuiprof.tui.screens.trace import TraceScreen
 from tuiprof.tui.start import Start
@@ -124,10 +126,10 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(pilot, "27.0 ms")
         await pilot.press("N")
         await until_shown(
-            pilot, "step 402  ", "× the median", "most of it in backward", "no capture covers it"
+            pilot, "step 402  ", "× the median", "most of it in backward", "t captures the next"
         )
         await pilot.press("N")
-        await until_shown(pilot, "step 171  ")
+        await until_shown(pilot, "step 171  ", "most of it in backward")
         await pilot.press("N")  # the first step took twelve times as long
         await until_shown(pilot, "step 0  ")
         await pilot.press("n", "full_stop")
@@ -254,3 +256,41 @@ async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
         await until_shown(pilot, "late")
         await pilot.press("left", "left", "left")
         await until(pilot, lambda: "late" not in screen_text(app))
+
+
+async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 30)
+    app = live(made.session.path)
+    async with app.run_test(size=(170, 44)) as pilot:
+        await until_shown(pilot, "27.0 ms", "t arm")
+        await pilot.press("N", "t")
+        await until(pilot, lambda: bool(control.armed(made.session)))
+        [slow] = control.armed(made.session)
+        assert slow.above_ns is not None
+        assert 33e6 < slow.above_ns < 36e6  # halfway from 27 to 42
+        await pilot.press("escape")
+        await until_shown(pilot, "armed: after steps > 34.")
+        await pilot.press("T")
+        await until_shown(pilot, "capture by itself")
+        await pilot.press("ctrl+u", *"1.5", "enter")
+        await until_shown(pilot, "slower than: a time such as 35 ms")
+        await pilot.press(*"x", "tab", *"500", "tab", "ctrl+u", *"200", "enter")
+        await until_shown(pilot, "every 500 steps", "after steps > 1.5× the median")
+        assert {one.budget_bytes for one in control.armed(made.session)} == {200_000_000}
+        await pilot.press("T")
+        await until_shown(pilot, "capture by itself")
+        await pilot.press("ctrl+u", "tab", "ctrl+u", "enter")
+        await until(pilot, lambda: not control.armed(made.session))
+        await pilot.press("t")
+        await until_shown(pilot, "armed: after steps > ")
+        await pilot.press("t")
+        await until(pilot, lambda: not control.armed(made.session))
+
+
+def test_what_is_slow_can_be_said_in_several_ways() -> None:
+    assert parse_slow("35 ms") == (35_000_000, None)
+    assert parse_slow("0.5s") == (500_000_000, None)
+    assert parse_slow("250 µs") == (250_000, None)
+    assert parse_slow("1.5x") == (None, 1.5)
+    for wrong in ("", "35", "0.9x", "fast", "-3 ms"):
+        assert parse_slow(wrong) == (None, None)

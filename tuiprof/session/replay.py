@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from tuiprof.session.clock import Clock
-from tuiprof.session.fold import Fold
 from tuiprof.session.files import read_end
+from tuiprof.session.fold import Fold
 from tuiprof.session.glance import first_head
 from tuiprof.session.records import DeviceStep, Head, Record
 from tuiprof.session.store import Session
 from tuiprof.session.tail import BLOCK, Batch, LogFile, LogReader
+
+#: Read at a time behind a picture, and the pause after it.
+_PIECE: Final = 1 << 20
+_BREATH_S: Final = 0.004
+#: The reading behind a picture begins when the picture stands.
+_PATIENCE_S: Final = 1.5
 
 
 class Feed(Protocol):
@@ -44,13 +52,18 @@ class Live:
 
     Args:
         session: The session.
-        tail_bytes: Start with only the end of huge logs (see :class:`LogReader`).
+        tail_bytes: Of huge logs show the end first; all of them is read behind that, in a thread. None = read
+            from the beginning.
     """
 
     def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
         self.session = session
         self.reader = LogReader(session, tail_bytes)
         self._fold = Fold(self.reader.clock)
+        huge = tail_bytes is not None and any(
+            _size(path) > tail_bytes + BLOCK for path in session.log_files()
+        )
+        self._rest = _Rest(session) if huge else None
 
     @property
     def fold(self) -> Fold:
@@ -68,11 +81,69 @@ class Live:
         Args:
             max_bytes: Read at most so much of each log.
         """
-        return self._fold.feed(self.reader.poll_batches(max_bytes))
+        rest = self._rest
+        if rest is not None and rest.done:
+            self._rest = None
+            self.reader.close()
+            self.reader, self._fold = rest.live.reader, rest.live.fold
+        return self._fold.feed(self.reader.poll_batches(max_bytes)) or rest is not self._rest
+
+    @property
+    def read_share(self) -> float:
+        """Share of the logs that is in the fold; below 1 while a huge one is read."""
+        return self._rest.share if self._rest is not None else 1.0
 
     def close(self) -> None:
         """Close the files."""
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
         self.reader.close()
+
+
+class _Rest:
+    """Reads all of a session in a thread, in pieces, so that a screen stays responsive beside it.
+
+    Args:
+        session: The session.
+
+    Attributes:
+        live: What it reads into; of the thread until :attr:`done`.
+        done: All of it is read.
+        share: How much of it is read, 0 to 1.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.live = Live(session)
+        self.done = False
+        self.share = 0.0
+        self._total = sum(_size(path) for path in session.log_files())
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no further."""
+        self._stopped.set()
+        self._thread.join()
+        self.live.close()
+
+    def _run(self) -> None:
+        if self._stopped.wait(_PATIENCE_S):
+            return
+        while self.live.advance(_PIECE):
+            self.share = max(0.0, 1 - self.live.reader.behind / max(1, self._total))
+            # Decoding holds the interpreter; a breath between two pieces lets the screen draw.
+            if self._stopped.wait(_BREATH_S):
+                return
+        self.done = True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone meanwhile
+        return 0
 
 
 def load(session: Session) -> Fold:

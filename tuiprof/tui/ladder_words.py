@@ -127,7 +127,7 @@ def table(view: LadderView) -> list[Choice]:
 
 def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]]]:
     """Return the width of the name, and the columns there is room and something for."""
-    name = min(max((len(sanitize(row.name)) for row in view.rows), default=8), 30)
+    name = min(max(len("variant"), *(len(sanitize(row.name)) for row in view.rows), 0), 30)
     room = width - name - _VERDICT
     kept: list[tuple[str, str, int]] = []
     for column in _COLUMNS:
@@ -183,7 +183,7 @@ def _cell(rung: RungRow, key: str) -> str:
         "change": rung.change,
         "interval": rung.change_interval,
         "spread": rung.step_interval,
-        "published": sanitize(rung.published.partition("; ")[0].partition(" (")[0]),
+        "published": sanitize(rung.published.partition("; ")[0].partition(" (")[0].partition(", ")[0]),
         "syncs": format_count(round(rung.syncs, 2)) if rung.syncs is not None else "",
         "launches": format_count(round(rung.launches, 1)) if rung.launches is not None else "",
     }[key]
@@ -221,7 +221,7 @@ def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
         say("here", f"{here}{ratio}{f' ({rung.change_interval})' if rung.change_interval else ''}")
     if rung.changes:
         say("why", f"against {rung.against}: {rung.changes}")
-    if rung.why:
+    if rung.why and (rung.step_ns is not None or rung.word in ("wrong", "failed", "unavailable")):
         say(rung.word if rung.word in ("wrong", "failed", "unavailable") else "note", rung.why, "warn")
     if rung.remedy:
         say("remedy", rung.remedy, "dim")

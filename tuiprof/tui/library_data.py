@@ -220,8 +220,8 @@ class Library:
         for variant in ladder.variants:
             here = found.get(variant.name)
             change = None
-            if here is not None and here.change is not None:
-                change = here.change
+            if here is not None and here.what == "ladder":
+                change = here.change  # what a ladder found undecided is not decided by two figures of it
             elif here is not None and base is not None and here is not base and here.preset == base.preset:
                 change = here.step_ns / base.step_ns - 1
             runnable, why = self._can_run(variant)

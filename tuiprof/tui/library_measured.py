@@ -27,7 +27,7 @@ class Figure:
         preset: Preset.
         unix_ns: When it was measured.
         what: ``ladder`` or ``run``.
-        change: Step time against the baseline's of the same ladder, as a share; None = not told there.
+        change: Step time against the baseline's of the same ladder, as a share; None = not told, or undecided there.
         trace: A trace of it; None = there is none.
     """
 
@@ -140,7 +140,7 @@ class Measured:
                 meta.preset,
                 meta.unix_ns,
                 "ladder",
-                one.ratio.value - 1 if one.ratio is not None else None,
+                one.ratio.value - 1 if one.ratio is not None and one.word != "undecided" else None,
                 traces.get(one.name),
             )
             for one in judge(meta)

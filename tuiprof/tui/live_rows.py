@@ -10,6 +10,7 @@ from tuiprof.session.alerts import Alert
 from tuiprof.session.fold import Fold, NoteLine
 from tuiprof.session.glance import Summary
 from tuiprof.session.labels import Labels
+from tuiprof.session.meta import TriggerRequest
 from tuiprof.session.stats import StepStats
 from tuiprof.session.straggler import Lane
 from tuiprof.session.writer_state import StepSeries, WriterState
@@ -158,7 +159,7 @@ def _lost_in(steps: StepSeries, place: int, dur_ns: int, stats: StepStats) -> st
         return None
     here, usual = (
         steps.phase_means(slice(place, place + 1)),
-        steps.phase_means(slice(max(0, place - 200), place)),
+        steps.phase_means(slice(max(0, place - 50), place)),
     )
     for name, value in here.items():
         if value - usual.get(name, 0.0) > 0.5 * lost_ns:
@@ -198,6 +199,23 @@ def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | Non
     if screen_share is not None:
         parts.append(f"screen {format_share(screen_share)}")
     return [(f"costs: {glyphs.DOT.join(parts)} ", "dim")] if parts else []
+
+
+def armed_row(armed: Sequence[TriggerRequest]) -> Row:
+    """Return what makes captures by itself: ``armed: after steps > 35.0 ms · every 500 steps``.
+
+    Args:
+        armed: It.
+    """
+    parts = []
+    for trigger in armed:
+        if trigger.every is not None:
+            parts.append(f"every {format_count(trigger.every)} steps")
+        elif trigger.times is not None:
+            parts.append(f"after steps > {trigger.times:g}× the median")
+        else:
+            parts.append(f"after steps > {format_ns(trigger.above_ns)}")
+    return [(f"{glyphs.FLAG} armed: {glyphs.DOT.join(parts)}  ", "capture")] if parts else []
 
 
 def alert_paragraphs(

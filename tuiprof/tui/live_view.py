@@ -166,7 +166,13 @@ def _known(value: float) -> float | None:
 
 
 def stats_row(
-    stats: StepStats, view: View, width: int, *, batch: float | None, baseline: tuple[str, float] | None
+    stats: StepStats,
+    view: View,
+    width: int,
+    *,
+    batch: float | None,
+    baseline: tuple[str, float] | None,
+    read: float = 1.0,
 ) -> list[Row]:
     """Return the line above the chart, in two lines where it is narrow.
 
@@ -176,6 +182,7 @@ def stats_row(
         width: Cells.
         batch: Samples a step, where the script tells; None = unknown.
         baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
+        read: Share of the logs that is read; below 1 the figures are of its end.
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -196,6 +203,8 @@ def stats_row(
         text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
+    if read < 1:
+        right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
     whole = _dotted([left, *parts])
     if row_width(whole) + row_width(right) + 2 <= width:
         return [spread(whole, right, width)]

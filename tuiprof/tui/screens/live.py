@@ -152,10 +152,14 @@ class LiveScreen(RunVerdict):
         self._poll_output()
         if slow and self.running:
             self.status = self.session.status()
+            self.look_armed()
             if not self.session.meta.devices:
                 self.session.reload()
         now = self.now_ns()
-        state = (self.feed.fold.version, self.status, self.window, self.rank_name, self.selected, self.size)
+        fold = self.feed.fold
+        read = int(100 * self.base.read_share) if isinstance(self.base, Live) else 100
+        shown = (self.status, self.window, self.rank_name, self.selected, self.size, id(fold), read // 5)
+        state = (fold.version, *shown)
         if state == self._shown and not self.following and (self.replay is None or self._stands(self.replay)):
             return  # nothing can have changed: draw nothing, send nothing
         fresh = self._shown[1:] != state[1:]
@@ -230,8 +234,9 @@ class LiveScreen(RunVerdict):
     def _draw_slow(self, view: View, rank: WriterState | None) -> None:
         fold, stats, means = self.feed.fold, self.stats, self._means
         batch = batch_size(rank.steps) if rank is not None else None
+        read = self.base.read_share if isinstance(self.base, Live) else 1.0
         self.query_one("#stats", Painted).paint(
-            lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline)
+            lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline, read=read)
         )
         why = (
             "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)" if stats.count else ""
@@ -302,6 +307,7 @@ class LiveScreen(RunVerdict):
             self.replay is None,
             self.selected,
             len(self.runs) > 1,
+            self.can_arm(),
         )
         if state != self._bound:
             self._bound = state

@@ -60,6 +60,8 @@ def live_keys(capture_steps: int) -> list[BindingType]:
         _steps(
             "full_stop", "step(1)", "step after", "Select the step after", id="live.step_next", show=False
         ),
+        _run("t", "arm", "arm", "Capture after the next slow step, or no more", id="live.arm"),
+        _run("T", "arm_form", "arm …", "Choose when to capture by itself", id="live.arm_form", show=False),
         _view("z", "window", "zoom", "Another width of the time axis", id="live.window"),
         _view("left_square_bracket", "rank(-1)", "rank −", "The rank before", id="live.rank_before"),
         _view("right_square_bracket", "rank(1)", "rank +", "The next rank", id="live.rank_next"),

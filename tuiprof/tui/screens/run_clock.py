@@ -24,7 +24,7 @@ _SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 #: A key moves the moment by this part of the time axis.
 _SEEK_PARTS: Final = 12
 #: A huge log is shown from its end first; the rest is read behind the picture.
-TAIL_BYTES: Final = 8 << 20
+TAIL_BYTES: Final = 2 << 20
 
 
 class RunClock(Screen[None], inherit_bindings=False):
@@ -49,7 +49,9 @@ class RunClock(Screen[None], inherit_bindings=False):
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
         self.session = session
-        self.base: Live | Replay = Live(session) if replay_speed is None else Replay(session, replay_speed)
+        self.base: Live | Replay = (
+            Live(session, TAIL_BYTES) if replay_speed is None else Replay(session, replay_speed)
+        )
         self.status = session.status()
         self.window = WINDOWS_S.index(None if self.status.over and replay_speed is None else 60.0)
         self.rank_name = ""

@@ -11,10 +11,12 @@ from textual import work
 from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
+from tuiprof.model.units import format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
+from tuiprof.session.meta import TriggerRequest
 from tuiprof.session.store import Session, list_sessions, sessions_root
 from tuiprof.tui.screens.confirm import ConfirmScreen
 from tuiprof.tui.screens.run_clock import CAPTURE_STEPS, RunClock
@@ -39,6 +41,7 @@ class RunScreen(RunClock):
         seen_captures: Captures whose trace was opened, so that it is not offered again.
         asked: A capture asked for and when (monotonic s), until the script answers.
         runs: The runs that go on beside this one and this one, the oldest first.
+        armed: What makes captures by itself.
     """
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
@@ -47,6 +50,7 @@ class RunScreen(RunClock):
         self.seen_captures: set[str] = set()
         self.asked: tuple[str, float] | None = None
         self.runs: list[Summary] = []
+        self.armed: list[TriggerRequest] = []
         self._summaries: dict[str, Summary] = {}
 
     def newest_capture(self) -> CaptureState | None:
@@ -74,8 +78,12 @@ class RunScreen(RunClock):
         return None
 
     def can_arm(self) -> bool:
-        """Whether a capture of the next slow step can be asked for."""
-        return False
+        """Whether captures can be made by themselves: steps are made."""
+        return self.running and self.rank is not None and len(self.rank.steps) > 0
+
+    def slow_ns(self) -> float | None:
+        """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
+        raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""
@@ -83,6 +91,8 @@ class RunScreen(RunClock):
             return self.running
         if action in ("capture", "capture_form"):
             return self.running and bool(self.base.fold.ranks)
+        if action in ("arm", "arm_form"):
+            return self.can_arm()
         if action == "open_trace":
             return bool(self.traces)
         if action == "open_ready":
@@ -126,6 +136,55 @@ class RunScreen(RunClock):
                 self.request_capture(wish.steps, stack=wish.stack, shapes=wish.shapes, memory=wish.memory)
 
         self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
+
+    def action_arm(self) -> None:
+        """Capture after the next slow step; where that is armed, disarm it."""
+        slow = [trigger for trigger in self.armed if trigger.every is None]
+        if slow and self.selected is None:
+            control.disarm(self.session, slow[0].id)
+            self.app.notify("disarmed: no capture after slow steps", timeout=3, markup=False)
+        elif (limit_ns := self.slow_ns()) is None:
+            self.app.notify("too few steps to tell what is slow: T asks", timeout=3, markup=False)
+        else:
+            with self.app.telling_errors():
+                control.arm_slow(self.session, above_ns=round(limit_ns))
+                said = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
+                self.app.notify(said, timeout=5, markup=False)
+        self.look_armed()
+        self.redraw_now()
+
+    def action_arm_form(self) -> None:
+        """Ask when to capture by itself."""
+        from tuiprof.tui.screens.arm_form import ArmForm, ArmWish
+
+        slow = next((trigger for trigger in self.armed if trigger.every is None), None)
+        every = next((trigger for trigger in self.armed if trigger.every is not None), None)
+        budget = next((trigger.budget_bytes for trigger in self.armed), control.DEFAULT_BUDGET)
+
+        def answered(wish: ArmWish | None) -> None:
+            if wish is None:
+                return
+            with self.app.telling_errors():
+                for trigger in self.armed:
+                    control.disarm(self.session, trigger.id)
+                if wish.above_ns is not None or wish.times is not None:
+                    control.arm_slow(
+                        self.session, above_ns=wish.above_ns, times=wish.times, budget_bytes=wish.budget_bytes
+                    )
+                if wish.every is not None:
+                    control.arm_every(self.session, wish.every, budget_bytes=wish.budget_bytes)
+            self.look_armed()
+            self.redraw_now()
+
+        limit_ns = self.slow_ns()
+        text = f"{limit_ns / 1e6:.4g} ms" if limit_ns is not None and not self.armed else ""
+        if slow is not None:
+            text = f"{slow.times:g}x" if slow.times is not None else f"{(slow.above_ns or 0) / 1e6:.4g} ms"
+        self.app.push_screen(ArmForm(text, str(every.every) if every is not None else "", budget), answered)
+
+    def look_armed(self) -> None:
+        """Look what is armed; another viewer may have changed it."""
+        self.armed = control.armed(self.session) if self.running else []
 
     def action_open_ready(self) -> None:
         """Open the trace that covers the selected step, there; without one the trace that was captured last."""

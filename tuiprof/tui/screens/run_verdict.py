@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from tuiprof.session.stats import NO_STATS, StepStats
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs, live_words
-from tuiprof.tui.live_rows import alert_row, overhead_row, step_row
+from tuiprof.tui.live_rows import alert_row, armed_row, overhead_row, step_row
 from tuiprof.tui.screens.run_screen import RunScreen
 from tuiprof.tui.widgets.lines import Row, row_width, spread
 from tuiprof.tui.widgets.output_pane import OutputPane
@@ -73,8 +74,10 @@ class RunVerdict(RunScreen):
             width: Cells.
         """
         said = self._what_to_say(width)
-        if self._overhead and said and row_width(said) + row_width(self._overhead) + 2 <= width:
-            said = spread(said, self._overhead, width)
+        for right in ([*armed_row(self.armed), *self._overhead], armed_row(self.armed), self._overhead):
+            if right and said and row_width(said) + row_width(right) + 2 <= width:
+                said = spread(said, right, width)
+                break
         wrong = [alert_row(self.alerts, width)] if self.alerts else []
         if not self.has_class("-tall"):
             urgent = bool(wrong) and self.selected is None and self.asked is None and not self.ready()
@@ -116,6 +119,15 @@ class RunVerdict(RunScreen):
         if self.stats.count:
             return [(f" {glyphs.FLAG} ", "good"), ("nothing stands out; a capture shows more", "dim")]
         return []
+
+    def slow_ns(self) -> float | None:
+        """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
+        place, stats = self.selected_row(), self.stats
+        if place is not None and self.rank is not None and stats.count:
+            dur_ns = float(self.rank.steps.rows["dur_ns"][place])
+            if dur_ns > 1.05 * stats.median_ns:
+                return (stats.median_ns + dur_ns) / 2
+        return stats.outlier_above_ns if math.isfinite(stats.outlier_above_ns) else None
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""
