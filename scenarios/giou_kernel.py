@@ -95,6 +95,34 @@
 # baseline = "jax-jit"
 # builds_on = "pallas"
 # needs = { packages = ["jax>=0.7"] }
+#
+# [[tool.tuiprof.variants]]
+# name = "neuron-eager"
+# note = "PyTorch on a NeuronCore: operation by operation, which PyTorch/XLA makes one program of."
+# builds_on = "eager"
+# needs = { device = "neuron", packages = ["torch-neuronx>=2.1"], remedy = """pip install --extra-index-url
+# https://pip.repos.neuron.amazonaws.com torch-neuronx (what PyPI has under this name, 1.0, is empty)""" }
+# published = [{ text = "0.293 ms", value = 0.293, unit = "ms" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "nki"
+# note = "An NKI kernel: tiles of 128 partitions × 512 numbers, of which every fourth is read at a time."
+# baseline = "neuron-eager"
+# builds_on = "neuron-eager"
+# needs = { device = "neuron", packages = ["torch-neuronx>=2.1", "nki>=0.7"], remedy = """pip install --extra-index-url
+# https://pip.repos.neuron.amazonaws.com torch-neuronx nki (what PyPI has under these names, 1.0 and 0.0.1, is
+# empty)""" }
+# published = [{ text = "0.211 ms", value = 0.211, unit = "ms" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "neuron-cpp"
+# note = "C++ on the eight GpSimd cores of a NeuronCore-v2, each with its own tightly coupled memory."
+# baseline = "neuron-eager"
+# builds_on = "neuron-eager"
+# needs = { device = "neuron", packages = ["torch-neuronx>=2.1,<2.10", "ninja"], remedy = """pip install ninja
+# --extra-index-url https://pip.repos.neuron.amazonaws.com 'torch-neuronx==2.9.*' (what PyPI has under this name, 1.0,
+# is empty)""" }
+# published = [{ text = "0.061 ms", value = 0.061, unit = "ms" }]
 # ///
 """One operator in every kernel language: ``python scenarios/giou_kernel.py --help`` tells the story."""
 
@@ -130,6 +158,10 @@ def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
             from common import giou_score_jax
 
             function, arguments, clock = giou_score_jax.prepared(name, first, second)
+        case "neuron-eager" | "nki" | "neuron-cpp":
+            from common import giou_score_neuron
+
+            function, arguments, clock = giou_score_neuron.prepared(name, first, second)
         case other:
             raise ValueError(f"no variant is called {other!r}")
     pairs = first.shape[0] * first.shape[1]

@@ -151,6 +151,9 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "jax-jit": None,
         "pallas": None,
         "pallas-triton": None,
+        "neuron-eager": 0.293,
+        "nki": 0.211,
+        "neuron-cpp": 0.061,
     },
     "matmul-int8": {
         "xla-bf16": None,
