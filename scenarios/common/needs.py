@@ -77,10 +77,14 @@ def missing(needs: dict) -> list[tuple[str, str]]:
         lacks.append(("needs nvcc, the CUDA compiler", "install the CUDA toolkit and put its bin on PATH"))
     cores, wanted_cores = physical_cores(), needs.get("cores", 0)
     if cores < wanted_cores:
-        lacks.append((f"needs {wanted_cores} physical cores, this machine has {cores}", ""))
+        lacks.append(
+            (f"needs {wanted_cores} physical cores, this machine has {cores}", "run it on a larger machine")
+        )
     nodes, wanted_nodes = len(numa_nodes()), needs.get("numa_nodes", 0)
     if nodes < wanted_nodes:
-        lacks.append((f"needs {wanted_nodes} NUMA nodes, this machine has {nodes}", ""))
+        lacks.append(
+            (f"needs {wanted_nodes} NUMA nodes, this machine has {nodes}", "run it on a larger machine")
+        )
     for name in needs.get("libraries", []):
         if preload_library(name) is None:
             lacks.append((f"lib{name}.so is not installed", LIBRARY_REMEDIES.get(name, "")))
@@ -135,7 +139,8 @@ def tpu_visible() -> bool:
 
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-TPU_NUMBERS = {"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}  # v2 and v3, v4, v5p, v5e, v6e, v7x
+#: Of v2 and v3, v4, v5p, v5e, v6e, v7x.
+TPU_NUMBERS = {"0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
 DEVICES = {
     "neuron": ("an AWS Neuron device", neuron_visible),
     "tpu": ("a Google TPU", tpu_visible),

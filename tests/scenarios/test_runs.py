@@ -14,9 +14,8 @@ import pytest
 
 from tuiprof.resources import shipped
 from tuiprof.session import interpreter
-from tuiprof.session.scenarios import Available, Missing, Variant, availability, command, find, ladders
+from tuiprof.session.scenarios import Missing, Variant, availability, command, find
 
-VARIANTS = {str(variant): variant for ladder in ladders() for variant in ladder.variants}
 SCENARIOS = shipped("scenarios")
 
 pytestmark = pytest.mark.timeout(600)
@@ -168,19 +167,3 @@ def test_ddp_over_two_pretended_numa_nodes(tmp_path: Path) -> None:
     spoilt = script.read_text(encoding="utf-8").replace("            optimizer.step()", "            pass", 1)
     script.write_text(spoilt, encoding="utf-8")
     assert run("cpu-training:ddp-numa", "--check", "--steps", "0", script=script).returncode == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_that_can_run_here_does(name: str) -> None:
-    variant = VARIANTS[name]
-    answer = availability(variant, interpreter.facts(sys.executable))
-    if not isinstance(answer, Available):
-        pytest.skip(answer.reason)
-    done = run(variant, "--check")
-    if done.returncode == 77:  # what it needs is installed, and cannot do its work here: the reason is told
-        pytest.skip("; ".join(lack["reason"] for lack in result(done)["unavailable"]))
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = result(done)
-    assert summary["check"]["ok"]
-    assert summary["step_ms"] > 0

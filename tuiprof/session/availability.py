@@ -115,9 +115,19 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
     if needs.nvcc and not facts.nvcc:
         lacks.append(("needs nvcc, the CUDA compiler", "install the CUDA toolkit and put its bin on PATH"))
     if facts.cores < needs.cores:
-        lacks.append((f"needs {needs.cores} physical cores, this machine has {facts.cores}", ""))
+        lacks.append(
+            (
+                f"needs {needs.cores} physical cores, this machine has {facts.cores}",
+                "run it on a larger machine",
+            )
+        )
     if facts.numa_nodes < needs.numa_nodes:
-        lacks.append((f"needs {needs.numa_nodes} NUMA nodes, this machine has {facts.numa_nodes}", ""))
+        lacks.append(
+            (
+                f"needs {needs.numa_nodes} NUMA nodes, this machine has {facts.numa_nodes}",
+                "run it on a larger machine",
+            )
+        )
     for name in needs.libraries:
         if name not in facts.libraries:
             lacks.append((f"lib{name}.so is not installed", _LIBRARY_REMEDIES.get(name, "")))
