@@ -141,7 +141,7 @@ class CudaClock(Clock):
             with cuda.stream(side):
                 function(*arguments)  # whatever is set up on the first call of a stream
             cuda.current_stream().wait_stream(side)
-            with cuda.graph(graph):
+            with cuda.graph(graph, stream=side):
                 for _ in range(REPLAYED):
                     function(*arguments)
         except RuntimeError as error:

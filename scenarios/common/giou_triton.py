@@ -137,7 +137,7 @@ class GIoULoss(torch.autograd.Function):
         predicted, target = predicted.contiguous(), target.contiguous()
         batch, boxes, device = target.shape[0], target.shape[1], predicted.device
         sums = torch.empty(batch, dtype=torch.float32, device=device)
-        total, loss = torch.empty(2, dtype=torch.float32, device=device).unbind()
+        total, loss = (torch.empty((), dtype=torch.float32, device=device) for _ in range(2))
         # torch.compile makes one kernel of the last sums; called from Python, they are four launches.
         finish = not torch.compiler.is_compiling()
         _loss_kernel[(batch,)](

@@ -29,20 +29,18 @@ def _kernel(
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = (ordered & ~(COUNT - 1)) | (COUNT - 1 - index)
     gone = -2147483648
-    nowhere = float("-inf")
     for turn in range(MOST):
         key = tl.max(keys, axis=0)
         tl.store(kept + turn, tl.where(key == gone, -1, COUNT - 1 - (key & (COUNT - 1))))
-        chosen = keys == key
-        bx1 = tl.max(tl.where(chosen, x1, nowhere), axis=0)
-        by1 = tl.max(tl.where(chosen, y1, nowhere), axis=0)
-        bx2 = tl.max(tl.where(chosen, x2, nowhere), axis=0)
-        by2 = tl.max(tl.where(chosen, y2, nowhere), axis=0)
+        # Four numbers that all threads need: from the cache that is a load each, from registers it were a reduction.
+        best = boxes + 4 * (COUNT - 1 - (key & (COUNT - 1)))
+        bx1, by1 = tl.load(best).to(tl.float32), tl.load(best + 1).to(tl.float32)
+        bx2, by2 = tl.load(best + 2).to(tl.float32), tl.load(best + 3).to(tl.float32)
         width = tl.maximum(tl.minimum(x2, bx2) - tl.maximum(x1, bx1), 0.0)
         height = tl.maximum(tl.minimum(y2, by2) - tl.maximum(y1, by1), 0.0)
         overlap = width * height
         union = areas + (bx2 - bx1) * (by2 - by1) - overlap
-        keys = tl.where(chosen | (overlap > threshold * union), gone, keys)
+        keys = tl.where((keys == key) | (overlap > threshold * union), gone, keys)
 
 
 def suppress(boxes: torch.Tensor, scores: torch.Tensor, *, threshold: float, most: int) -> torch.Tensor:
