@@ -57,7 +57,7 @@
 # name = "jax"
 # note = "The same program on the accelerator that JAX finds, a TPU or a GPU."
 # builds_on = "jax-cpu"
-# needs = { packages = ["jax>=0.5"] }
+# needs = { packages = ["jax>=0.5"], jax_device = true }
 # published = [{ text = "0.416 ms", value = 0.416, unit = "ms" }]
 #
 # [[tool.tuiprof.variants]]

@@ -6,6 +6,7 @@ a test holds the two to the same words.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -67,6 +68,8 @@ def missing(needs: dict) -> list[tuple[str, str]]:
         if not visible():
             why = f"needs {name} ({needs['why']})" if "why" in needs else f"needs {name}"
             lacks.append((f"{why}, and none is visible", "run it on a machine with one"))
+    if needs.get("jax_device"):
+        lacks += _jax_device()
     for wanted in needs.get("dependencies", []):
         lacks += _package(wanted, "")
     for wanted in needs.get("packages", []):
@@ -119,6 +122,30 @@ def _gpu(needs: dict) -> list[tuple[str, str]]:
         name = torch.cuda.get_device_name()
         return [(f"needs a GPU of compute capability {needs['capability']}, {name} has {have}", "")]
     return []
+
+
+def _jax_device() -> list[tuple[str, str]]:
+    """JAX is not asked: it would take the device's memory."""
+    if tpu_visible():
+        return _package("libtpu", "pip install 'jax[tpu]'")
+    if not nvidia_visible():
+        return [("needs a TPU or an NVIDIA GPU, and none is visible", "run it on a machine with one")]
+    if all(_package(f"jax-cuda{number}-plugin", "") for number in (12, 13)):
+        return [("JAX is installed without its CUDA plugin", "pip install 'jax[cuda13]'")]
+    return []
+
+
+def nvidia_visible() -> bool:
+    """Say whether CUDA would see a GPU, from the driver's management library."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return False
+    try:
+        nvml, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+    except OSError:
+        return False
+    return (
+        nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value > 0
+    )
 
 
 def neuron_visible() -> bool:

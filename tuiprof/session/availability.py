@@ -38,6 +38,7 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         capability: CUDA compute capability, as a version specifier: ``">=9.0,<10.0"``.
         compile: It uses torch.compile: Triton on a GPU, a C++ compiler on a CPU.
         nvcc: It compiles CUDA.
+        jax_device: It runs on an accelerator that JAX drives: a TPU, or an NVIDIA GPU with JAX's CUDA plugin.
         cores: Physical cores.
         numa_nodes: NUMA nodes.
         libraries: Shared libraries to preload, without ``lib`` and ``.so``.
@@ -52,6 +53,7 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capability: str = ""
     compile: bool = False
     nvcc: bool = False
+    jax_device: bool = False
     cores: int = 0
     numa_nodes: int = 0
     libraries: tuple[str, ...] = ()
@@ -106,6 +108,8 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
     elif needs.device in _DEVICES and all(device.kind != needs.device for device in devices):
         why = f"needs {_DEVICES[needs.device]}" + (f" ({needs.why})" if needs.why else "")
         lacks.append((f"{why}, and none is visible", "run it on a machine with one"))
+    if needs.jax_device:
+        lacks += _jax_device(facts, devices)
     for wanted in needs.dependencies:
         lacks += _package(wanted, "", facts)
     for wanted in needs.packages:
@@ -193,7 +197,8 @@ def _package(wanted: str, remedy: str, facts: Facts) -> list[tuple[str, str]]:
 
 def _gpu(needs: Needs, facts: Facts) -> list[tuple[str, str]]:
     torch = facts.distribution("torch")
-    if torch is None and any(_split(package)[0] == "torch" for package in needs.dependencies):
+    packages = (*needs.dependencies, *needs.packages)
+    if torch is None and any(_split(package)[0] == "torch" for package in packages):
         return []  # it is named among the packages
     why = f"needs an NVIDIA GPU ({needs.why})" if needs.why else "needs an NVIDIA GPU"
     if torch is not None and not facts.torch_cuda:
@@ -204,6 +209,16 @@ def _gpu(needs: Needs, facts: Facts) -> list[tuple[str, str]]:
     name, have = facts.gpus[0]
     if not satisfies(have, needs.capability):
         return [(f"needs a GPU of compute capability {needs.capability}, {name} has {have}", "")]
+    return []
+
+
+def _jax_device(facts: Facts, devices: Sequence[Device]) -> list[tuple[str, str]]:
+    if any(device.kind == "tpu" for device in devices):
+        return _package("libtpu", "pip install 'jax[tpu]'", facts)
+    if not facts.gpus:
+        return [("needs a TPU or an NVIDIA GPU, and none is visible", "run it on a machine with one")]
+    if not any(facts.distribution(f"jax-cuda{version}-plugin") for version in (12, 13)):
+        return [("JAX is installed without its CUDA plugin", "pip install 'jax[cuda13]'")]
     return []
 
 
