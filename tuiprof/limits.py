@@ -113,6 +113,17 @@ def check(
     return [_test(limit, facts, base if baseline is not None else None, missing) for limit in limits]
 
 
+def known(limits: Sequence[Limit], reports: Sequence[Report | Unavailable]) -> bool:
+    """Whether each limit names a figure of a report.
+
+    Args:
+        limits: They.
+        reports: What was measured.
+    """
+    facts = _facts(reports)
+    return all(_value(limit.key, facts)[1] for limit in limits)
+
+
 def _facts(reports: Sequence[Report | Unavailable]) -> dict[str, Fact]:
     found: dict[str, Fact] = {}
     for report in reports:

@@ -177,3 +177,10 @@ def test_the_verbs_choose_rank_and_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "run one; others with --run: two" in capsys.readouterr().err
     assert main(["report", str(tmp_path), "--rank", "7"]) == 2
     assert "there are ranks 0, 1" in capsys.readouterr().err
+
+
+def test_a_limit_on_a_figure_of_any_analysis(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(shared / "traces" / "astrasim-megatron-tp8-rank0.json.gz")
+    assert main(["check", trace, "--max", "straggler_share=0.5", "--max", "syncs_per_step=1000"]) == 0
+    assert main(["check", trace, "--max", "straggler_share=0.1"]) == 1
+    assert "straggler_share is 0.40" in capsys.readouterr().out

@@ -116,10 +116,10 @@ def compare(
         change = change or step_change(*(step_times(side).period for side in sides))
         said += _profiled_differently(before, after)
         tables = [
-            _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
-            _changes("operators", "Operators by host time", sides, stepped, _operator_times),
-            _launch_changes(sides, stepped),
             _placed(_changes("syncs", "Syncs by place", sides, stepped, _sync_times, ("place",), _PLACE)),
+            _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
+            _launch_changes(sides, stepped),
+            _changes("operators", "Operators by host time", sides, stepped, _operator_times),
         ]
     return Report(
         NAME,
@@ -186,7 +186,7 @@ def _metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             "kind": one.kind,
             "before": format_value(one.before, one.kind),
             "after": format_value(one.after, one.kind),
-            "change": format_value(one.change, one.kind),
+            "change": f"{'+' if one.change and one.change > 0 else ''}{format_value(one.change, one.kind)}",
             "ratio": one.after / one.before if one.before and one.after is not None else None,
             "before_value": one.before,
             "after_value": one.after,

@@ -14,7 +14,7 @@ import click
 from tuiprof.cli.common import Invocation, trace_options
 
 if TYPE_CHECKING:
-    from tuiprof.limits import Result
+    from tuiprof.limits import Limit, Result
     from tuiprof.model import Report, Unavailable
 
 _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
@@ -54,23 +54,32 @@ def check(
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
         raise click.UsageError("no limit given: for example --max syncs_per_step=0")
-    before = _reports(invocation, baseline, rank, None) if baseline else None
-    results = limits.check(wanted, _reports(invocation, target, rank, run_), before)
+    before = _reports(invocation, baseline, wanted, rank, None) if baseline else None
+    results = limits.check(wanted, _reports(invocation, target, wanted, rank, run_), before)
     sys.stdout.write(_WRITERS[format_](target, results))
     outcomes = {result.outcome for result in results}
     return 1 if "failed" in outcomes else 2 if "unknown" in outcomes else 0
 
 
 def _reports(
-    invocation: Invocation, target: str, rank: int | None, run: str | None
+    invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
 ) -> list[Report | Unavailable]:
+    """Run the usual analyses, and all of them where a limit is on a figure of another."""
+    from tuiprof import limits
     from tuiprof.cli.common import session_or_none, traces_at
     from tuiprof.cli.reading import open_rank, run_analyses, session_reports
 
     session = session_or_none(invocation, target)
-    if session is not None:
-        return session_reports(session, (), None, rank, run)[0]
-    return run_analyses(open_rank(traces_at(target, run, rank), rank), (), None)
+    trace = None if session is not None else open_rank(traces_at(target, run, rank), rank)
+    reports: list[Report | Unavailable] = []
+    for names in ((), ("all",)):
+        if session is not None:
+            reports = session_reports(session, names, None, rank, run)[0]
+        elif trace is not None:
+            reports = run_analyses(trace, names, None)
+        if limits.known(wanted, reports):
+            break
+    return reports
 
 
 def _text(target: str, results: Sequence[Result]) -> str:
