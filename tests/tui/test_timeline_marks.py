@@ -96,7 +96,7 @@ def test_hits_are_marked_in_the_lane_that_draws_them() -> None:
 
 def test_the_map_shows_waits_where_they_outweigh_idleness() -> None:
     lanes = lane_builder.build(small_trace())
-    cells = overview(lanes, 22)  # a column a millisecond
+    cells = overview(lanes, Viewport.over(*lanes.trace.span, 22))  # a column a millisecond
     # Waits are from 6 to 9 ms and 18 to 21 ms; the kernels work until 8 and 20 ms.
     assert "".join(cells.chars) == "▓▓▓   SS▓▓▓▓▓▓▓   SS▓▓"
 

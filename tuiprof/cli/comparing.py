@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from tuiprof.cli.common import Invocation
+from tuiprof.cli.common import Invocation, open_screen
 
 
 @click.command(
@@ -23,10 +23,17 @@ from tuiprof.cli.common import Invocation
     default="text",
     show_default=True,
 )
+@click.option("--tui", is_flag=True, help="Show them side by side on the screen.")
 @click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
-def compare(invocation: Invocation, before: str, after: str, format_: str, rank: int | None) -> int:
+def compare(
+    invocation: Invocation, before: str, after: str, format_: str, tui: bool, rank: int | None
+) -> int:
     """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
+    if tui:
+        from tuiprof.tui.start import Start
+
+        return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace
 
     from tuiprof.cli.common import open_with_progress

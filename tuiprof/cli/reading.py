@@ -29,13 +29,21 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 @click.argument("target")
 @trace_options
 @convert_option
+@click.option("--against", metavar="OTHER", help="Compare with this, which came before.")
 @click.pass_obj
 def open_(
-    invocation: Invocation, target: str, rank: int | None, run_: str | None, convert: bool | None
+    invocation: Invocation,
+    target: str,
+    rank: int | None,
+    run_: str | None,
+    convert: bool | None,
+    against: str | None,
 ) -> int:
     """Open a trace FILE, a DIRECTORY of them, a URL or a SESSION."""
     from tuiprof.tui.start import Start
 
+    if against is not None:
+        return open_screen(Start.compare(against, target, sessions=invocation.sessions))
     session = session_or_none(invocation, target)
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))

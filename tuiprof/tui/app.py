@@ -155,6 +155,10 @@ class TuiprofApp(App[int], inherit_bindings=False):
     def first_screen(self) -> Screen[Any]:
         """Return the screen that was asked for."""
         start = self.start
+        if start.compared is not None:
+            from tuiprof.tui.screens.compare import CompareScreen
+
+            return CompareScreen(*start.compared, root=start.sessions)
         if start.view == "library" or start.path is None:
             from tuiprof.tui.screens.library import LibraryScreen
 
@@ -272,7 +276,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
         from tuiprof.tui.screens.compare import CompareScreen
 
         with self.telling_errors():
-            self.push_screen(CompareScreen(before, after))
+            self.push_screen(CompareScreen(before, after, root=self.start.sessions))
 
     def open_trace(self, path: Path, *, step: int | None = None) -> None:
         """Show a trace.

@@ -12,16 +12,16 @@ from tuiprof.tui.viewport import Viewport
 _LEAST_WAIT = 0.05
 
 
-def overview(lanes: Lanes, columns: int) -> Cells:
+def overview(lanes: Lanes, whole: Viewport) -> Cells:
     """Draw the whole trace.
 
     A cell is ``S`` where the host waits for longer than the devices idle, else the shade of their idleness.
 
     Args:
         lanes: Its lanes.
-        columns: Cells.
+        whole: All that can come into view.
     """
-    edges = Viewport.over(*lanes.trace.span, columns).edges
+    edges, columns = whole.edges, whole.columns
     idle_lanes = [lane for lane in lanes.lanes if lane.style == "idle"]
     idle = (
         np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)

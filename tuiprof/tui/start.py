@@ -19,15 +19,17 @@ class Start:
         python: Interpreter that scenarios are to run in; None = the active environment's.
         speed: Session seconds a second of a replay.
         launched: The session was started by this very command: its exit status becomes ours.
+        compared: What to compare, before and after; None unless that is the view.
     """
 
-    view: Literal["library", "live", "replay", "trace"] = "library"
+    view: Literal["library", "live", "replay", "trace", "compare"] = "library"
     path: Path | None = None
     sessions: Path | None = None
     scenarios: tuple[Path, ...] = ()
     python: Path | None = None
     speed: float = 1.0
     launched: bool = False
+    compared: tuple[str, str] | None = None
 
     @classmethod
     def library(
@@ -70,3 +72,14 @@ class Start:
             path: The trace file.
         """
         return cls("trace", path)
+
+    @classmethod
+    def compare(cls, before: str, after: str, *, sessions: Path | None = None) -> Start:
+        """Show two runs side by side.
+
+        Args:
+            before: The baseline: a trace file, a session or ``LADDER:VARIANT``.
+            after: What to judge; the same.
+            sessions: Folder of recorded sessions; None = the default one.
+        """
+        return cls("compare", sessions=sessions, compared=(before, after))

@@ -31,6 +31,7 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("columns", "v", "columns", "columns", "Choose which columns show", "Trace"),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
+    _key("compare", "c", "compare", "compare", "Compare with another trace, session or rung", "Trace"),
     _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
     _key("zoom_in", "plus,equals_sign", "zoom(2.0)", "zoom in", "Show less time", "Timeline", "+"),
     _key("zoom_out", "minus", "zoom(0.5)", "zoom out", "Show more time", "Timeline", "-"),

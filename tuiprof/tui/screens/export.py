@@ -108,7 +108,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
     """Asks which reports, which format and which file, then writes.
 
     Args:
-        trace: The trace, whose name makes the suggested path.
+        trace: The trace, whose name makes the suggested path; None = there is none.
         current: The answer that is open; None = it can only be left out.
         answers: All answers there are.
         shown: The table that shows, with the rows, the order and the columns it shows; None = there is none.
@@ -148,7 +148,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def __init__(
         self,
-        trace: Trace,
+        trace: Trace | None,
         current: Report | Unavailable | None,
         answers: Sequence[Report | Unavailable],
         shown: Report | None = None,
@@ -162,11 +162,13 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             rows = len(shown.tables[0].rows)
             name = f"{shown.analysis}.{shown.tables[0].key}"
             self._scopes.append(_Scope(f"the table as shown, {rows} rows", name, [shown]))
-        self._scopes.append(_Scope(f"all {len(answers)}", "report", list(answers)))
+        if answers:
+            self._scopes.append(_Scope(f"all {len(answers)}", "report", list(answers)))
         self._chosen = 0
         self._format: Format = "text"
         self._trace = trace
-        self._stem = (trace.info.path.name.split(".")[0] if trace.info.path else "") or "trace"
+        path = trace.info.path if trace is not None else None
+        self._stem = (path.name.split(".")[0] if path else "") or "trace"
         self._problem = ""
         self._confirmed: Path | None = None
 
@@ -247,7 +249,8 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         chosen = self._scopes[self._chosen].answers
         try:
             style = Style(width=None if self._format != "text" else 120, rows=None, details=True)
-            text = render_all(chosen, self._format, trust=self._trace.trust.line, style=style)
+            trust = self._trace.trust.line if self._trace is not None else ""
+            text = render_all(chosen, self._format, trust=trust, style=style)
             write(path, text, replace=replace)
         except FileExistsError:
             self._confirmed = path

@@ -204,6 +204,15 @@ class TraceScreen(Screen[None]):
             self._opening.cancel()
         self.action_leave()
 
+    def on_trace_view_compare_wanted(self) -> None:
+        """Ask what to compare the trace with."""
+        from tuiprof.tui.screens.compare_with import compare_with_another
+
+        view = self._view
+        if view is not None and view.trace.info.path is not None:
+            start = getattr(self.app, "start", None)
+            compare_with_another(self.app, view.trace.info.path, start.sessions if start else None)
+
     def on_trace_view_left(self) -> None:
         """Leave."""
         self.action_leave()

@@ -107,7 +107,16 @@ class Timeline(TimelineCanvas, can_focus=True):
         self.refresh()
 
     def take_event(self, row: int | None) -> None:
-        """Choose an event: it is marked, and so is what it launched or what launched it.
+        """Choose an event, and tell.
+
+        Args:
+            row: Its row in the event table; None = none.
+        """
+        self.mark_event(row)
+        self.post_message(self.Chose(self, row))
+
+    def mark_event(self, row: int | None) -> None:
+        """Mark an event, and what it launched or what launched it.
 
         Args:
             row: Its row in the event table; None = none.

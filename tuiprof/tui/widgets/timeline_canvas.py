@@ -133,7 +133,9 @@ class TimelineCanvas(TimelineState):
             self._cells[0].chars[column : column + len(label)] = label
             self._cells[0].kinds[column : column + len(label)] = Kind.STEP
         if self._map is None or len(self._map.chars) != self.view.columns:
-            self._map = overview(self.lanes, self.view.columns)
+            self._map = overview(
+                self.lanes, Viewport.over(self.view.first, self.view.last, self.view.columns)
+            )
         self._painted = (self.view, room)
         self._over, self._flags = {}, {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.geometry import Size
+from textual.message import Message
 from textual.widget import Widget
 
 from tuiprof.model.window import Window
@@ -19,8 +20,6 @@ class TimelineState(Widget):
 
     Attributes:
         lanes: What there is to show; None = nothing yet.
-        view: The range of time in view.
-        cursor: ns.
         selection: Begin and end of what is selected, ns.
         window: The part that the analyses look at.
         visible_lanes: The lanes there is room for.
@@ -32,11 +31,39 @@ class TimelineState(Widget):
         search: What was searched for.
     """
 
+    class Moved(Message):
+        """Range or cursor of a timeline changed.
+
+        Attributes:
+            timeline: Which.
+        """
+
+        def __init__(self, timeline: TimelineState) -> None:
+            super().__init__()
+            self.timeline = timeline
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the latest of one timeline counts."""
+            return isinstance(message, TimelineState.Moved) and message.timeline is self.timeline
+
+    class Chose(Message):
+        """An event was chosen.
+
+        Attributes:
+            timeline: Where.
+            row: Its row in the event table; None = none is any more.
+        """
+
+        def __init__(self, timeline: TimelineState, row: int | None) -> None:
+            super().__init__()
+            self.timeline = timeline
+            self.row = row
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.lanes: Lanes | None = None
-        self.view = Viewport.over(0, 1, 1)
-        self.cursor = 0
+        self._view = Viewport.over(0, 1, 1)
+        self._cursor = 0
         self.selection: tuple[int, int] | None = None
         self.window = Window()
         self.chosen = 0
@@ -49,16 +76,54 @@ class TimelineState(Widget):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def show(self, lanes: Lanes) -> None:
+    @property
+    def view(self) -> Viewport:
+        """The range of time in view."""
+        return self._view
+
+    @view.setter
+    def view(self, view: Viewport) -> None:
+        if view != self._view:
+            self._view = view
+            self._tell()
+
+    @property
+    def cursor(self) -> int:
+        """Where the cursor is, ns."""
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, instant: int) -> None:
+        if instant != self._cursor:
+            self._cursor = instant
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.is_attached:
+            self.post_message(self.Moved(self))
+
+    def show(self, lanes: Lanes, extent: tuple[int, int] | None = None) -> None:
         """Show a trace.
 
         Args:
             lanes: Its lanes.
+            extent: Between which instants one can move, ns; None = begin and end of the trace.
         """
         self.lanes = lanes
-        first, last = lanes.trace.span
+        first, last = extent or lanes.trace.span
         self.view = Viewport.over(first, last, self.columns)
-        self.cursor, self.chosen = first, 0
+        self.cursor, self.chosen = lanes.trace.span[0], 0
+        self._redraw_all()
+
+    def stretch(self, first: int, last: int) -> None:
+        """Move between other instants, keeping what is in view.
+
+        Args:
+            first: ns.
+            last: ns.
+        """
+        low, high = self.view.low, self.view.high
+        self.view = Viewport.over(first, last, self.columns).over_range(low, high)
         self._redraw_all()
 
     def replace(self, lanes: Lanes, by: int) -> None:

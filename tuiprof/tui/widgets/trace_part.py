@@ -28,6 +28,7 @@ class TracePart(TraceTime):
     Args:
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
+        step: Number of the step to look at first; None = the whole trace.
 
     Attributes:
         results: The answers on the trace.
@@ -65,10 +66,11 @@ class TracePart(TraceTime):
             self.trust = trust
             self.part = part
 
-    def __init__(self, trace: Trace, part: Progress | None = None) -> None:
+    def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
         super().__init__()
         self.trace = trace
         self.part = part
+        self._step = step
         self.window = Window()
         self._trust: Trust | None = None
         self._reached = part
@@ -125,3 +127,21 @@ class TracePart(TraceTime):
             reached = self.part if self._failed or self._reached is None else self._reached
             reading = Reading(self.part.share, reached.share, self._failed)
         self.query_one(TraceHead).show(self.trace, self._trust, reading)
+
+    def _look_at_step(self) -> None:
+        """Look at the step that was asked for, once it is known."""
+        if self._step is None or self.timeline.lanes is None:
+            return
+        steps = self.trace.steps
+        found = [index for index, number in enumerate(steps.numbers) if int(number) == self._step]
+        if found:
+            window = steps.window(found[0])
+            self.set_window(window)
+            low, high = self.trace.bounds(window)
+            self.timeline.go_to(low)
+            self.timeline.fit(low, high)
+        elif self.part is None:
+            self.notify(f"this trace does not hold step {self._step}", severity="warning", timeout=6)
+        else:
+            return  # it may stand in what is still to be read
+        self._step = None

@@ -64,9 +64,11 @@ class TraceView(TracePart):
     class Left(Message):
         """The user wants to leave the trace."""
 
+    class CompareWanted(Message):
+        """The trace is to be compared with another."""
+
     def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
-        super().__init__(trace, part)
-        self._step = step
+        super().__init__(trace, part, step)
         self.results = Results(trace, list(analyses.available()))
         self.tabs = self.results.names
         self.current = self.tabs[0]
@@ -166,24 +168,6 @@ class TraceView(TracePart):
             self._show_answer()
         self._start_work()
         self._look_at_step()
-
-    def _look_at_step(self) -> None:
-        """Look at the step that was asked for, once it is known."""
-        if self._step is None or self.timeline.lanes is None:
-            return
-        steps = self.trace.steps
-        found = [index for index, number in enumerate(steps.numbers) if int(number) == self._step]
-        if found:
-            window = steps.window(found[0])
-            self.set_window(window)
-            low, high = self.trace.bounds(window)
-            self.timeline.go_to(low)
-            self.timeline.fit(low, high)
-        elif self.part is None:
-            self.notify(f"this trace does not hold step {self._step}", severity="warning", timeout=6)
-        else:
-            return  # it may stand in what is still to be read
-        self._step = None
 
     def on_trace_view_answered(self, message: Answered) -> None:
         """Show an answer when it is the one looked at; the verdict on top may change with any."""
@@ -312,6 +296,8 @@ class TraceView(TracePart):
             return parameters[0] in self.tabs
         if action == "table":
             return isinstance(answer, Report) and len(answer.tables) > 1
+        if action == "compare":
+            return self.part is None and self.trace.info.path is not None
         if action in ("filter", "columns"):
             return self.pane.current_table is not None
         return True
@@ -374,6 +360,10 @@ class TraceView(TracePart):
             self.app.push_screen(ExportScreen(self.trace, current, answers, self.pane.as_shown()))
         else:
             self.notify("nothing is worked out yet", timeout=3)
+
+    def action_compare(self) -> None:
+        """Choose what to compare this trace with."""
+        self.post_message(self.CompareWanted())
 
     def action_escape(self) -> None:
         """Close the innermost thing that is open; when nothing is, go back to the screen before."""
