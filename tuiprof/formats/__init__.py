@@ -122,9 +122,11 @@ def open_trace(
         TraceError: The file is not a trace, or not one that is read here.
         Cancelled: ``cancelled`` answered True.
     """
+    from tuiprof.formats._memory import keep_freed
     from tuiprof.formats.directory import siblings
 
     source, found = _look(Path(path), limit)
+    keep_freed()
     trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
     trace.siblings = siblings(source.path)
     return trace

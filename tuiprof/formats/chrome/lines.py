@@ -84,9 +84,6 @@ class LineReader:
     """Reads chunks of one file."""
 
     def __init__(self) -> None:
-        # The C library gives large blocks back as soon as they are free, and has every page of the next one zeroed,
-        # unless it has seen a larger one come and go. This quarters the time of looking through a chunk.
-        np.empty(31 << 20, dtype=np.uint8)
         self._heads = Heads()
 
     def read(self, data: bytes, books: Books) -> Lines | None:

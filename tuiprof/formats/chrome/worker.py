@@ -10,6 +10,7 @@ import os
 import pickle
 import struct
 
+from tuiprof.formats._memory import keep_freed
 from tuiprof.formats.chrome.decode import ChunkDecoder
 
 #: Number of the stretch; where its text lies in the file handed down; its length.
@@ -26,6 +27,7 @@ def serve(requests: int, answers: int, file: int) -> None:
         answers: Descriptor to write answers to.
         file: Descriptor of the file that holds the text.
     """
+    keep_freed()
     decoder = ChunkDecoder()
     while len(record := _exactly(requests, REQUEST.size)) == REQUEST.size:
         number, offset, length = REQUEST.unpack(record)

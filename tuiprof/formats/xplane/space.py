@@ -6,13 +6,13 @@ Messages and field numbers: ``xplane.proto`` of openxla/xla. Times: an event sta
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats.xplane.chain import Chains
 from tuiprof.formats.xplane.messages import Metadata, Value, put_stat, read_entry, read_metadata, read_text
 from tuiprof.formats.xplane.wire import (
     BYTES,
@@ -30,6 +30,9 @@ Ints = npt.NDArray[np.int64]
 
 _EVENTS_AT_ONCE: Final = 1 << 16
 _EVENT_TAG: Final = 4 << 3 | BYTES
+_METADATA_TAG: Final = 1 << 3 | VARINT
+#: So many events are stepped over before their chain is looked for again.
+_STEPS: Final = 64
 
 #: Above this a line's ``timestamp_ns`` is Unix time (TensorFlow 2.x), below it counts from the profile's start.
 UNIX_TIME_NS: Final = 10**15
@@ -194,7 +197,9 @@ class _Decoder:
         self.data = buffer.data
         self.planes: list[Plane] = []
         self.lines: list[Line] = []
-        self.heads = array("q")
+        self.chains = Chains(buffer, _EVENT_TAG, _METADATA_TAG)
+        self.heads: list[Ints] = []
+        self.count = 0
 
     def run(self) -> Space:
         words: dict[int, list[str]] = {2: [], 3: [], 4: []}
@@ -205,7 +210,7 @@ class _Decoder:
                 self._plane(start, end)
             else:
                 words[number].append(self.data[start:end].decode("utf-8", "replace"))
-        heads = np.frombuffer(self.heads, dtype=np.int64)
+        heads = np.concatenate([np.empty(0, dtype=np.int64), *self.heads])
         size, length = self.buffer.varints(heads + 1)
         starts = heads + 1 + length
         ends = starts + size.view(np.int64)
@@ -244,18 +249,15 @@ class _Decoder:
             put_stat(self.data, a, b, plane.stats, plane.values)
 
     def _line(self, plane: int, start: int, end: int) -> None:
-        data, line = self.data, Line(plane, first=len(self.heads))
-        add = self.heads.append
+        data, line = self.data, Line(plane, first=self.count)
         position = start
         while position < end:
-            if data[position] == _EVENT_TAG:  # the loop that runs once an event: keep it tight
-                add(position)
-                size = data[position + 1]
-                if size < 0x80:
-                    position += 2 + size
-                else:
-                    size, position = varint(data, position + 1)
-                    position += size
+            if data[position] == _EVENT_TAG:
+                heads, position = self.chains.follow(position, end)
+                self._add(heads)
+                if len(heads) < _STEPS:
+                    heads, position = self._step(position, end)
+                    self._add(heads)
                 continue
             number, kind, a, b = next(fields(data, position, end))
             position = b if kind != VARINT else varint(data, varint(data, position)[1])[1]
@@ -269,8 +271,22 @@ class _Decoder:
                 line.display_name = read_text(data, a, b)
         if position > end:
             raise Damaged(f"the line at byte {start} ends in the middle of an event")
-        line.count = len(self.heads) - line.first
+        line.count = self.count - line.first
         self.lines.append(line)
+
+    def _step(self, position: int, end: int) -> tuple[Ints, int]:
+        """Step over a few events one by one, where they are long or not in the usual order."""
+        data = self.data
+        heads: list[int] = []
+        while position < end and data[position] == _EVENT_TAG and len(heads) < _STEPS:
+            heads.append(position)
+            size, position = varint(data, position + 1)
+            position += size
+        return np.array(heads, dtype=np.int64), position
+
+    def _add(self, heads: Ints) -> None:
+        self.heads.append(heads)
+        self.count += len(heads)
 
 
 def _read_events(
