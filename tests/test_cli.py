@@ -56,6 +56,44 @@ def test_help_names_every_verb() -> None:
         assert re.search(rf"^  {verb}\s", out, re.MULTILINE)
 
 
+def test_captures_after_slow_steps_and_at_every_so_many(script: Path, tmp_path: Path) -> None:
+    options = [
+        "--capture-slower",
+        "1.5x",
+        "--capture-every",
+        "40",
+        "--capture-budget",
+        "2MB",
+        "--capture",
+        "2@12",
+    ]
+    done = tuiprof("record", "-q", *options, "--", "python", str(script), "30", sessions=tmp_path / "s")
+    assert done.returncode == 0, done.stderr
+    (control,) = (tmp_path / "s").glob("*/control")
+    slow, every = (json.loads((control / f"trigger-{name}.json").read_text()) for name in ("slow", "every"))
+    assert (slow["times"], slow["above_ns"], slow["steps"], slow["budget_bytes"]) == (1.5, None, 2, 2_000_000)
+    assert (every["every"], every["steps"], every["cooldown_s"]) == (40, 2, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--capture-slower", "1x"], "more than once the median (1.5x)"),
+        (["--capture-slower", "fast"], "neither a time (40ms, 2s)"),
+        (["--capture-every", "9", "--capture-budget", "plenty"], "no size; for example 500MB"),
+        (["--capture-budget", "1GB"], "is for --capture-slower and --capture-every"),
+        (["--no-capture", "--capture-slower", "40ms"], "contradicts"),
+    ],
+)
+def test_capture_options_that_make_no_sense(
+    options: list[str], said: str, script: Path, tmp_path: Path
+) -> None:
+    done = tuiprof("record", *options, "--", "python", str(script), "3", sessions=tmp_path / "s")
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert not list((tmp_path / "s").glob("*"))
+
+
 def test_record_prints_a_report_and_returns_the_scripts_status(script: Path, tmp_path: Path) -> None:
     done = tuiprof(
         "--record", "--json", "--no-capture", "--", "python", str(script), "60", sessions=tmp_path / "s"

@@ -19,7 +19,7 @@ def session(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Run]:
-    """``run(script, *args, how=…, python=…, requests=…, flags=…, cwd=…, env…)`` -> Run."""
+    """``run(script, *args, how=…, python=…, requests=…, triggers=…, flags=…, cwd=…, env…)`` -> Run."""
 
     def start(
         script: str,
@@ -28,10 +28,11 @@ def run(tmp_path: Path) -> Callable[..., Run]:
         python: str = sys.executable,
         flags: Sequence[str] = (),
         requests: Sequence[dict[str, Any]] = (),
+        triggers: Sequence[dict[str, Any]] = (),
         cwd: Path | None = None,
         **more: str,
     ) -> Run:
-        session = new_session(tmp_path / f"session{len(list(tmp_path.glob('session*')))}", requests)
+        session = new_session(tmp_path / f"session{len(list(tmp_path.glob('session*')))}", requests, triggers)
         path = tmp_path / "script.py"
         path.write_text(script)
         command = [python, *flags, *(how if how is not None else [str(path)]), *args]

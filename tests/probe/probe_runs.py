@@ -35,11 +35,15 @@ class Run:
         return [record for record in self.of(records.Capture) if record.id == identity]
 
 
-def new_session(folder: Path, requests: Sequence[dict[str, Any]] = ()) -> Path:
+def new_session(
+    folder: Path, requests: Sequence[dict[str, Any]] = (), triggers: Sequence[dict[str, Any]] = ()
+) -> Path:
     for name in ("log", "traces", "control"):
         (folder / name).mkdir(parents=True)
     for request in requests:
         (folder / "control" / f"capture-{request['id']}.json").write_text(json.dumps(request))
+    for trigger in triggers:
+        (folder / "control" / f"trigger-{trigger['id']}.json").write_text(json.dumps(trigger))
     return folder
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuiprof.cli.common import Invocation, launch_options, open_screen
+from tuiprof.cli.triggers import trigger_options, triggers
 
 if TYPE_CHECKING:
     from tuiprof.session.launch import LaunchSpec
@@ -20,6 +21,7 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
 @launch_options
+@trigger_options
 @click.option("--inline", is_flag=True, help="A few lines under the prompt instead of the whole screen.")
 @click.pass_obj
 def run(invocation: Invocation, /, target: str | None, inline: bool, **options: Any) -> int:
@@ -72,6 +74,7 @@ def _watch_inline(session: Session) -> int | None:
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
 @launch_options
+@trigger_options
 @click.option("--tee", is_flag=True, help="Pass the script's output through as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
@@ -150,6 +153,9 @@ def launch_spec(
     stack: bool,
     shapes: bool,
     memory: bool,
+    capture_slower: str | None = None,
+    capture_every: int | None = None,
+    capture_budget: str | None = None,
 ) -> LaunchSpec:
     """Turn what was typed into what to launch.
 
@@ -165,8 +171,12 @@ def launch_spec(
         stack: Capture Python stacks.
         shapes: Capture operator input shapes.
         memory: Capture allocator events.
+        capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
+        capture_every: Capture at every multiple of this step.
+        capture_budget: Size of the traces above which no triggered capture is begun.
 
     Raises:
+        UsageError: The options for captures contradict each other or cannot be read.
         UsageProblem: There is no such scenario or variant.
         LaunchError: ``--capture`` cannot be read.
     """
@@ -175,13 +185,24 @@ def launch_spec(
     from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
 
     if no_capture:
-        if capture or stack or shapes or memory:
-            raise click.UsageError("--no-capture contradicts --capture, --stack, --shapes and --memory")
+        if capture or stack or shapes or memory or capture_slower or capture_every:
+            raise click.UsageError("--no-capture contradicts --capture…, --stack, --shapes and --memory")
         request = None
     else:
         text = capture or f"{DEFAULT_CAPTURE.steps}@{DEFAULT_CAPTURE.at}"
         request = parse_capture(text, stack=stack, shapes=shapes, memory=memory)
-    spec = LaunchSpec((), name or "", python=python_, capture=request, root=invocation.sessions)
+    armed = triggers(
+        capture_slower,
+        capture_every,
+        capture_budget,
+        steps=(request or DEFAULT_CAPTURE).steps,
+        stack=stack,
+        shapes=shapes,
+        memory=memory,
+    )
+    spec = LaunchSpec(
+        (), name or "", python=python_, capture=request, triggers=armed, root=invocation.sessions
+    )
     command = invocation.command
     if target is None:
         if not command:

@@ -40,6 +40,7 @@ class Capturer:
     Attributes:
         writer: Name of this process's log, for the names of its traces.
         disturbing: The step that is running does so under a profiler, or while one is being prepared.
+        ended: Hears the id of each capture that is over, and whether there is a trace.
         torch: Makes a torch profiler out of (request, capturer); None = torch is not there. ``xla`` and
             ``jax`` likewise.
     """
@@ -51,6 +52,7 @@ class Capturer:
         self.torch: Callable[..., Any] | None = None
         self.xla: Callable[..., Any] | None = None
         self.jax: Callable[..., Any] | None = None
+        self.ended: Callable[[str, bool], None] = _nobody_listens
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
@@ -234,8 +236,15 @@ class Capturer:
 
     def _tell(self, request: Request, state: str, **fields: Any) -> None:
         """Record a change of state."""
+        if state in ("written", "failed"):
+            self.ended(request.id, state == "written")
+        fields["cause"] = request.cause
         given = {name: value for name, value in fields.items() if value not in (None, "")}
         self._steps.out.append((CAPTURE, {"at": monotonic_ns(), "id": request.id, "state": state, **given}))
+
+
+def _nobody_listens(identity: str, written: bool) -> None:
+    """Stand in for who hears that a capture is over."""
 
 
 def _too_late(first: int, n: int) -> str:

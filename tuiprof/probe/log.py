@@ -16,6 +16,7 @@ from contextlib import suppress
 from json import dumps
 from typing import Any, Callable
 
+from .assembly import Step
 from .lines import line, step_line
 from .phases import phases_and_cost
 from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
@@ -37,6 +38,7 @@ class Log:
 
     Attributes:
         writer: Name of the file without its ending; empty = not open.
+        on_steps: Is given the steps that are about to be written.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Log:
         self._inside = inside
         self._poll = poll
         self.writer = ""
+        self.on_steps: Callable[[list[Step]], None] = _nobody_looks
         self._fd = -1
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -161,8 +164,8 @@ class Log:
             self._wake.wait(FLUSH_S)
             if not self._stop:
                 try:
-                    self._poll()
                     self.flush()
+                    self._poll()
                 except Exception as error:
                     self._write(
                         line((NOTE, time.monotonic_ns(), "bad", f"the probe's log failed: {error!r}"))
@@ -201,7 +204,9 @@ class Log:
         keep_last = not final and bool(assembly.steps) and n != self._kept and self._inside()
         self._kept = n if keep_last else -1
         lines: list[str] = []
-        for number, at, dur, began, parts, metrics, captured in assembly.complete(keep_last):
+        steps = assembly.complete(keep_last)
+        self.on_steps(steps)
+        for number, at, dur, began, parts, metrics, captured in steps:
             phases, cost_ns = phases_and_cost(began, parts)
             self._parts_ns += cost_ns
             lines.append(step_line(number, at, dur, phases, metrics, captured))
@@ -234,6 +239,10 @@ class Log:
         self.flush(final=True)
         self._write(dumps({"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}) + "\n")
         self.close()
+
+
+def _nobody_looks(steps: list[Step]) -> None:
+    """Stand in for who looks at the steps."""
 
 
 def _thread_cpu_ns(thread: threading.Thread | None) -> int:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from json import loads
 
+from .triggers import Trigger
+
+_TRIGGER = re.compile(r"trigger-.+\.json")
 _FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed again within its clock's tick
 
 
@@ -21,6 +25,7 @@ class Request:
         stack: Record Python stacks.
         shapes: Record tensor shapes.
         memory: Record the allocator.
+        cause: Why the probe asked for it by itself; empty = somebody else asked.
         problem: Why it cannot be served; empty = it can.
     """
 
@@ -30,6 +35,7 @@ class Request:
     stack: bool = False
     shapes: bool = False
     memory: bool = False
+    cause: str = ""
     problem: str = ""
 
 
@@ -44,22 +50,49 @@ class Requests:
         self._folder = folder
         self._changed = -1
         self._seen: set[str] = set()
+        self._armed: dict[str, str] = {}
 
-    def new(self) -> list[Request]:
-        """Return requests not returned before, oldest name first; costs one ``stat`` when nothing changed."""
+    def new(self) -> tuple[list[Request], list[Trigger] | None]:
+        """Look into the folder; costs one ``stat`` when nothing changed.
+
+        Returns:
+            Requests not returned before, oldest name first, and all triggers if they are others than last time.
+        """
         try:
             changed = os.stat(self._folder).st_mtime_ns
             if changed == self._changed and time.time_ns() - changed > _FRESH_NS:
-                return []
+                return [], None
             self._changed = changed
             names = sorted(os.listdir(self._folder))
         except OSError:  # no folder: nobody can ask for anything
-            return []
+            return [], None
         found: list[Request] = []
         for name in names:
             if name.startswith("capture-") and name.endswith(".json") and name not in self._seen:
                 self._seen.add(name)
                 found.append(self._read(name))
+        return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
+
+    def _triggers(self, names: list[str]) -> list[Trigger] | None:
+        """Return what is armed; None = the same as before."""
+        texts: dict[str, str] = {}
+        for name in names:
+            try:
+                with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+                    texts[name] = file.read()
+            except (OSError, ValueError):  # disarmed just now
+                continue
+        if texts == self._armed:
+            return None
+        self._armed = texts
+        found: list[Trigger] = []
+        for name, text in texts.items():
+            identity = name[len("trigger-") : -len(".json")]
+            try:
+                found.append(Trigger.of(identity, loads(text)))
+            except (ValueError, TypeError, AttributeError) as error:
+                problem = f"control/{name} cannot be read, so it triggers no captures: {error}"
+                found.append(Trigger(identity, problem=problem))
         return found
 
     def _read(self, name: str) -> Request:
@@ -76,6 +109,7 @@ class Requests:
                 stack=bool(fields.get("stack")),
                 shapes=bool(fields.get("shapes")),
                 memory=bool(fields.get("memory")),
+                cause=str(fields.get("cause") or ""),
             )
         except (OSError, ValueError, TypeError, AttributeError) as error:
             return Request(id=identity, problem=f"the request control/{name} cannot be read: {error}")

@@ -16,6 +16,7 @@ from .log import Log
 from .ranks import rank_and_world, versions
 from .requests import Requests
 from .steps import Phases, Steps
+from .triggers import Triggers
 
 
 class Hook:
@@ -50,12 +51,14 @@ class Runtime:
 
     def __init__(self) -> None:
         self.session = os.environ.get("TUIPROF_SESSION", "")
+        self._world: int | None = None
         self.steps = Steps(self._first_step)
         self._phases = Phases(self.steps)
         self.phase = self._phases.__getitem__
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
+        self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
         self._paused = False
@@ -67,6 +70,13 @@ class Runtime:
                 after_in_parent=self._after_fork_in_parent,
                 after_in_child=self._after_fork_in_child,
             )
+
+    def _new_triggers(self) -> Triggers:
+        """Return what watches the steps for slow ones."""
+        triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
+        self.capture.ended = triggers.ended
+        self.log.on_steps = triggers.look
+        return triggers
 
     def hook(self, name: str) -> Hook:
         """Return a new hook."""
@@ -121,6 +131,7 @@ class Runtime:
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
         rank, world = rank_and_world()
+        self._world = world
         try:
             self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
         except OSError as error:
@@ -138,7 +149,10 @@ class Runtime:
 
     def _poll(self) -> None:
         """Hand new requests to the capturer."""
-        for request in self.requests.new():
+        requests, triggers = self.requests.new()
+        if triggers is not None:
+            self.triggers.arm(triggers)
+        for request in requests:
             self.capture.offer(request)
 
     def _before_fork(self) -> None:
@@ -159,6 +173,7 @@ class Runtime:
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
+        self.triggers = self._new_triggers()
         for phase in self._phases.values():
             phase.forget()
         self.steps.device = device

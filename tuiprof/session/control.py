@@ -13,7 +13,7 @@ import msgspec
 from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import write_atomic
-from tuiprof.session.meta import TriggerRequest
+from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.session.status import processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
@@ -21,8 +21,6 @@ STOP_FILE: Final = "stop.json"
 #: Ids of the triggers that :func:`arm_slow` and :func:`arm_every` make.
 SLOW: Final = "slow"
 EVERY: Final = "every"
-#: Size of a session's traces beyond which no triggered capture is begun, bytes.
-DEFAULT_BUDGET: Final = 500_000_000
 
 
 class StopRequest(msgspec.Struct, frozen=True):

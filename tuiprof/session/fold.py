@@ -134,6 +134,11 @@ class CaptureState:
         return next((record.why for record in self.by_writer.values() if record.why), "")
 
     @property
+    def cause(self) -> str:
+        """Why the probe made it by itself, e.g. which step was slow; empty = it was asked for."""
+        return next((record.cause for record in self.by_writer.values() if record.cause), "")
+
+    @property
     def first(self) -> int | None:
         """First step captured; None = not yet known."""
         return min((r.first for r in self.by_writer.values() if r.first is not None), default=None)

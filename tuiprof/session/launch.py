@@ -17,8 +17,8 @@ import msgspec
 
 from tuiprof.errors import LaunchError, SessionError
 from tuiprof.session.command import choose_python, resolve
-from tuiprof.session.control import put_capture
-from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta
+from tuiprof.session.control import put_capture, put_trigger
+from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
 from tuiprof.session.plan import Plan, Reply
 from tuiprof.session.process import boot_id
 from tuiprof.session.records import SCHEMA_VERSION
@@ -44,6 +44,7 @@ class LaunchSpec:
         scenario: The scenario, if it is one.
         env: Environment variables on top of this process's.
         capture: Steps to profile from the start on; None = none.
+        triggers: Captures to make again and again.
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
     """
@@ -55,6 +56,7 @@ class LaunchSpec:
     scenario: Scenario | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     capture: CaptureRequest | None = DEFAULT_CAPTURE
+    triggers: tuple[TriggerRequest, ...] = ()
     root: Path | None = None
     patience_s: tuple[float, float] = (10.0, 10.0)
 
@@ -104,6 +106,8 @@ def start(spec: LaunchSpec) -> Session:
     session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
     if spec.capture is not None:
         put_capture(session, spec.capture)
+    for trigger in spec.triggers:
+        put_trigger(session, trigger)
     _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s))
     return session
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+#: Size of a session's traces beyond which no triggered capture is begun, bytes.
+DEFAULT_BUDGET: Final = 500_000_000
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -92,7 +97,7 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     times: float | None = None
     every: int | None = None
     cooldown_s: float = 30.0
-    budget_bytes: int = 500_000_000
+    budget_bytes: int = DEFAULT_BUDGET
     stack: bool = False
     shapes: bool = False
     memory: bool = False

@@ -126,6 +126,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
         path: Trace file relative to the session directory, when written.
         why: Reason of a failure.
         ns: Host time spent starting, stopping and writing, ns.
+        cause: Why the probe made it by itself (a trigger); empty = it was asked for.
     """
 
     at: int
@@ -136,6 +137,7 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     path: str = ""
     why: str = ""
     ns: int = 0
+    cause: str = ""
 
 
 class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):

@@ -1,0 +1,150 @@
+"""Captures that the probe asks for by itself, in real processes under PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probe_runs import Run, new_session
+
+from tuiprof.probe.requests import Requests
+from tuiprof.probe.triggers import Trigger, Triggers
+from tuiprof.session import records
+
+# Steps of 5 ms; those named in the arguments take half a second.
+SCRIPT = """
+import sys, time, torch
+steps, slow = int(sys.argv[1]), set(map(int, sys.argv[2:]))
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(steps):
+    time.sleep(0.5 if step in slow else 0.005)
+    optimizer.zero_grad(); model(torch.randn(8, 16)).sum().backward(); optimizer.step()
+"""
+
+
+def ends(run: Run) -> dict[str, records.Capture]:
+    """The last record of each capture that was made."""
+    return {record.id: record for record in run.of(records.Capture) if record.state in ("written", "failed")}
+
+
+def causes(run: Run) -> list[str]:
+    return [record.cause for record in run.of(records.Capture) if record.state == "written"]
+
+
+def notes(run: Run) -> list[str]:
+    return [note.text for note in run.of(records.Note) if note.level == "warn"]
+
+
+def test_the_steps_after_a_slow_one_are_captured(run: Callable[..., Run]) -> None:
+    pytest.importorskip("torch")
+    slow = {"id": "slow", "times": 25, "steps": 2, "cooldown_s": 1.5, "stack": True}
+    done = run(SCRIPT, "530", "3", "60", "110", "480", triggers=[slow])
+    assert done.code == 0, done.err
+    made = ends(done)
+    by_hand = [name for name in made if name in ("slow-60", "slow-480")]
+    assert by_hand == ["slow-60", "slow-480"], "3 is in the warm-up"
+    assert "slow-110" not in made, "it is in the cool-down"
+    for name in by_hand:
+        assert made[name].state == "written", made[name].why
+        first, last = made[name].first, made[name].last
+        assert first is not None
+        assert int(name.split("-")[1]) < first == (last or 0) - 1, "the slow step is over"
+        assert (done.session / made[name].path).is_file()
+    text = causes(done)[list(made).index("slow-60")]
+    assert text.startswith("step 60 took 5")
+    assert "25 × the median of" in text
+
+
+def test_every_so_many_steps(run: Callable[..., Run]) -> None:
+    pytest.importorskip("torch")
+    done = run(SCRIPT, "350", triggers=[{"id": "every", "every": 150, "steps": 2, "cooldown_s": 0}])
+    made = ends(done)
+    assert {name: (end.first, end.last) for name, end in made.items() if end.state == "written"} == {
+        "every-150": (150, 151),
+        "every-300": (300, 301),
+    }
+
+
+def test_a_spent_budget_ends_it_with_a_reason(run: Callable[..., Run]) -> None:
+    pytest.importorskip("torch")
+    slow = {"id": "slow", "above_ns": 300_000_000, "steps": 1, "cooldown_s": 0, "budget_bytes": 100}
+    done = run(SCRIPT, "250", "40", "140", "200", triggers=[slow])
+    first = next(iter(ends(done).values()))
+    assert first.state == "written"
+    assert (done.session / first.path).stat().st_size > 100
+    assert len(ends(done)) == 1
+    (note,) = notes(done)
+    assert "have stopped" in note
+    assert "budget" in note
+
+
+def test_a_trigger_that_cannot_be_read_is_named(run: Callable[..., Run]) -> None:
+    script = "import time, tuiprof\nfor _ in range(3): tuiprof.step()\ntime.sleep(0.3)"
+    done = run(script, triggers=[{"id": "both", "every": 3, "times": 2}])
+    (note,) = notes(done)
+    assert "control/trigger-both.json" in note
+    assert "exactly one" in note
+
+
+def make(session: Path, world: int = 1) -> tuple[Triggers, list[str]]:
+    told: list[str] = []
+    return Triggers(str(session), lambda _, text: told.append(text), lambda: world == 1), told
+
+
+def steps(numbers: range, slow: int = -1) -> list[Any]:
+    return [(n, n, 90_000_000 if n == slow else 10_000_000, 0, [], None, False) for n in numbers]
+
+
+def requests(session: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in session.glob("control/capture-*.json")}
+
+
+def test_ranks_agree_on_a_step_that_all_of_them_reach(tmp_path: Path) -> None:
+    session = new_session(tmp_path / "session")
+    slow = Trigger("slow", above_ns=50e6, options=("shapes",))
+    ranks = [make(session, world=2)[0] for _ in range(2)]
+    for rank in ranks:
+        rank.arm([slow])
+        rank.look(steps(range(60)))
+        rank.look(steps(range(60, 70), slow=65))
+    (request,) = requests(session).values()
+    assert request["id"] == "slow-65"
+    assert request["at"] > 69 + 20, "the other rank looks for requests only every 100 ms"
+    assert request["shapes"]
+    assert not list(session.glob("control/.*")), "nothing temporary is left"
+
+
+def test_what_is_disarmed_or_armed_anew(tmp_path: Path) -> None:
+    session = new_session(tmp_path / "session", triggers=[{"id": "slow", "above_ns": 50_000_000}])
+    folder = Requests(str(session / "control"))
+    triggers, _ = make(session)
+    _, found = folder.new()
+    assert found is not None
+    triggers.arm(found)
+    assert folder.new()[1] is None, "nothing has changed"
+    (session / "control" / "trigger-slow.json").unlink()
+    found = folder.new()[1]
+    assert found == []
+    triggers.arm(found)
+    triggers.look(steps(range(30)))
+    triggers.look(steps(range(30, 40), slow=35))
+    assert not requests(session)
+    triggers.arm([Trigger("slow", times=5)])
+    triggers.look(steps(range(40, 50), slow=45))
+    assert list(requests(session)) == ["capture-slow-45"]
+
+
+def test_captures_that_fail_again_and_again_end_it(tmp_path: Path) -> None:
+    session = new_session(tmp_path / "session")
+    triggers, told = make(session)
+    triggers.arm([Trigger("slow", above_ns=50e6, cooldown_s=0)])
+    for turn in range(5):
+        first = 20 + 10 * turn
+        triggers.look(steps(range(first, first + 10), slow=first + 5))
+        triggers.ended(f"slow-{first + 5}", written=False)
+    assert len(requests(session)) == 3
+    assert told == ["triggered captures (slow) have stopped: 3 captures in a row failed"]
