@@ -109,6 +109,14 @@ def test_of_very_many_ranks_some_are_read() -> None:
     assert "64 of 1000 ranks were read, evenly spread." in found.notes
 
 
+def test_of_very_large_files_few_are_read() -> None:
+    files = tuple(RankFile(rank, Path(f"rank{rank}"), "name", 900 << 20) for rank in range(8))
+    first = rank_trace([20] * 4)
+    first.info = replace(first.info, path=files[0].path)
+    first.siblings = TraceSet("", files, lambda path: rank_trace([20] * 4))
+    assert report(first).table("ranks").rows["rank"].to_list() == [0, 7]
+
+
 def test_two_ranks_of_a_real_job(shared: Path) -> None:
     folder = shared / "traces"
     files = tuple(RankFile(r, folder / f"astrasim-megatron-tp8-rank{r}.json.gz", "name") for r in range(2))
@@ -116,7 +124,7 @@ def test_two_ranks_of_a_real_job(shared: Path) -> None:
 
     trace = open_trace(files[0].path)
     assert trace.siblings is not None
-    assert trace.siblings.files == files  # found beside it
+    assert [file.path for file in trace.siblings.files] == [file.path for file in files]  # found beside it
     found = report(trace)
     assert found.fact("straggler") == 0
     assert found.fact("collectives") == 84

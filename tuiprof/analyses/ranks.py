@@ -21,8 +21,9 @@ NAME, TITLE = "ranks", "Ranks"
 #: From this share of the step that the others wait for a rank on it is called a straggler; badly so from the second.
 STRAGGLER_SHARE: Final = 0.02
 BAD_SHARE: Final = 0.10
-#: Ranks that are read at most, evenly spread; each is read whole.
+#: Ranks that are read at most, evenly spread, and bytes of their files together; each is read whole.
 MOST_RANKS: Final = 64
+MOST_BYTES: Final = 2 << 30
 #: Ends of one collective lie closer together than this.
 MOST_SCATTER_NS: Final = 1_000_000
 
@@ -125,9 +126,7 @@ def _alone(trace: Trace) -> Unavailable:
 def _read(trace: Trace, together: TraceSet, window: Window) -> tuple[list[RankSteps], list[str]]:
     """Read the ranks one after the other; only their steps and collectives are kept."""
     own = next((file.rank for file in together.files if file.path == trace.info.path), trace.info.rank)
-    chosen = together.ranks
-    if len(chosen) > MOST_RANKS:
-        chosen = tuple(chosen[i] for i in np.linspace(0, len(chosen) - 1, MOST_RANKS).astype(int).tolist())
+    chosen = _chosen(together)
     low, high = window.start_ns, window.end_ns
     wanted = None if low is None and high is None else of_rank(trace, 0, window).numbers
     read: list[RankSteps] = []
@@ -140,6 +139,14 @@ def _read(trace: Trace, together: TraceSet, window: Window) -> tuple[list[RankSt
             continue
         read.append(steps if wanted is None else _only(steps, wanted))
     return read, problems
+
+
+def _chosen(together: TraceSet) -> list[int]:
+    """Return the ranks to read: all of them, or as many as can be afforded, evenly spread."""
+    files = together.files
+    mean = max(sum(file.size_bytes for file in files) / len(files), 1)
+    most = max(2, min(MOST_RANKS, len(files), int(MOST_BYTES / mean)))
+    return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
 
 
 def _only(rank: RankSteps, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> RankSteps:
@@ -301,4 +308,4 @@ def _step_table(read: list[RankSteps], waits: Waiting) -> Table:
     )
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Which rank holds the others up, and by how much?", run, order=80)
+ANALYSIS = Analysis(NAME, TITLE, "Which rank holds the others up, and by how much?", run, order=95)

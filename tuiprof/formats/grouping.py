@@ -125,7 +125,7 @@ def _turns(name: str, files: Iterable[tuple[int, Path]], told: Told) -> list[Run
 
 
 def _run(name: str, files: Mapping[int, Path], told: Told) -> Run:
-    ordered = tuple(RankFile(rank, files[rank], told) for rank in sorted(files))
+    ordered = tuple(RankFile(rank, files[rank], told, _size(files[rank])) for rank in sorted(files))
     return Run(name, ordered, max(_modified(path) for path in files.values()))
 
 
@@ -158,6 +158,13 @@ def _without_numbers(name: str) -> str:
 def _time(name: str) -> int:
     match = _TIME.search(name)
     return int(match[1]) if match else 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _modified(path: Path) -> float:

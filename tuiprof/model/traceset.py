@@ -24,11 +24,13 @@ class RankFile:
         rank: Its rank.
         path: The file (or directory, for formats that write one).
         told: How the rank is known.
+        size_bytes: Its size on disk; 0 = not known.
     """
 
     rank: int
     path: Path
     told: Told = "order"
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
