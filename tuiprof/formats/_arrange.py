@@ -37,7 +37,7 @@ def in_words(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
         codes: Index of each value in the categories of ``kind``.
         kind: The words.
     """
-    series = pl.Series(codes.astype(np.uint32))
+    series = pl.Series(codes.astype(np.uint32, copy=False))
     to = getattr(series.cat, "to", None)
     words: pl.Series = series.cast(kind) if to is None else to(kind)
     return words

@@ -29,9 +29,9 @@ class Stretch:
         name: Names.
         category: Categories.
         track: What tells tracks apart.
-        device: Device; -1 = host.
-        correlation: Correlation; -1 = none.
-        bytes: Bytes moved; -1 = unknown.
+        device: Device of each, or of all; -1 = host.
+        correlation: Correlation of each, or of all; -1 = none.
+        bytes: Bytes moved by each, or by all; -1 = unknown.
     """
 
     table: str
@@ -40,9 +40,9 @@ class Stretch:
     name: Coded
     category: Coded
     track: Coded
-    device: Ints
-    correlation: Ints
-    bytes: Ints
+    device: Ints | int
+    correlation: Ints | int
+    bytes: Ints | int
 
 
 def join(stretches: Sequence[Stretch]) -> tuple[pl.DataFrame, list[str], list[tuple[str, int, int]], int]:
@@ -66,36 +66,70 @@ def join(stretches: Sequence[Stretch]) -> tuple[pl.DataFrame, list[str], list[tu
     track = _chain([stretch.track for stretch in stretches])
     start = np.concatenate([stretch.start for stretch in stretches])
     dur = np.concatenate([stretch.dur for stretch in stretches])
-    kept = np.flatnonzero(dur >= 0)
-    order = kept[order_of(start[kept], dur[kept])]
-    device = np.concatenate([stretch.device for stretch in stretches])[order]
-    lane = track.codes[order]
+    order = _order(start, dur)
+    device, correlation, bytes_ = (_together(stretches, key) for key in ("device", "correlation", "bytes"))
     number = {word: code for code, word in enumerate(CATEGORY_TYPE.categories.to_list())}
-    kinds = np.array([number[word] for word in category.words], dtype=np.uint32)
-    frame = pl.DataFrame(
-        {
-            "ts": start[order],
-            "dur": dur[order],
-            "name": in_words(name.codes[order], pl.Enum(name.words)),
-            "category": in_words(kinds[category.codes[order]], CATEGORY_TYPE),
-            "track": lane.astype(np.uint32),
-            "device": optional(device, pl.Int16),
-            "stream": optional(np.where(device < 0, -1, lane)),
-            "correlation": optional(np.concatenate([stretch.correlation for stretch in stretches])[order]),
-            "external_id": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(order)),
-            "bytes": optional(np.concatenate([stretch.bytes for stretch in stretches])[order]),
-            "ordinal": order.astype(np.uint32),
-        }
+    kinds = np.array([number[word] for word in category.words], dtype=np.uint8)
+    lane = track.codes.astype(np.int64)
+    stream = lane if isinstance(device, int) and device >= 0 else np.where(np.asarray(device) < 0, -1, lane)
+    columns: dict[str, npt.NDArray[Any] | int] = {
+        "ts": start,
+        "dur": dur,
+        "name": name.codes,
+        "category": kinds[category.codes],
+        "track": track.codes,
+        "device": device,
+        "stream": stream,
+        "correlation": correlation,
+        "external_id": -1,
+        "bytes": bytes_,
+    }
+    if order is not None:
+        columns = {key: value if isinstance(value, int) else value[order] for key, value in columns.items()}
+    count = len(start) if order is None else len(order)
+    ordinal = np.arange(count, dtype=np.uint32) if order is None else order.astype(np.uint32)
+    types: dict[str, Any] = {"name": pl.Enum(name.words), "category": CATEGORY_TYPE, "device": pl.Int16}
+    series = {key: _series(value, count, types.get(key, pl.Int64)) for key, value in columns.items()}
+    series["track"] = series["track"].cast(pl.UInt32)
+    return pl.DataFrame({**series, "ordinal": ordinal}), track.words, places, first - count
+
+
+def _order(start: Ints, dur: Ints) -> Ints | None:
+    """Return the rows of the table in order, without events that end before they start; None = as they are."""
+    if not (dur < 0).any() and (start[1:] > start[:-1]).all():
+        return None
+    kept = np.flatnonzero(dur >= 0)
+    return kept[order_of(start[kept], dur[kept])]
+
+
+def _together(stretches: Sequence[Stretch], key: str) -> Ints | int:
+    """Return a column of all events; a number when it is the same for all."""
+    values = [getattr(stretch, key) for stretch in stretches]
+    if all(isinstance(value, int) for value in values) and len(set(values)) == 1:
+        return int(values[0])
+    return np.concatenate(
+        [
+            np.full(len(stretch.start), value, dtype=np.int64) if isinstance(value, int) else value
+            for stretch, value in zip(stretches, values, strict=True)
+        ]
     )
-    return frame, track.words, places, first - len(kept)
+
+
+def _series(values: npt.NDArray[Any] | int, count: int, kind: Any) -> pl.Series:
+    """Return a column of the table; a negative number is null."""
+    if isinstance(values, int):
+        return pl.Series([None if values < 0 else values], dtype=kind).new_from_index(0, count)
+    if isinstance(kind, pl.Enum):
+        return in_words(values, kind)
+    return optional(values, kind)
 
 
 def _chain(columns: Sequence[Coded]) -> Coded:
     if len(columns) == 1:
         return columns[0]
     texts = [word for column in columns for word in column.words]
-    base = np.cumsum([0, *(len(column.words) for column in columns[:-1])])
-    codes = np.concatenate([column.codes + at for column, at in zip(columns, base.tolist(), strict=True)])
+    base = np.cumsum([0, *(len(column.words) for column in columns[:-1])]).astype(np.uint32)
+    codes = np.concatenate([column.codes + at for column, at in zip(columns, base, strict=True)])
     return Coded.of(texts, codes)
 
 

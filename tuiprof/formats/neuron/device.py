@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
@@ -67,10 +66,7 @@ def _instructions(tables: Tables) -> Stretch:
     opcode = coded(frame, "opcode")
     engine = coded(frame, "engine").beside(coded(frame, "timeline_track"), _engine)
     track = engine.beside(coded(frame, "pcore_idx"), lambda name, core: f"{name} {core}".strip())
-    none = np.full(len(frame), -1, dtype=np.int64)
-    return Stretch(
-        "Instruction", start, dur, opcode, opcode.map(_kind), track, np.zeros_like(none), none, none
-    )
+    return Stretch("Instruction", start, dur, opcode, opcode.map(_kind), track, 0, -1, -1)
 
 
 def _engine(engine: str, track: str) -> str:
@@ -93,9 +89,7 @@ def _transfers(tables: Tables, table: str) -> Stretch:
     )
     name = coded(frame, "queue_type").map(lambda kind: f"DMA {kind or 'transfer'}")
     size = numbers(frame, "transfer_bytes").to_numpy()
-    none = np.full(len(frame), -1, dtype=np.int64)
-    category = Coded.same("memcpy", len(frame))
-    return Stretch(table, start, dur, name, category, queue, np.zeros_like(none), none, size)
+    return Stretch(table, start, dur, name, Coded.same("memcpy", len(frame)), queue, 0, -1, size)
 
 
 def _collectives(tables: Tables) -> Stretch:
@@ -103,13 +97,10 @@ def _collectives(tables: Tables) -> Stretch:
         "CcOp", ("start_ts", "end_ts", "duration_ns", "operation", "stream_id", "input_size")
     )
     start, dur = _times(frame)
-    none = np.full(len(frame), -1, dtype=np.int64)
     category = Coded.same("collective", len(frame))
     track = coded(frame, "stream_id").map(lambda stream: f"collectives {stream}")
     size = numbers(frame, "input_size").to_numpy()
-    return Stretch(
-        "CcOp", start, dur, coded(frame, "operation"), category, track, np.zeros_like(none), none, size
-    )
+    return Stretch("CcOp", start, dur, coded(frame, "operation"), category, track, 0, -1, size)
 
 
 def _times(frame: pl.DataFrame) -> tuple[Ints, Ints]:

@@ -20,6 +20,7 @@ import polars as pl
 from tuiprof.errors import TraceError
 
 Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint32]
 
 _PART: Final = re.compile(r"^([A-Z][A-Za-z]+?)(?:_(\d+))?\.parquet$")
 
@@ -246,7 +247,7 @@ class Coded:
         words: The distinct texts.
     """
 
-    codes: Ints
+    codes: Codes
     words: list[str]
 
     def map(self, change: Callable[[str], str]) -> Coded:
@@ -258,7 +259,7 @@ class Coded:
         return Coded.of([change(word) for word in self.words], self.codes)
 
     @staticmethod
-    def of(texts: list[str], codes: Ints) -> Coded:
+    def of(texts: list[str], codes: Codes) -> Coded:
         """Make a column of texts that may repeat.
 
         Args:
@@ -266,7 +267,7 @@ class Coded:
             codes: Code of each row.
         """
         numbered: dict[str, int] = {}
-        places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.int64)
+        places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.uint32)
         if len(numbered) < len(texts):  # else each text keeps its code
             codes = places[codes]
         return Coded(codes, list(numbered))
@@ -279,7 +280,7 @@ class Coded:
             text: The text.
             count: Number of rows.
         """
-        return Coded(np.zeros(count, dtype=np.int64), [text])
+        return Coded(np.zeros(count, dtype=np.uint32), [text])
 
     def beside(self, other: Coded, join: Callable[[str, str], str]) -> Coded:
         """Put two columns together.
@@ -291,11 +292,12 @@ class Coded:
         if len(other.words) == 1:
             return self.map(lambda word: join(word, other.words[0]))
         width = max(1, len(other.words))
-        pairs = self.codes * width + other.codes
+        narrow = len(self.words) * width < 1 << 32
+        pairs = self.codes * (np.uint32(width) if narrow else np.uint64(width)) + other.codes
         seen = np.zeros(max(1, len(self.words)) * width, dtype=bool)
         seen[pairs] = True
         found = np.flatnonzero(seen)
-        place = np.cumsum(seen) - 1
+        place = (np.cumsum(seen) - 1).astype(np.uint32)
         texts = [join(self.words[pair // width], other.words[pair % width]) for pair in found.tolist()]
         return Coded.of(texts, place[pairs])
 
@@ -313,8 +315,8 @@ def coded(frame: pl.DataFrame, column: str) -> Coded:
     distinct = category.unique()
     # Categories number the words of the whole process; renumber the ones that are here.
     numbers_here = distinct.to_physical().cast(pl.Int64).to_numpy()
-    place = np.zeros(int(numbers_here.max()) + 1 if len(numbers_here) else 1, dtype=np.int64)
-    place[numbers_here] = np.arange(len(numbers_here))
+    place = np.zeros(int(numbers_here.max()) + 1 if len(numbers_here) else 1, dtype=np.uint32)
+    place[numbers_here] = np.arange(len(numbers_here), dtype=np.uint32)
     return Coded(place[category.to_physical().to_numpy()], distinct.cast(pl.String).to_list())
 
 
