@@ -22,9 +22,11 @@ def overview(lanes: Lanes, whole: Viewport) -> Cells:
         whole: All that can come into view.
     """
     edges, columns = whole.edges, whole.columns
+    low, high = lanes.trace.span
+    inside = (edges[1:] > low) & (edges[:-1] < high)
     idle_lanes = [lane for lane in lanes.lanes if lane.style == "idle"]
     idle = (
-        np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)
+        inside * np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)
         if idle_lanes
         else np.zeros(columns)
     )

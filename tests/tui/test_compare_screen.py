@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_traces import MS, small_trace, trace_of
+from on_screen import screen_text, until, until_shown
+from textual.pilot import Pilot
+
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.compare_targets import beside
+from tuiprof.tui.counterpart import counterpart, shift_between
+from tuiprof.tui.screens.compare import CompareScreen
+from tuiprof.tui.screens.export import ExportScreen
+from tuiprof.tui.screens.pick import PickScreen
+from tuiprof.tui.screens.reading import ReadingScreen
+from tuiprof.tui.screens.text_form import TextForm
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.compare_view import CompareView
+from tuiprof.tui.widgets.step_pair import column_heights
+
+STEPS = 5
+
+
+def kineto_file(path: Path, kernel_us: int, *, sync: bool) -> Path:
+    """A trace of five steps: two kernels each, of which the second takes so long; and a sync, or none."""
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "python"}},
+    ]
+    period = 1000 + kernel_us
+    for step in range(STEPS):
+        at = 100 + step * period
+
+        def span(cat: str, name: str, start: int, dur: int, **args: object) -> None:
+            device = cat == "kernel"
+            pid, tid = (0, 7) if device else (1, 1)
+            events.append(
+                {
+                    "ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": dur,
+                    "args": {**args, **({"device": 0, "stream": 7} if device else {})},
+                }
+            )  # fmt: skip
+
+        span("user_annotation", f"ProfilerStep#{step}", at, period - 10)
+        for nth, (name, dur) in enumerate((("gemm", 300), ("softmax", kernel_us))):
+            correlation = step * 10 + nth + 1
+            span("cpu_op", f"aten::{name}", at + 10 + nth * 100, 50)
+            span("cuda_runtime", "cudaLaunchKernel", at + 20 + nth * 100, 20, correlation=correlation)
+            span("kernel", name, at + 200 + nth * 400, dur, correlation=correlation)
+        if sync:
+            span(
+                "cuda_runtime", "cudaDeviceSynchronize", at + 300, kernel_us + 400, correlation=step * 10 + 9
+            )
+    device = {"id": 0, "name": "NVIDIA H200"}
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}))
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.setenv("TUIPROF_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "sessions"))
+    return (
+        kineto_file(tmp_path / "slow.json", 900, sync=True),
+        kineto_file(tmp_path / "fast.json", 400, sync=False),
+    )
+
+
+def app_of(pair: tuple[Path, Path]) -> TuiprofApp:
+    return TuiprofApp(Start.compare(*map(str, pair)))
+
+
+def view_of(pilot: Pilot[int]) -> CompareView:
+    return pilot.app.screen_stack[0].query_one(CompareView)
+
+
+async def shown(pilot: Pilot[int]) -> CompareView:
+    await until_shown(pilot, "a step is", "before slow.json", "after fast.json")
+    return view_of(pilot)
+
+
+async def test_the_verdict_the_steps_and_both_timelines_stand_above_the_tables(
+    pair: tuple[Path, Path],
+) -> None:
+    async with (app := app_of(pair)).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        text = screen_text(app)
+        assert "a step is 26.5 % faster: 1.89 ms before, 1.39 ms after" in text
+        assert "1.89 ms median" in text
+        assert "1.39 ms median" in text
+        assert text.count("stream 7") == 2
+        before, after = view.timelines
+        assert before.view.span == after.view.span  # one scale, though one trace is longer
+        assert "What changed in the traces" in text
+
+
+async def test_every_tab_ranks_by_the_change(pair: tuple[Path, Path]) -> None:
+    async with (app := app_of(pair)).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        seen = []
+        for number in range(1, len(view.tabs) + 1):
+            await pilot.press(str(number))
+            await pilot.pause()
+            seen.append(view.current)
+        assert seen == view.tabs
+        await pilot.press("less_than_sign")
+        assert view.current == view.tabs[-2]
+        await pilot.press("greater_than_sign")
+        assert view.current == view.tabs[-1]
+        view.open_tab("kernels")
+        await until(pilot, lambda: "-500 µs 900 µs 400 µs" in " ".join(screen_text(app).split()))
+        view.open_tab("syncs")
+        await until_shown(pilot, "-1.30 ms")
+        view.open_tab("kernels")
+        await pilot.press("slash", *"name ~ gemm", "enter")
+        await until_shown(pilot, "1 of 2 rows")
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "1 of 2 rows" not in screen_text(app)
+
+
+async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, Path]) -> None:
+    async with app_of(pair).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        view.open_tab("kernels")
+        await pilot.pause()
+        await pilot.press("enter")
+        await until_shown(pilot, "softmax  900 µs before → 400 µs after  -55.6 %")
+        before, after = view.timelines
+        assert before.event is not None
+        assert after.event is not None
+        assert [line.lanes.trace.name(line.event) for line in (before, after)] == ["softmax"] * 2
+        # Both stand below one another.
+        columns = [t.view.column_of(int(t.lanes.trace.starts[t.event])) for t in (before, after)]
+        assert columns[0] == columns[1]
+        await pilot.press("escape")
+        await until_shown(pilot, "the begins of the first steps stand below one another")
+        assert before.event is None
+        after.focus()
+        await pilot.press("n")  # the trace after has no sync
+        before.focus()
+        await pilot.press("home", "n")
+        await until_shown(pilot, "cudaDeviceSynchronize  has no counterpart after in this step")
+        await pilot.press(
+            "f", "m", "m", "b", "apostrophe", "right_square_bracket", "left_square_bracket", "z", "0"
+        )
+
+
+async def test_both_timelines_move_together(pair: tuple[Path, Path]) -> None:
+    async with app_of(pair).run_test(size=(140, 48)) as pilot:
+        view = await shown(pilot)
+        before, after = view.timelines
+        await pilot.press("t")
+        assert before.has_focus
+        await pilot.press("end", "plus", "plus", "plus", "left")
+        await pilot.pause()
+        by = view._shift
+        assert before.view.span < before.view.last - before.view.first
+        assert (after.view.low, after.view.high) == (before.view.low + by, before.view.high + by)
+        assert after.cursor == before.cursor + by
+        after.focus()
+        await pilot.press("minus", "home")
+        await pilot.pause()
+        assert (after.view.low, after.view.high) == (before.view.low + by, before.view.high + by)
+        await pilot.press("t")
+        assert view.pane.has_focus_within
+
+
+async def test_at_24_lines_the_timelines_take_the_place_of_the_table(pair: tuple[Path, Path]) -> None:
+    async with (app := app_of(pair)).run_test(size=(80, 24)) as pilot:
+        view = await shown(pilot)
+        assert "What changed in the traces" in screen_text(app)
+        assert "stream 7" not in screen_text(app)
+        await pilot.press("t")
+        await until(pilot, lambda: screen_text(app).count("stream 7") == 2)
+        assert "What changed in the traces" not in screen_text(app)
+        await pilot.press("escape")
+        await until_shown(pilot, "What changed in the traces")
+        view.open_tab("kernels")
+        await pilot.pause()
+        await pilot.press("enter")
+        await until_shown(pilot, "softmax  900 µs before → 400 µs after")
+
+
+async def test_swap_rules_export_and_close(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of(pair)
+    async with app.run_test(size=(140, 48)) as pilot:
+        await shown(pilot)
+        await pilot.press("x")
+        await until_shown(pilot, "before fast.json", "after slow.json", "slower")
+        await pilot.press("x")
+        await until_shown(pilot, "before slow.json", "faster")
+        await pilot.press("r")
+        await pilot.pause()
+        assert isinstance(app.screen, ReadingScreen)
+        assert "per step" in screen_text(app)
+        await pilot.press("escape", "e")
+        await pilot.pause()
+        assert isinstance(app.screen, ExportScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: (tmp_path / "fast.compare.txt").exists())
+        assert "1.89 ms before" in (tmp_path / "fast.compare.txt").read_text()
+        await until(pilot, lambda: not isinstance(app.screen, ExportScreen))
+        await pilot.press("q")
+    assert app.return_code in (0, None)
+
+
+async def test_what_cannot_be_compared_is_said(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    app = TuiprofApp(Start.compare(str(tmp_path / "nothing"), str(pair[0])))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await until_shown(pilot, "✗ ")
+        await pilot.press("escape", "q")
+
+
+async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Path]) -> None:
+    slow, fast = pair
+    assert beside(fast) == [slow]
+    app = TuiprofApp(Start.trace(fast))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "c compare")
+        await pilot.press("c")
+        await until_shown(pilot, "baseline for fast.json", "slow.json")
+        assert isinstance(app.screen, PickScreen)
+        await pilot.press("enter")
+        await until_shown(pilot, "before slow.json", "after fast.json", "faster")
+        assert isinstance(app.screen, CompareScreen)
+        await pilot.press("q", "c", "end", "enter")
+        await until_shown(pilot, "compare with")
+        assert isinstance(app.screen, TextForm)
+        await pilot.press(*str(slow), "enter")
+        await until_shown(pilot, "before slow.json", "faster")
+
+
+def test_counterparts_have_the_same_name_step_and_place() -> None:
+    trace = small_trace()
+    kernels = [row for row in range(len(trace)) if "sum_kernel" in trace.name(row)]
+    assert [counterpart(trace, row, trace) for row in kernels] == kernels
+    rows: list[tuple[str, str, int, int, int, int | None]] = [
+        ("annotation", "ProfilerStep#7", 5, 15, 0, None),
+        ("runtime", "cudaLaunchKernel", 6, 7, 0, 1),
+        ("kernel", "void at::native::sum_kernel<float>(int)", 8, 9, 1, 1),
+    ]
+    other = trace_of(rows)
+    assert counterpart(trace, kernels[0], other) == 2
+    assert counterpart(trace, kernels[1], other) is None  # there is no second step
+    sync = next(row for row in range(len(trace)) if "Synchronize" in trace.name(row))
+    assert counterpart(trace, sync, other) is None
+    assert shift_between(trace, other) == 5 * MS - 0
+
+
+def test_columns_of_steps_are_medians_on_one_scale() -> None:
+    times = np.array([10, 10, 30, 20, 20, 20], dtype=np.int64)
+    assert column_heights(times, 3, 6, 10.0, 30.0, 9).tolist() == [1, 7, 5]
+    assert column_heights(times[:2], 3, 6, 10.0, 30.0, 9).tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: object) -> None:
+    async def open_kernels(pilot: Pilot[int]) -> None:
+        view = await shown(pilot)
+        view.open_tab("kernels")
+        await pilot.pause()
+        if size[1] > 30:
+            await pilot.press("enter")
+            await until_shown(pilot, "-55.6 %")
+        await pilot.pause()
+
+    assert snap_compare(app_of(pair), terminal_size=size, run_before=open_kernels)  # type: ignore[operator]
