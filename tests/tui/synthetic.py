@@ -17,7 +17,18 @@ import msgspec
 from tuiprof.session import process
 from tuiprof.session.files import write_atomic
 from tuiprof.session.meta import DeviceMeta, Scenario, SessionMeta
-from tuiprof.session.records import Capture, Cost, End, Head, Memory, Note, Record, Step, Telemetry
+from tuiprof.session.records import (
+    Capture,
+    Cost,
+    End,
+    Head,
+    Memory,
+    Note,
+    Printed,
+    Record,
+    Step,
+    Telemetry,
+)
 from tuiprof.session.store import Session, create
 
 GIB = 1 << 30
@@ -45,6 +56,7 @@ class Synthetic:
         scenario: What it says it ran; None = an own script.
         slow: Step numbers that take twice as long.
         lag: Share of a step by which each rank is slower than the one before.
+        prints: Whether the script prints a line every twenty steps.
     """
 
     root: Path
@@ -59,6 +71,7 @@ class Synthetic:
     name: str = "metrics-naive"
     seed: int = 7
     lag: float = 0.02
+    prints: bool = True
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -135,7 +148,7 @@ class Synthetic:
             self.t_ns = self.next_step_ns
             for rank in range(self.ranks):
                 lines.setdefault(f"rank{rank}", []).extend(self._step(rank))
-            if self.steps % 20 == 0:
+            if self.steps % 20 == 0 and self.prints:
                 printed.append(f"Step {self.steps}: loss {7 / (1 + self.steps / 300):.3f}  acc 0.0011\n")
             self.steps += 1
         for writer, records in lines.items():
@@ -143,6 +156,9 @@ class Synthetic:
         if printed:
             with open(self.session.stdout, "a") as file:
                 file.writelines(printed)
+            at = self.mono_ns + self.t_ns
+            sizes = (path.stat().st_size for path in (self.session.stdout, self.session.stderr))
+            self.write("recorder", Printed(at, *sizes))
 
     def end(self, code: int = 0, *, why: str = "exit", signal: int | None = None) -> None:
         """Write the last records."""

@@ -41,12 +41,12 @@ def with_trace(made: Synthetic, first: int, last: int) -> Path:
 def printing(made: Synthetic, texts: dict[int, str]) -> None:
     """Let a session print at some seconds, and its recorder tell so."""
     size = 0
-    with open(made.session.stderr, "w") as file:
+    with open(made.session.stdout, "w") as file:
         for second, text in texts.items():
             made.run_until(second)
             file.write(text)
             size += len(text)
-            made.write("recorder", Printed(made.mono_ns + second * 1_000_000_000, 0, size))
+            made.write("recorder", Printed(made.mono_ns + second * 1_000_000_000, size, 0))
 
 
 def here(app: TuiprofApp) -> LiveScreen:
@@ -79,7 +79,7 @@ async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) 
 
 
 async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 0, lasting=60)
+    made = recorded(tmp_path, 0, lasting=60, prints=False)
     printing(made, {second: f"second {second:02d}\n" for second in range(60)})
     app = live(made.session.path)
     async with app.run_test(size=(140, 44)) as pilot:
@@ -242,7 +242,7 @@ async def test_a_note_is_written_on_the_moment_and_read_again(tmp_path: Path) ->
 
 
 async def test_a_replay_prints_when_it_was_printed(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 0, lasting=30)
+    made = recorded(tmp_path, 0, lasting=30, prints=False)
     printing(made, {1: "early\n", 20: "late\n"})
     made.run_until(30)
     made.end()

@@ -11,9 +11,6 @@ from textual.containers import Horizontal, Vertical
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError
-from tuiprof.tui import library_table
-from tuiprof.tui import library_words as words
-from tuiprof.tui.library_items import Shelf
 from tuiprof.tui.screens.session_shelf import SessionShelf
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -23,6 +20,7 @@ from tuiprof.tui.widgets.painted import Heading, Painted
 if TYPE_CHECKING:
     from textual.widgets import Input
 
+    from tuiprof.tui.library_items import Shelf
     from tuiprof.tui.screens.launch_form import LaunchWish
 
 #: Seconds between two looks at the folder of sessions: runs come and go.
@@ -76,7 +74,7 @@ class LibraryScreen(SessionShelf):
 
     def on_screen_resume(self) -> None:
         """Look again when coming back from another screen."""
-        if self.shelf != Shelf():
+        if self._shelf is not None:
             self.look_again()
 
     # -- what is found, in threads that touch no widget --------------------------------------------------
@@ -91,6 +89,8 @@ class LibraryScreen(SessionShelf):
         try:
             shelf = self.library.look()
         except TuiprofError as error:
+            from tuiprof.tui.library_items import Shelf
+
             shelf = Shelf(problems=(str(error),))
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._found, shelf)
@@ -122,15 +122,19 @@ class LibraryScreen(SessionShelf):
 
     def _found(self, shelf: Shelf) -> None:
         """Show what was found."""
-        if shelf == self.shelf:
+        if shelf == self._shelf:
             return
-        self.shelf = shelf
+        self._shelf = shelf
         self.show_again()
 
     # -- what is shown -----------------------------------------------------------------------------------
 
     def _head(self, width: int, _height: int) -> list[Row]:
-        return [words.head(self.shelf, width)]
+        if self._shelf is None:
+            return [[(" tuiprof", "accent")]]
+        from tuiprof.tui.library_words import head
+
+        return [head(self._shelf, width)]
 
     def show_again(self) -> None:
         """Draw the list and the detail from what is known."""
@@ -138,11 +142,16 @@ class LibraryScreen(SessionShelf):
         self._show_detail()
 
     def _list(self) -> None:
+        from tuiprof.tui import library_words as words
+
         self.query_one("#head", Painted).paint(self._head)
         self.query_one("#items", Choices).show(words.items(self.shelf, self._filter, self.marked))
 
     def _show_detail(self) -> None:
         """Show what the cursor of the list is on."""
+        from tuiprof.tui import library_table
+        from tuiprof.tui import library_words as words
+
         kind, _, name = self.current.partition(":")
         variants = self.query_one("#variants", Choices)
         variants.display = kind == "ladder"
@@ -168,6 +177,8 @@ class LibraryScreen(SessionShelf):
 
     def _note_variant(self) -> None:
         """Say below the table what the variant under the cursor changes, and what it lacks."""
+        from tuiprof.tui import library_words as words
+
         ladder = self.shelf.ladder(self.current.partition(":")[2])
         name = self.query_one("#variants", Choices).current
         variant = ladder.variant(name) if ladder is not None else None
@@ -226,8 +237,8 @@ class LibraryScreen(SessionShelf):
         """
         from tuiprof.tui.screens.launch_form import LaunchForm
 
-        if self.shelf == Shelf():  # asked for before the shelf was filled
-            self.shelf = self.library.look()
+        if self._shelf is None:  # asked for before the shelf was filled
+            self._shelf = self.library.look()
         ladder = self.shelf.ladder(ladder_name)
         variant = ladder.variant(variant_name) if ladder is not None else None
         if ladder is None or variant is None:

@@ -294,8 +294,10 @@ class LiveScreen(RunVerdict):
 
     def on_output_pane_moved(self) -> None:
         """Say where the output stands."""
-        position = self.query_one(OutputPane).position
-        self.query_one("#output-head", Heading).show("output", [(position, "dim")] if position else [])
+        remark = self.query_one(OutputPane).position
+        if not remark and self.replay is not None and not self.replay.tells_output:
+            remark = "all of it: this session tells no times of its output"
+        self.query_one("#output-head", Heading).show("output", [(remark, "dim")] if remark else [])
 
     def _rebind(self) -> None:
         """Show the keys that work now and no others."""

@@ -16,7 +16,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
-from tuiprof.session.meta import TriggerRequest
+from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.session.store import Session, list_sessions, sessions_root
 from tuiprof.tui.screens.confirm import ConfirmScreen
 from tuiprof.tui.screens.run_clock import CAPTURE_STEPS, RunClock
@@ -159,7 +159,7 @@ class RunScreen(RunClock):
 
         slow = next((trigger for trigger in self.armed if trigger.every is None), None)
         every = next((trigger for trigger in self.armed if trigger.every is not None), None)
-        budget = next((trigger.budget_bytes for trigger in self.armed), control.DEFAULT_BUDGET)
+        budget = next((trigger.budget_bytes for trigger in self.armed), DEFAULT_BUDGET)
 
         def answered(wish: ArmWish | None) -> None:
             if wish is None:

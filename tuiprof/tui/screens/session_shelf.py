@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,23 +10,20 @@ from textual.getters import app as getters_app
 from textual.screen import Screen
 
 from tuiprof.errors import UsageProblem
-from tuiprof.tui import library_words as words
 from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.library_data import Library
-from tuiprof.tui.library_items import Shelf
 from tuiprof.tui.screens.library_keys import library_keys
 from tuiprof.tui.widgets.choices import Choices
 
 if TYPE_CHECKING:
     from tuiprof.session.glance import Summary
+    from tuiprof.tui.library_data import Library
+    from tuiprof.tui.library_items import Shelf
 
 
 class SessionShelf(Screen[None], inherit_bindings=False):
-    """The library without its picture.
+    """The library without its picture. What it needs is imported when it is needed: the first picture comes before.
 
     Attributes:
-        library: Finds what is listed.
-        shelf: What is listed.
         marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
     """
 
@@ -34,11 +32,26 @@ class SessionShelf(Screen[None], inherit_bindings=False):
 
     def __init__(self) -> None:
         super().__init__()
-        start = self.app.start
-        self.library = Library(start.sessions, start.scenarios, start.python)
-        self.shelf = Shelf()
+        self._shelf: Shelf | None = None
         self.marked: list[str] = []
         self._thrown: list[tuple[Path, Path]] = []  # where it is now, where it was
+
+    @cached_property
+    def library(self) -> Library:
+        """Finds what is listed."""
+        from tuiprof.tui.library_data import Library
+
+        start = self.app.start
+        return Library(start.sessions, start.scenarios, start.python)
+
+    @property
+    def shelf(self) -> Shelf:
+        """What is listed; empty until it has been looked for."""
+        if self._shelf is None:
+            from tuiprof.tui.library_items import Shelf
+
+            return Shelf()
+        return self._shelf
 
     def look_again(self) -> None:
         """Look at the folder of sessions."""
@@ -109,7 +122,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
         now = " ".join(read_labels(path).tags)
         hint = "words to find it by, with blanks between"
         self.app.push_screen(
-            TextForm(f"tags of {words.session_name(session)}", value=now, hint=hint, problem=_wrong_tags),
+            TextForm(f"tags of {_named(session)}", value=now, hint=hint, problem=_wrong_tags),
             answered,
         )
 
@@ -128,7 +141,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
                     add_note(path, text)
                     self.look_again()
 
-        self.app.push_screen(TextForm(f"a note on {words.session_name(session)}"), answered)
+        self.app.push_screen(TextForm(f"a note on {_named(session)}"), answered)
 
     def action_replay(self) -> None:
         """Replay the session under the cursor."""
@@ -155,7 +168,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
                     self.look_again()
 
         self.app.push_screen(
-            ConfirmScreen(f"Delete {words.session_name(session)}?", lines, yes="delete it", no="keep it"),
+            ConfirmScreen(f"Delete {_named(session)}?", lines, yes="delete it", no="keep it"),
             answered,
         )
 
@@ -167,6 +180,12 @@ class SessionShelf(Screen[None], inherit_bindings=False):
                 self.library.bring_back(thrown, path)
                 self.app.notify(f"{path.name} is back", timeout=3, markup=False)
                 self.look_again()
+
+
+def _named(session: Summary) -> str:
+    from tuiprof.tui.library_words import session_name
+
+    return session_name(session)
 
 
 def _wrong_tags(text: str) -> str:

@@ -111,7 +111,7 @@ class DevicePanel(Lines):
         if len(rows) > height > 0:
             left = len(rows) - height + 1
             rows = [*rows[: height - 1], [(f" {glyphs.ELLIPSIS} {left} more: enlarge the terminal", "dim")]]
-        rows.extend([(f" {note}", "dim")] for note in self._notes)
+        rows.extend([(f" {sanitize(note)}", "dim")] for note in self._notes)
         return [fit(row, width) for row in rows]
 
 
@@ -198,7 +198,33 @@ def _full(device: DeviceView, width: int) -> list[Row]:
         for key, word in device.words.items()
     )
     rows.extend(_pairs(pairs, width))
+    if (processes := _processes(device, width)) is not None:
+        rows.append(processes)
     return rows
+
+
+def _processes(device: DeviceView, width: int) -> Row | None:
+    """Return who holds memory on the device, the largest first; None = nobody tells, or it is one process alone."""
+    held = {
+        key.removeprefix("pid").partition("_")[0]: size
+        for key, size in device.latest.items()
+        if key.startswith("pid") and key.endswith("_mem_used_bytes")
+    }
+    ours = device.latest.get("tree_mem_used_bytes")
+    if len(held) < 2 and (ours is None or sum(held.values()) <= ours):
+        return None
+    row: Row = [("  ", "text"), ("processes", "dim")]
+    for pid, size in sorted(held.items(), key=lambda item: -item[1]):
+        part: Row = [(f"   pid {pid} ", "dim"), (format_bytes(size), "text")]
+        if row_width(row) + row_width(part) > width - 2:
+            return [*row, (f" {glyphs.ELLIPSIS}", "dim")]
+        row.extend(part)
+    others = sum(held.values()) - ours if ours is not None else 0.0
+    if others >= 0.01 * sum(held.values()):
+        part = [("   not this run ", "dim"), (format_bytes(others), "warn")]
+        if row_width(row) + row_width(part) <= width:
+            row.extend(part)
+    return row
 
 
 def _silent(device: DeviceView, key: str) -> bool:
