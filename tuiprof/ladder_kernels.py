@@ -38,7 +38,7 @@ def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
         if trials:
             rows.append(_row(one.name, trials))
     columns = (
-        Column("variant", "variant"),
+        Column("variant", "variant", whole=True),
         Column("cold_ns", "cold", "ns", KERNEL_RULE),
         Column("warm_ns", "warm", "ns"),
         Column("replayed_ns", "replayed", "ns"),
@@ -73,7 +73,7 @@ def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
         {"variant": variant, **{_key(name): _median(f.ranges_ns.get(name) for f in trials) for name in names}}
         for variant, trials in told.items()
     ]
-    columns = (Column("variant", "variant"), *(Column(_key(name), name, "ns") for name in names))
+    columns = (Column("variant", "variant", whole=True), *(Column(_key(name), name, "ns") for name in names))
     note = "Median time of each named range of a step, on the device where the script can tell."
     return Table("ranges", "Parts of the step", columns, _frame(rows, columns), note)
 
