@@ -9,6 +9,7 @@ from trace_app import TraceApp, app_of, settle
 
 from tuiprof.model import Trace
 from tuiprof.tui import lane_sketch, lanes
+from tuiprof.tui.screens.help import HelpScreen
 from tuiprof.tui.screens.pick import PickScreen
 from tuiprof.tui.screens.trace import TraceScreen
 from tuiprof.tui.widgets.timeline import Timeline
@@ -214,3 +215,46 @@ async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str)
         await settle(pilot)
         assert app.view.window.whole == (step == 7)
         assert app.timeline.cursor == (12 * MS if step == 1 else 0)
+
+
+async def test_letters_move_as_the_arrows_do() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("j", "j", "k")
+        assert app.table.cursor == 1
+        await pilot.press("G")
+        assert app.table.cursor == 15
+        await pilot.press("g")
+        assert app.table.cursor == 0
+        app.timeline.focus()
+        await pilot.press("j", "l", "l", "h")
+        assert app.timeline.chosen == 1
+        assert app.timeline.view.column_of(app.timeline.cursor) == 1
+        await pilot.press("k", "G")
+        assert app.timeline.chosen == 0
+        assert app.timeline.cursor == app.view.trace.span[1] - 1
+        await pilot.press("equals_sign", "equals_sign", "H", "H")
+        high = app.timeline.view.high
+        assert high < app.timeline.view.last
+        await pilot.press("L")
+        assert app.timeline.view.high > high
+        await pilot.press("ctrl+left", "g")
+        assert app.timeline.cursor == 0
+
+
+async def test_help_lists_every_key_of_each_pane() -> None:
+    app = app_of()
+    async with app.run_test(size=(140, 48)) as pilot:
+        await settle(pilot)
+        for pane in (app.timeline, app.table):
+            pane.focus()
+            await pilot.pause()
+            working = {active.binding.id for active in app.screen.active_bindings.values() if active.enabled}
+            await pilot.press("question_mark")
+            await pilot.pause()
+            assert isinstance(app.screen, HelpScreen)
+            page = str(app.screen._page())
+            assert working
+            assert [name for name in working if name and name not in page] == []
+            await pilot.press("escape")

@@ -38,10 +38,16 @@ class TraceScreen(Screen[None]):
     CSS_PATH = "trace.tcss"
     HELP = (
         "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
-        "opens its details: times, launch, operators, Python stack, source, raw event.\n\n"
+        "opens its details: times, launch, operators, Python stack, source, raw event. While a large file is read,\n"
+        "the head says which part of it the figures rest on.\n\n"
         "Timeline: L launches work, S waits for the device, · other calls; the height of a stream's cell is the\n"
-        "share of its time that was busy, c is a copy, f a fill, C a collective; ░▒▓ are shares of idle time.\n"
-        "The mouse: the wheel zooms, with shift it pans, dragging selects, a double click opens the event."
+        "share of its time that was busy, c is a copy, f a fill, C a collective; ░▒▓ are shares of idle time. The\n"
+        "line called all is the map of the whole trace: S where waits outweigh idleness, [ ] around what is in view.\n"
+        "A chosen event is marked, and so is what it launched or what launched it, with the way between them.\n\n"
+        "The mouse: the wheel zooms at the pointer, with shift it pans; dragging moves the view, on the axis or with\n"
+        "ctrl it selects, on the map it goes there; a click chooses an event, a double click opens it.\n\n"
+        "Filters: a text, or for example: starved > 1ms and name ~ gemm. Signs are > >= < <= = != ~ (contains) and\n"
+        "!~, joined by and, or, not and brackets; /…/ is a regular expression, quotes hold what has signs of its own."
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
