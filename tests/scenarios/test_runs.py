@@ -50,6 +50,29 @@ def test_metrics_run_prints_metrics_and_ends_with_the_result() -> None:
     assert summary["peak_memory_bytes"] > 50e6
 
 
+@pytest.mark.parametrize(
+    ("variant", "package", "device"),
+    [
+        ("nms:numpy", "numpy", "cpu"),
+        ("nms:pallas", "jax", "cpu (interpreted)"),
+        ("giou-kernel:triton", "triton", "cpu (interpreted)"),
+    ],
+)
+def test_kernel_is_checked_and_timed(variant: str, package: str, device: str) -> None:
+    pytest.importorskip(package)
+    done = run(variant, "--check", "--steps", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = result(done)
+    assert summary["check"]["ok"]
+    assert summary["device"] == device
+    kernel = summary["kernel"]
+    assert 0 < kernel["warm_ms"]["low"] <= kernel["warm_ms"]["median"] <= kernel["warm_ms"]["high"]
+    assert summary["step_ms"] == kernel["warm_ms"]["median"]
+    assert kernel["moved_bytes"] > 1000
+    assert kernel["operations"] >= kernel["moved_bytes"]
+    assert "GB/s" in done.stdout
+
+
 def test_attention_variant_computes_what_its_baseline_does() -> None:
     done = run("attention:sdpa-math", "--check", "--steps", "0")
     assert done.returncode == 0, done.stderr
