@@ -309,6 +309,22 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     assert "interpreter named in its first line does not exist" in fails("./broken")
+    rows = list_sessions(tmp_path / "sessions")
+    assert {row.title: (row.state, row.code) for row in rows} == {
+        "plain": ("failed", 126),
+        "broken": ("failed", 127),
+    }, "as a shell would say it"
+
+
+def test_a_launch_that_comes_to_nothing_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.sys, "executable", "/no/such/python")  # what the supervisor would run under
+    with pytest.raises(LaunchError, match="the supervisor could not be started"):
+        start(LaunchSpec(("true",), root=tmp_path))
+    status = find_session(tmp_path, "last").status()
+    assert (status.state, status.code) == ("failed", 126)
+    assert "the supervisor could not be started" in str(status)
 
 
 def test_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

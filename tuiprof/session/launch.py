@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -15,14 +16,14 @@ from typing import Final
 
 import msgspec
 
-from tuiprof.errors import LaunchError, SessionError
+from tuiprof.errors import LaunchError, SessionError, TuiprofError
 from tuiprof.session.command import choose_python, resolve
 from tuiprof.session.control import put_capture, put_trigger
 from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
 from tuiprof.session.plan import Plan, Reply
 from tuiprof.session.process import boot_id
-from tuiprof.session.records import SCHEMA_VERSION
-from tuiprof.session.status import Status
+from tuiprof.session.records import SCHEMA_VERSION, End
+from tuiprof.session.status import Status, last_end
 from tuiprof.session.store import Session, create, sessions_root
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -104,12 +105,25 @@ def start(spec: LaunchSpec) -> Session:
     python = choose_python(spec.python, env)
     command = resolve(spec.argv, cwd, python, env)
     session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
-    if spec.capture is not None:
-        put_capture(session, spec.capture)
-    for trigger in spec.triggers:
-        put_trigger(session, trigger)
-    _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s))
+    try:
+        if spec.capture is not None:
+            put_capture(session, spec.capture)
+        for trigger in spec.triggers:
+            put_trigger(session, trigger)
+        _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s))
+    except TuiprofError as error:
+        _never_started(session, error.message)
+        raise
     return session
+
+
+def _never_started(session: Session, why: str) -> None:
+    """Let a session whose supervisor came to nothing say so, instead of looking as if it were being started."""
+    if last_end(session, "recorder") is None:
+        with contextlib.suppress(OSError):  # what failed may be the disk
+            end = End(time.monotonic_ns(), 126, None, why)
+            with open(session.log / "recorder.jsonl", "ab") as log:
+                log.write(msgspec.json.encode(end) + b"\n")
 
 
 def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:

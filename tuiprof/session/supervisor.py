@@ -57,6 +57,8 @@ NO_STEPS: Final = (
     "no training step was seen. Steps are found by themselves in PyTorch (an optimizer's step), torch_xla and "
     "JAX; elsewhere mark the end of each one: import tuiprof, then tuiprof.step()"
 )
+_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
+
 NO_PROBE: Final = (
     "no process of this run loaded the probe, so there are no steps: it is loaded by Python 3.9 or newer, "
     "unless started with -I, -E or -S"
@@ -167,7 +169,8 @@ class _Run:
                 )
         except OSError as error:
             message, remedy = _why_not(plan, error)
-            self._last_write(End(time.monotonic_ns(), None, None, message))
+            code = 127 if error.errno in _NOT_THERE else 126  # as a shell tells the two apart
+            self._last_write(End(time.monotonic_ns(), code, None, message))
             _answer(Reply(message, remedy))
             return None
         child.returncode = 0  # reaped by Family, which sees the whole group
@@ -307,7 +310,7 @@ def _why_not(plan: Plan, error: OSError) -> tuple[str, str]:
             f"{program} is no program",
             "begin a script with #! and its interpreter, or name the interpreter",
         )
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno in _NOT_THERE:
         return f"{program} or the interpreter named in its first line does not exist", "check its #! line"
     if error.errno == errno.EACCES:
         return f"{program} may not be executed", f"chmod +x {program}"
