@@ -10,7 +10,8 @@
 
 A text alone is looked for in every column of words; so is everything that holds no sign, no quote and no ``and``,
 ``or``, ``not``. ``~`` means: contains, ignoring case; between slashes stands a regular expression. Figures are
-compared in the unit that is typed with them. What holds a sign of its own, such as ``vec<4>``, goes between double quotes.
+compared in the unit that is typed with them. What holds a sign of its own, such as ``vec<4>``, goes between double
+quotes.
 """
 
 from __future__ import annotations

@@ -114,6 +114,8 @@ class TraceScreen(Screen[None]):
         """Begin to open."""
         if self.path is not None:
             self._opening = Opening(self.path, self._moved, self._part_read)
+            # What shows the trace is imported while its first stretches are read.
+            self.run_worker(_import_view, thread=True, group="import", exit_on_error=False)
         self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def _moved(self, progress: Progress) -> None:
@@ -229,3 +231,11 @@ class TraceScreen(Screen[None]):
             self.app.pop_screen()
         else:
             self.app.exit(0)
+
+
+def _import_view() -> None:
+    """In a thread: load the widgets and the analyses."""
+    from tuiprof import analyses
+    from tuiprof.tui.widgets import trace_view  # noqa: F401 - loading it is what this is for
+
+    analyses.available()
