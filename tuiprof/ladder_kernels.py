@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -11,6 +11,7 @@ import polars as pl
 from tuiprof.chips import Chip, find_chip
 from tuiprof.model import Column, Table
 from tuiprof.model.report import Kind
+from tuiprof.model.units import format_ns, format_share
 from tuiprof.session.ladder_state import Figures, KernelFigures
 from tuiprof.session.ladder_stats import Judged
 
@@ -54,6 +55,42 @@ def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
     frame = _frame(rows, columns)
     shown = tuple(column for column in columns if column.hidden or not rows or not _empty(frame[column.key]))
     return Table("kernels", "Kernels beside the chip's limits", shown, frame, _chips(frame))
+
+
+def kernel_words(row: Mapping[str, Any]) -> str:
+    """Return a row of the table of kernels in words.
+
+    Args:
+        row: Its values by column.
+    """
+    times = [
+        f"{name} {format_ns(row[f'{name}_ns'])}"
+        for name in ("cold", "warm", "replayed", "host")
+        if row[f"{name}_ns"]
+    ]
+    said = [", ".join(times)]
+    for rate, unit, share in (
+        ("bandwidth", "GB/s", "bandwidth_share"),
+        ("arithmetic_rate", "T op/s", "arithmetic_share"),
+    ):
+        if row[rate]:
+            of = f" ({format_share(row[share])} of {row['chip']})" if row[share] is not None else ""
+            said.append(f"{row[rate]} {unit}{of}")
+    if row["least_ns"]:
+        said.append(f"the chip's limits allow {format_ns(row['least_ns'])}")
+    return "; ".join(filter(None, said))
+
+
+def range_words(row: Mapping[str, Any]) -> str:
+    """Return a row of the table of parts in words.
+
+    Args:
+        row: Its values by column.
+    """
+    times = [
+        (key.removesuffix("_ns").replace("_", " "), ns) for key, ns in row.items() if key.endswith("_ns")
+    ]
+    return ", ".join(f"{name} {format_ns(ns)}" for name, ns in times if ns is not None)
 
 
 def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:

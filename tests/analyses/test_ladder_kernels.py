@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.chips import find_chip
+from tuiprof.ladder_kernels import kernel_words
 from tuiprof.ladder_report import report
 from tuiprof.model import Report
 from tuiprof.report import Style, render
@@ -65,6 +66,14 @@ def test_rates_are_of_the_cold_call_beside_the_chip(tmp_path: Path) -> None:
     assert "NVIDIA H200 SXM: 4800 GB/s, 1979 T int8 op/s" in drawn
     line = next(line for line in drawn.splitlines() if "10.0 µs" in line)
     assert line.split()[:9] == ["int8", "1.00", "ms", "700", "µs", "10.0", "µs", "400", "8.3"]
+
+
+def test_a_kernel_in_words(tmp_path: Path) -> None:
+    trial = kernel("NVIDIA H200", cold=1.0, warm=0.7, host=0.01)
+    row = told(tmp_path, {"int8": [trial]}).table("kernels").rows.row(0, named=True)
+    words = kernel_words(row)
+    assert words.startswith("cold 1.00 ms, warm 700 µs, host 10.0 µs; 400 GB/s (8.3 % of NVIDIA H200 SXM); ")
+    assert words.endswith("; the chip's limits allow 505 µs")
 
 
 def test_without_a_cold_call_no_share_of_bandwidth_is_told(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tuiprof.resources import shipped
 from tuiprof.session.ladder_runner import runner_of
 from tuiprof.session.ladder_state import (
     Figures,
+    KernelFigures,
     LadderMeta,
     LadderRun,
     Rung,
@@ -113,6 +114,23 @@ async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> 
         await until_shown(pilot, "why", "against slow:", "published", "on a laptop")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+
+
+async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> None:
+    ladder = measured(start, {"slow": 20e6, "fast": 15e6})
+    times = {"cold": 15e6, "warm": 14e6, "host": 20e3}
+    kernel = KernelFigures(4_800_000_000, 10**12, "int8", times)
+    figures = Figures(15e6, 30, device="NVIDIA H200", ranges_ns={"calc loss": 3e6}, kernel=kernel)
+    trials = ladder.meta.trials
+    trials[-1] = Trial("timing", 3, "fast", "", "done", wall_ns=10**9, figures=figures)
+    ladder.save()
+    app = TuiprofApp(start)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await opened(app)
+        await until_shown(pilot, "takes ")
+        await pilot.press("down")
+        text = await until_shown(pilot, "cold 15.0 ms, warm 14.0 ms, host 20.0 µs", "calc loss 3.00 ms")
+        assert "320 GB/s (6.7 % of NVIDIA H200 SXM)" in text
 
 
 async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: Start) -> None:

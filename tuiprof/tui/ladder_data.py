@@ -34,6 +34,8 @@ class RungRow:
         why: Why it is wrong, failed, unavailable or undecided.
         remedy: What to do about that.
         changes: What changed in its captured steps; empty = not known yet, or nothing.
+        kernel: What was measured of a single kernel, beside the chip's limits, in words; empty = it is none.
+        parts: Times of named parts of the step in words; empty = its script tells none.
         trace: Its trace; None = there is none.
     """
 
@@ -51,6 +53,8 @@ class RungRow:
     why: str = ""
     remedy: str = ""
     changes: str = ""
+    kernel: str = ""
+    parts: str = ""
     trace: Path | None = None
 
 
@@ -225,9 +229,13 @@ def with_report(view: LadderView, report: Report) -> LadderView:
         view: The ladder without it.
         report: What :func:`tuiprof.ladder_report.report` says.
     """
+    from tuiprof.ladder_kernels import kernel_words, range_words
+
     tables = {table.key: table.rows.to_dicts() for table in report.tables}
     told: Mapping[str, dict[str, Any]] = {row["variant"]: row for row in tables.get("rungs", ())}
     changes = {row["variant"]: row["changes"] for row in tables.get("why", ())}
+    kernels = {row["variant"]: kernel_words(row) for row in tables.get("kernels", ())}
+    parts = {row["variant"]: range_words(row) for row in tables.get("ranges", ())}
     rows = []
     for row in view.rows:
         found = told.get(row.name, {})
@@ -238,6 +246,8 @@ def with_report(view: LadderView, report: Report) -> LadderView:
                 syncs=found.get("syncs_per_step"),
                 launches=found.get("launches_per_step"),
                 changes=changes.get(row.name, ""),
+                kernel=kernels.get(row.name, ""),
+                parts=parts.get(row.name, ""),
                 trace=Path(trace) if trace else None,
             )
         )

@@ -219,6 +219,10 @@ def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
         here = format_ns(rung.step_ns) + (f" ({rung.step_interval})" if rung.step_interval else "")
         ratio = f", {rung.change} against {view.meta.rung(rung.name).baseline}" if rung.change else ""
         say("here", f"{here}{ratio}{f' ({rung.change_interval})' if rung.change_interval else ''}")
+    if rung.kernel:
+        say("kernel", rung.kernel)
+    if rung.parts:
+        say("parts", rung.parts)
     if rung.changes:
         say("why", f"against {rung.against}: {rung.changes}")
     if rung.why and (rung.step_ns is not None or rung.word in ("wrong", "failed", "unavailable")):
