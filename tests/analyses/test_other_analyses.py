@@ -85,6 +85,7 @@ def test_a_difference_is_sure_only_beyond_the_spread() -> None:
     assert faster.table("kernels").rows["change_ns"][0] == pytest.approx((80 - 100.4) * 1000)
     noisy = compare(steps(100, 140, 60, 100, 120), steps(90, 130, 50, 95, 115))
     assert str(noisy.fact("sure")).startswith("no")
+    assert noisy.verdict.sentence.startswith("a step may be 5.0 % faster")
     few = compare(steps(100, 100), steps(80, 80))
     assert "cannot be told" in str(few.fact("sure"))
 

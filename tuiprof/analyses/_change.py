@@ -67,8 +67,9 @@ class StepChange:
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
         doubt = "" if self.sure == "yes" else f"; sure: {self.sure}"
         word = "faster" if faster else "slower"
+        how = "is" if self.sure == "yes" else "may be"
         return Verdict(
-            f"a step is {format_share(abs(self.share))} {word}: {a} before, {b} after{span}{doubt}", level
+            f"a step {how} {format_share(abs(self.share))} {word}: {a} before, {b} after{span}{doubt}", level
         )
 
     def _span(self) -> str:

@@ -153,10 +153,11 @@ def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
         {name: run(name, side.trace, side.window) for name in dict.fromkeys(metric[0] for metric in _METRICS)}
         for side in sides
     ]
-    return [
+    figures = (
         Metric(key, label, kind, *(_figure(report[analysis], key) for report in reports))
         for analysis, key, label, kind in _METRICS
-    ]
+    )
+    return [one for one in figures if one.before is not None or one.after is not None]
 
 
 def _figure(report: Report | Unavailable, key: str) -> float | None:
@@ -173,7 +174,9 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
         slow = "before" if stacks[0] else "after"
         notes.append(f"Only the trace {slow} was recorded with Python stacks, which slow its host down.")
     work = [bool(trace.device_indices) for trace in (before, after)]
-    if work[0] != work[1]:
+    if not any(work):
+        notes.append("Neither trace has device activity: syncs, launches and device work cannot be compared.")
+    elif work[0] != work[1]:
         notes.append(f"Only the trace {'before' if work[0] else 'after'} has device activity.")
     return notes
 
