@@ -223,6 +223,26 @@ async def test_devices_give_as_much_detail_as_there_is_room() -> None:
         assert line.startswith(" GPU 0 util 94.0 % · mem 8.90 of 141 GiB · 611 W · 58 °C · no throttle")
 
 
+async def test_processes_on_a_device_are_listed_where_it_is_shared() -> None:
+    from dataclasses import replace
+
+    panel = DevicePanel()
+    app = Host(panel)
+    async with app.run_test(size=(100, 24)) as pilot:
+        panel.styles.height = 20
+        view = gpu()
+        shared = {"pid41_mem_used_bytes": 8.0 * (1 << 30), "pid977_mem_used_bytes": 1.0 * (1 << 30)}
+        ours = {"tree_mem_used_bytes": 8.0 * (1 << 30)}
+        panel.show([replace(view, latest={**view.latest, **shared, **ours})], [])
+        await pilot.pause()
+        [line] = [line for line in text_of_widget(panel) if "processes" in line]
+        assert line.split() == "processes pid 41 8.00 GiB pid 977 1.00 GiB not this run 1.00 GiB".split()
+        alone = {"pid41_mem_used_bytes": 8.0 * (1 << 30), **ours}
+        panel.show([replace(view, latest={**view.latest, **alone})], [])
+        await pilot.pause()
+        assert not any("processes" in line for line in text_of_widget(panel))
+
+
 async def test_a_throttled_device_says_so() -> None:
     panel = DevicePanel()
     app = Host(panel)

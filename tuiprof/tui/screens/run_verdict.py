@@ -61,7 +61,7 @@ class RunVerdict(RunScreen):
         """
         before, spent_s = self._spent
         now, cpu_s = time.monotonic(), time.process_time()
-        if now - before >= _MEASURE_S:
+        if now - before >= _MEASURE_S and self.running:
             self._spent = now, cpu_s
             self._overhead = overhead_row(rank, fold, (cpu_s - spent_s) / (now - before))
         elif not self._overhead:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from textual import events
 from textual.screen import Screen
 
-from tuiprof.tui.widgets.lines import Lines, Row
+from tuiprof.tui.widgets.lines import Lines, Row, row_width
 
 #: Shown first where there is not room for all.
 _FIRST: Final = ("help", "leave", "quit")
@@ -67,6 +67,8 @@ class KeyBar(Lines):
             row.extend([(display, "key"), (f" {label}   ", "dim")])
             self._places.append((at, at + size - 3, key, tooltip))
             at += size
+        if row_width(row) > width:  # what is behind the last one needs no room
+            row[-1] = (row[-1][0].rstrip(), row[-1][1])
         return [row]
 
     def _wanted(self) -> int:
