@@ -121,7 +121,7 @@ _GENERIC = {
     "opmath",
 }
 #: Kernels whose first template argument is what they do.
-_WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel"}
+_WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel", "kentry"}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -134,6 +134,8 @@ def short_name(name: str) -> str:
     Args:
         name: The name as the profiler wrote it.
     """
+    if name.startswith("_Z") and (words := _mangled(name)):
+        return words
     plain = _RETURN.sub("", name).replace("(anonymous namespace)::", "")
     head, *rest = re.split(r"[<(]", plain, maxsplit=1)
     base = head.rsplit("::", 1)[-1] or head
@@ -145,3 +147,24 @@ def short_name(name: str) -> str:
         if words:
             return f"{base.removesuffix('_kernel')}<{words[-1]}>"
     return base
+
+
+def _mangled(name: str) -> str:
+    """Return the innermost name of a symbol as the Itanium C++ ABI writes it; empty where it is not understood."""
+    base, rest = _identifier(name.removeprefix("_Z").removeprefix("N"))
+    if base in _WRAPPERS and rest.startswith("I"):
+        # What the wrapper wraps is its first argument that is no literal (`Li1E` is the number 1).
+        first = re.sub(r"^I(?:L[a-z]\w*?E)*N?(?:S\d*_|St)?", "", rest)
+        return _identifier(first)[0] or base
+    return base
+
+
+def _identifier(text: str) -> tuple[str, str]:
+    """Take names of the form `<length><name>` off the front of a text; return the last of them and the rest."""
+    last = ""
+    while match := re.match(r"\d+", text):
+        begin, length = match.end(), int(match[0])
+        if begin + length > len(text):
+            break
+        last, text = text[begin : begin + length], text[begin + length :]
+    return last, text
