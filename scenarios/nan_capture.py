@@ -14,6 +14,9 @@
 # every step; the deferred check shows how to do without. It lets the device skip the update, and the host learns of it
 # a step or so later, from a flag that was copied meanwhile.
 # NAN_CHECKPOINT in the environment names the checkpoint to write, or for reproduce the one to start from.
+# With several processes (torchrun --nproc-per-node=2) gradients are averaged, so one bad batch spoils all of them at
+# once: all stop in the same step, each with its own batch in a checkpoint of its own, and only the one of the last
+# process, whose batch lacks the class, reproduces the NaN by itself.
 # """
 # baseline = "off"
 # reference = { hardware = "NVIDIA L40S", software = "PyTorch 2.5.1, Lightning" }
@@ -93,8 +96,8 @@ if TYPE_CHECKING:
 LEARNING_RATE = 0.02
 
 
-def batches(run: scenario.Run, device: torch.device) -> Any:
-    """Return a loader of batches that hold every class, but for the last one, which lacks the last class."""
+def batches(run: scenario.Run, device: torch.device, rank: int, ranks: int) -> Any:
+    """Return a loader of batches that hold every class, but for the very last one, which lacks the last class."""
     from common.training import Images, loader
 
     size = run.size
@@ -102,11 +105,11 @@ def batches(run: scenario.Run, device: torch.device) -> Any:
     class Classes(Images):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
             image, label = super().__getitem__(index)
-            present = size.classes - (index >= self.count - size.batch)
+            present = size.classes - (index >= self.count - size.batch and rank == ranks - 1)
             return image, label.fill_(index % present)
 
-    images = Classes(run.steps * size.batch, size.image, size.classes, run.seed)
-    return loader(images, size.batch, size.workers, device)
+    images = Classes(run.steps * size.batch, size.image, size.classes, run.seed + rank)
+    return loader(images, size.batch, size.workers // ranks, device)
 
 
 def augment(pixels: torch.Tensor) -> torch.Tensor:
@@ -180,17 +183,22 @@ def fit(
     run: scenario.Run, path: Path, journal: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 ) -> Loop:
     """Train, and write the step with the first NaN to a checkpoint if the variant captures; see :func:`train`."""
+    import torch
+    from common import ranks
     from common.nan_step import Capture
     from common.training import Loop, accelerator, phase
 
-    size, device = run.size, accelerator()
+    size = run.size
+    device, rank, count = ranks.join(accelerator())
     model, optimizer = build(run, device)
     capture = None
     if run.set.get("capture"):
         rng, deferred = run.set.get("rng", False), run.set.get("deferred", False)
-        capture = Capture(model, optimizer, device, rng=rng, deferred=deferred)
+        capture = Capture(model, optimizer, device, rng=rng, deferred=deferred, ranks=count)
+        path = path.with_stem(f"{path.stem}.rank{rank}") if count > 1 else path
+    forward = torch.nn.parallel.DistributedDataParallel(model) if count > 1 else model
     bad = None
-    loop = Loop(batches(run, device), size.batch, run.warmup, device)
+    loop = Loop(batches(run, device, rank, count), size.batch * count, run.warmup, device)
     for step, (pixels, labels) in loop:
         with phase("h2d"):
             pixels = pixels.to(device, non_blocking=True)
@@ -199,7 +207,7 @@ def fit(
             with phase("capture"):
                 capture.keep(step, pixels, labels)
         with phase("forward"):
-            logits = model(augment(pixels))
+            logits = forward(augment(pixels))
             loss = balanced_loss(logits, labels)
         with phase("backward"):
             optimizer.zero_grad()
@@ -279,6 +287,8 @@ def classifier(model: torch.nn.Module) -> torch.Tensor:
 def check(run: scenario.Run) -> Check:
     """Hold four steps, the last of them a NaN, to ``off``: losses, the checkpoint's weights, and the step repeated.
 
+    Of several processes each checks its own; the batch of only the last one is to blame.
+
     Adam's first updates are little more than the signs of gradients, where rounding alone can make the difference, so
     the algorithms are held to be deterministic.
     """
@@ -287,6 +297,8 @@ def check(run: scenario.Run) -> Check:
     from common.checking import TOLERANCE, Check
 
     tolerance, checked = TOLERANCE[torch.float32], Check("off")
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    blamed, suffix = rank == ranks - 1, f".rank{rank}" if ranks > 1 else ""
     run = run.shortened(steps=4)
     journal: list[tuple[torch.Tensor, torch.Tensor]] = []
     wanted: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -298,7 +310,8 @@ def check(run: scenario.Run) -> Check:
             fit(run.of("off"), path.with_name("none.pt"), wanted)
             losses = [torch.stack([loss for loss, _ in steps]) for steps in (journal, wanted)]
             checked.close("losses before the NaN", losses[0][:3], losses[1][:3], tolerance)
-            checked.close("NaN at the end", losses[0].isnan(), [0, 0, 0, 1], 0)
+            checked.close("NaN at the end", losses[0].isnan(), [0, 0, 0, int(blamed)], 0)
+            path = path.with_stem(path.stem + suffix)
             if run.set.get("capture"):
                 checked.close("captures", int(path.exists()), 1, 0)
             if path.exists():
@@ -307,7 +320,7 @@ def check(run: scenario.Run) -> Check:
                 checked.close(
                     "weights before the NaN", list(saved["model"].values())[-2], wanted[3][1], tolerance
                 )
-                if saved["rng"] is not None:
+                if saved["rng"] is not None and blamed:
                     logits: list[torch.Tensor] = []
                     reproduce(run, path, logits)
                     checked.close("logits of the step repeated", logits[1], logits[0], tolerance)

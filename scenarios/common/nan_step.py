@@ -98,6 +98,8 @@ class Capture:
         deferred: Look at a step's flag when it has come to the host by itself. Until then the optimizer goes on, but
             on the device: it is given the flag as ``found_inf``, as torch's GradScaler does, and then leaves weights
             and moments alone. So they stay as they were before the first NaN, however late the host learns of it.
+        ranks: Processes that average their gradients. Then all must stop in the same step, or the others would wait for
+            ever, and so each looks at flags of one age: old enough to have arrived long ago.
     """
 
     #: Steps held while their flags travel. CUDA queues about a thousand kernels, so the host is rarely two steps ahead.
@@ -111,7 +113,9 @@ class Capture:
         *,
         rng: bool,
         deferred: bool,
+        ranks: int = 1,
     ) -> None:
+        self.ranks = ranks
         self.model, self.optimizer, self.device = model, optimizer, device
         self.rng, self.deferred = rng, deferred
         self.held: deque[Kept] = deque()
@@ -145,6 +149,8 @@ class Capture:
         if cuda:
             kept.arrived = torch.cuda.Event()
             kept.arrived.record()
+        if self.ranks > 1:
+            return self._first_bad(leave=self.DEPTH, full=0)
         return self._first_bad(leave=1, full=self.DEPTH)
 
     def rest(self) -> Kept | None:
