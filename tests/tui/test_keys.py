@@ -41,7 +41,7 @@ def test_every_binding_has_an_id_a_tooltip_and_a_group() -> None:
 
 async def test_help_lists_every_key_that_works(session: Path, config: Path) -> None:
     app = live(session)
-    async with app.run_test(size=(140, 60)) as pilot:
+    async with app.run_test(size=(140, 100)) as pilot:
         await until_shown(pilot, "step time", "rank +")
         working = {active.binding.id for active in app.screen.active_bindings.values()}
         await pilot.press("question_mark")
