@@ -134,8 +134,8 @@ def short_name(name: str) -> str:
     Args:
         name: The name as the profiler wrote it.
     """
-    if name.startswith("_Z") and (words := _mangled(name)):
-        return words
+    if name.startswith("_Z") and (inner := _mangled(name)):
+        return inner
     plain = _RETURN.sub("", name).replace("(anonymous namespace)::", "")
     head, *rest = re.split(r"[<(]", plain, maxsplit=1)
     base = head.rsplit("::", 1)[-1] or head
