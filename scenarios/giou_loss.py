@@ -26,8 +26,8 @@
 # boxes = 256
 # batch = 1024
 # workers = 8
-# steps = 40
-# warmup = 10
+# steps = 20
+# warmup = 8
 #
 # [tool.tuiprof.presets.loss]
 # note = "the loss alone, without the network: 1024 images of 256 boxes in bfloat16; a step is one forward pass of it"

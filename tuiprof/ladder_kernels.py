@@ -172,18 +172,19 @@ def _least(kernel: KernelFigures, chip: Chip | None) -> float | None:
 
 def _chips(frame: pl.DataFrame) -> str:
     """Return the limits of the chips in words."""
-    told, unknown = [], []
+    told: dict[str, str] = {}
+    unknown: dict[str, None] = {}
     for device, arithmetic in frame.select("device", "arithmetic").unique(maintain_order=True).iter_rows():
         chip = find_chip(device)
         if chip is None:
-            unknown.append(device)
+            unknown[device] = None
             continue
         peak = chip.operations_per_s.get(arithmetic)
-        words = f"{chip.name}: {chip.bytes_per_s / 1e9:.0f} GB/s"
-        told.append(words + (f", {peak / 1e12:.4g} T {arithmetic} op/s" if peak else ""))
+        told.setdefault(chip.name, f"{chip.name}: {chip.bytes_per_s / 1e9:.0f} GB/s")
+        told[chip.name] += f", {peak / 1e12:.4g} T {arithmetic} op/s" if peak else ""
     if unknown:
-        told.append(f"not in the table of chips, so without shares: {', '.join(dict.fromkeys(unknown))}")
-    return "; ".join(dict.fromkeys(told))
+        told[""] = f"not in the table of chips, so without shares: {', '.join(unknown)}"
+    return "; ".join(told.values())
 
 
 def _figure(value: float) -> str:

@@ -202,6 +202,10 @@ class JaxClock(Clock):
     def wait(self, output: Any) -> None:
         self._jax.block_until_ready(output)
 
+    def wait_if_host(self, output: Any) -> None:
+        if not self.asynchronous:
+            self.wait(output)
+
     def replayed_ms(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], count: int
     ) -> list[float]:

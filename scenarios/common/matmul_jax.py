@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Type of the inputs → type of the sum, type of the result.
 TYPES = {jnp.dtype("bfloat16"): (jnp.float32, jnp.bfloat16), jnp.dtype("int8"): (jnp.int32, jnp.int32)}
-GPU_STEP = 64  # bytes of a row that a GPU's kernel takes at a time
+GPU_STEP = 128  # bytes of a row that a GPU's kernel takes at a time: a line of its shared memory
 
 
 def prepared(
@@ -44,7 +44,9 @@ def prepared(
     if method == "xla":
         return jax.jit(xla), inputs, JaxClock(device)
     interpret = interpreted_here(method, device)
-    kernel = {"pallas": tpu_kernel, "pallas-triton": gpu_kernel}[method]
+    kernel = tpu_kernel
+    if method == "pallas-triton":
+        kernel, inputs = gpu_kernel, (inputs[0], inputs[1].T)
     function = jax.jit(functools.partial(kernel, block=block, interpret=interpret))
     return function, inputs, JaxClock(device, interpreted=interpret)
 
@@ -89,18 +91,26 @@ def tpu_kernel(a: Any, b: Any, *, block: tuple[int, ...], interpret: bool) -> An
     )(a, b)
 
 
-def gpu_kernel(a: Any, b: Any, *, block: tuple[int, ...], interpret: bool) -> Any:
-    """Return the product; each program goes along the sum by itself, with its tile in registers."""
+def gpu_kernel(a: Any, columns_of_b: Any, *, block: tuple[int, ...], interpret: bool) -> Any:
+    """Return the product; each program goes along the sum by itself, with its tile in registers.
+
+    Args:
+        a: ``[m, k]``.
+        columns_of_b: The second matrix column by column, ``[n, k]``: a GPU's int8 units take both along the sum only.
+        block: Rows and columns of a tile.
+        interpret: Interpret it.
+    """
     from jax.experimental.pallas import triton as plgpu
 
-    (m, k), (_, n) = a.shape, b.shape
+    (m, k), n = a.shape, columns_of_b.shape[0]
     rows, columns, step = _dividing((*block, GPU_STEP // a.dtype.itemsize), (m, n, k))
     sums, output = TYPES[a.dtype]
 
     def kernel(a: Any, b: Any, tile: Any) -> None:
         def add(turn: Any, total: Any) -> Any:
             along = pl.ds(turn * step, step)
-            return total + jnp.dot(a[:, along], b[along, :], preferred_element_type=sums)
+            last_axes = (((1,), (1,)), ((), ()))  # are summed over, none is a batch
+            return total + lax.dot_general(a[:, along], b[:, along], last_axes, preferred_element_type=sums)
 
         total = lax.fori_loop(0, k // step, add, jnp.zeros((rows, columns), sums))
         tile[...] = total.astype(output)
@@ -110,13 +120,13 @@ def gpu_kernel(a: Any, b: Any, *, block: tuple[int, ...], interpret: bool) -> An
         grid=(m // rows, n // columns),
         in_specs=[
             pl.BlockSpec((rows, k), lambda i, j: (i, 0)),  # where the rows begin: nothing is fetched yet
-            pl.BlockSpec((k, columns), lambda i, j: (0, j)),
+            pl.BlockSpec((columns, k), lambda i, j: (j, 0)),
         ],
         out_specs=pl.BlockSpec((rows, columns), lambda i, j: (i, j)),
         out_shape=jax.ShapeDtypeStruct((m, n), output),
-        compiler_params=None if interpret else plgpu.CompilerParams(num_warps=8, num_stages=4),
+        compiler_params=None if interpret else plgpu.CompilerParams(num_warps=8, num_stages=3),
         interpret=interpret,
-    )(a, b)
+    )(a, columns_of_b)
 
 
 def _dividing(block: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
