@@ -11,7 +11,9 @@ from typing import Any
 FLUSH_BYTES = 256 << 20
 #: Calls in one replayed unit: enough that its own start costs nothing beside them.
 REPLAYED = 20
-#: The same for a compiled loop, whose start costs more.
+#: A call that the host needs long for has so many launches that few calls fill a graph.
+CAPTURE_S = 0.05
+#: As above for a compiled loop, whose start costs more.
 LOOPED = 200
 
 
@@ -141,9 +143,12 @@ class CudaClock(Clock):
         try:
             with cuda.stream(side):
                 function(*arguments)  # whatever is set up on the first call of a stream
+                begun = time.perf_counter()
+                function(*arguments)
+                calls = max(1, min(REPLAYED, int(CAPTURE_S / (time.perf_counter() - begun))))
             cuda.current_stream().wait_stream(side)
             with cuda.graph(graph, stream=side):
-                for _ in range(REPLAYED):
+                for _ in range(calls):
                     function(*arguments)
         except RuntimeError as error:
             cuda.synchronize()
@@ -159,7 +164,7 @@ class CudaClock(Clock):
             end.record()
             pairs.append((start, end))
         cuda.synchronize()
-        return [start.elapsed_time(end) / REPLAYED for start, end in pairs]
+        return [start.elapsed_time(end) / calls for start, end in pairs]
 
     def peak_memory_bytes(self) -> int:
         return self._torch.cuda.max_memory_allocated() - FLUSH_BYTES
