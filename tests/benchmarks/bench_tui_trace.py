@@ -144,6 +144,10 @@ async def test_a_table_of_a_million_rows() -> None:
             what = f"table: sort by {column.label}, first time, processor"
             figures.append((what, cpu_ms(sort), 100.0, "ms"))
         figures.append(("table: filter by a text", timed(lambda: rows.filter("kernel_77")), 100.0, "ms"))
+        expression = "duration > 1ms and name ~ kernel_77 or share < 5%"
+        figures.append(
+            ("table: filter by an expression", timed(lambda: rows.filter(expression)), 100.0, "ms")
+        )
         rows.filter("")
     report(figures)
 

@@ -31,10 +31,12 @@ class Bars:
         self.rows = rows
         self.starts = trace.starts[rows]
         self.ends = trace.ends[rows]
-        # For each event the one so far that reaches furthest: it may still run when a later one has ended.
-        reach = np.maximum.accumulate(self.ends) if len(rows) else self.ends
-        fresh = np.where(self.ends == reach, np.arange(len(rows)), 0)
-        self._furthest: Ints = np.maximum.accumulate(fresh) if len(rows) else fresh
+        # For each event the one so far that reaches furthest: it may still run when a later one has ended. Where
+        # they end in the order in which they start, that is the event itself.
+        self._furthest: Ints | None = None
+        if (self.ends[1:] < self.ends[:-1]).any():
+            fresh = np.where(self.ends == np.maximum.accumulate(self.ends), np.arange(len(rows)), 0)
+            self._furthest = np.maximum.accumulate(fresh)
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -55,11 +57,15 @@ class Bars:
             return np.full(len(instants), -1, dtype=np.int64)
         latest = np.searchsorted(self.starts, instants, side="right") - 1
         safe = np.maximum(latest, 0)
-        further = self._furthest[safe]
+        further = self._reaching(safe)
         found = np.where(
             self.ends[safe] > instants, safe, np.where(self.ends[further] > instants, further, -1)
         )
         return np.where(latest >= 0, found, -1).astype(np.int64)
+
+    def _reaching(self, places: Ints) -> Ints:
+        """Return which event up to each place reaches furthest."""
+        return places if self._furthest is None else self._furthest[places]
 
     def within(self, edges: Ints) -> Ints:
         """Return for each column an event that shows in it: the one at its middle, else the last to start in it.
@@ -76,7 +82,7 @@ class Bars:
         last = np.searchsorted(self.starts, edges[1:], side="left") - 1
         safe = np.maximum(last, 0)
         shows = (last >= 0) & ((self.ends[safe] > edges[:-1]) | (self.starts[safe] >= edges[:-1]))
-        further = self._furthest[safe]
+        further = self._reaching(safe)
         reaches = (last >= 0) & (self.ends[further] > edges[:-1])
         fallback = np.where(shows, safe, np.where(reaches, further, -1))
         return np.where(picked >= 0, picked, fallback).astype(np.int64)
@@ -208,8 +214,11 @@ def build(trace: Trace) -> Lanes:
             lanes.append(Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level))
     calls = trace.host_calls
     if len(calls):
-        launches = Bars(trace, trace.links.launches)
-        lanes.append(Lane("runtime", "calls", Bars(trace, calls), 1, syncs, launches))
+        bars = Bars(trace, calls)
+        # Where every call launches something, one set of bars serves for both.
+        every = len(trace.links.launches) == len(calls)
+        launches = bars if every else Bars(trace, trace.links.launches)
+        lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
     for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
         rows = outermost(trace, by_track[track.index])[0]
@@ -288,12 +297,12 @@ def _device_lanes(trace: Trace) -> list[Lane]:
             label = trace.tracks[track].name
             label = f"{index}:{label}" if several else label
             place = rank[track]
-            lanes.append(Lane(label, "device", Bars(trace, groups[track]), 2 if place == 0 else 9 + place))
-        rows = work[device == index]
+            bars = Bars(trace, groups[track])
+            lanes.append(Lane(label, "device", bars, 2 if place == 0 else 9 + place))
+        # Of a device with one stream the idleness is that of the stream.
+        whole = bars if len(here) == 1 else Bars(trace, work[device == index])
         first = index == trace.device_indices[0]
-        lanes.append(
-            Lane(f"{index}:idle" if several else "idle", "idle", Bars(trace, rows), 3 if first else 6)
-        )
+        lanes.append(Lane(f"{index}:idle" if several else "idle", "idle", whole, 3 if first else 6))
     return lanes
 
 
