@@ -4,7 +4,8 @@ All of it runs in the log's thread on steps that are over, so the thread that tr
 slow step cannot be captured any more: what is captured are the steps after it.
 
 A request is put into ``control/`` like those of a user. So all ranks of a run serve it, whichever saw the slow
-step, and of several that saw one at the same time the first wins.
+step, and of several that saw one (where ranks wait for each other all are slow, in this step or the next) the
+first wins: they give the same number to their next request, and a file can be made only once.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class _Armed:
         self.trigger = trigger
         self.ready_ns = 0  # no capture before this time, monotonic
         self.waiting_for = ""  # id of the capture that is going on
+        self.made = 0  # captures that are over; the same on all ranks, as each serves all of them
         self.failures = 0
         self.stopped = False
 
@@ -150,7 +152,7 @@ class Triggers:
                 first += -first % every
                 if (first - n) * dur > _SOON_NS and first - n > 2 * self._reach(dur):
                     continue
-                self._ask(armed, first, first, f"step {first} is a multiple of {every}")
+                self._ask(armed, first, f"step {first} is a multiple of {every}")
         for number, _, dur, _, _, _, captured in steps:
             if number < _WARM_UP:
                 continue
@@ -179,7 +181,7 @@ class Triggers:
                 # Alone, the capture begins with the next step; otherwise with one that all ranks still reach.
                 first = None if self._alone() else n + self._reach(dur)
                 cause = f"step {number} took {_ms(dur)}, more than {why}{_ms(above)}"
-                self._ask(armed, first, number, cause)
+                self._ask(armed, first, cause)
         self._usual.append(dur)
 
     def _reach(self, dur: int) -> int:
@@ -190,7 +192,7 @@ class Triggers:
         """Whether a trigger may fire now."""
         return not armed.stopped and not armed.waiting_for and monotonic_ns() >= armed.ready_ns
 
-    def _ask(self, armed: _Armed, first: int | None, number: int, cause: str) -> None:
+    def _ask(self, armed: _Armed, first: int | None, cause: str) -> None:
         """Put a request into ``control/``, unless the disk budget is spent."""
         trigger = armed.trigger
         used, largest = _sizes(self._traces)
@@ -201,7 +203,7 @@ class Triggers:
                 f"the budget of {trigger.budget_bytes / 1e6:.0f} MB",
             )
             return
-        identity = f"{trigger.id}-{number}"
+        identity = f"{trigger.id}-{armed.made + 1}"
         request = {"id": identity, "steps": trigger.steps, "at": first, "cause": cause}
         request.update(dict.fromkeys(trigger.options, True))
         path = os.path.join(self._control, f"capture-{identity}.json")
@@ -210,10 +212,7 @@ class Triggers:
         try:
             with open(part, "w", encoding="utf-8") as file:
                 file.write(dumps(request))
-            if not os.path.exists(path):  # otherwise another rank saw the same step
-                os.replace(part, path)
-            else:
-                os.unlink(part)
+            _put_once(part, path)
         except OSError as error:
             self._stop(armed, f"control/ cannot be written: {error}")
 
@@ -227,6 +226,7 @@ class Triggers:
         for armed in self._armed.values():
             if not armed.stopped and identity.startswith(armed.trigger.id + "-"):
                 armed.waiting_for = ""
+                armed.made += 1
                 armed.ready_ns = monotonic_ns() + int(armed.trigger.cooldown_s * 1e9)
                 armed.failures = 0 if written else armed.failures + 1
                 if armed.failures >= _MOST_FAILURES:
@@ -237,6 +237,27 @@ class Triggers:
         armed.stopped = True
         armed.waiting_for = ""
         self._tell("warn", f"triggered captures ({armed.trigger.id}) have stopped: {why}")
+
+
+def _put_once(part: str, path: str) -> None:
+    """Give a file its name, unless there is one: another rank's, whose request is served here as well.
+
+    Args:
+        part: The file; it is gone afterwards.
+        path: The name.
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links: two ranks may both get through, and one is overwritten
+        if not os.path.exists(path):
+            os.replace(part, path)
+            return
+    os.unlink(part)
 
 
 def _ms(ns: float) -> str:

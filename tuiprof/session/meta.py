@@ -79,7 +79,7 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     one: a step that is over cannot be profiled any more.
 
     Attributes:
-        id: Its name; captures are called ``<id>-<step>``.
+        id: Its name; captures are called ``<id>-1``, ``<id>-2``, ….
         steps: How many steps a capture profiles.
         above_ns: When a step took longer than this, ns.
         times: When a step took longer than so many times the median of the steps before it.
