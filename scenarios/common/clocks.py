@@ -13,7 +13,7 @@ FLUSH_BYTES = 256 << 20
 REPLAYED = 20
 #: A call that the host needs long for has so many launches that few calls fill a graph.
 CAPTURE_S = 0.05
-#: As above for a compiled loop, whose start costs more.
+#: Calls in one compiled loop, whose start costs more.
 LOOPED = 200
 
 
