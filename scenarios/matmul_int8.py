@@ -7,7 +7,7 @@
 # title = "a matrix product in int8, by hand and by the library"
 # story = """
 # A matrix unit multiplies int8 twice as fast as bfloat16, and int8 moves half the bytes. To get that, the product must
-# be summed in int32 (8192 products of two int8 need 27 bits), so a kernel keeps an int32 tile where the arithmetic is
+# be summed in int32 (8192 products of two int8 reach 2²⁷), so a kernel keeps an int32 tile where the arithmetic is
 # and adds to it block by block; only after the last block the tile is written out.
 # On a TPU the third axis of Pallas's grid walks along the sum: its steps run in order, the tile stays in scratch
 # memory, and the next blocks are fetched while the present ones are multiplied. On a GPU the walk is a loop inside the
@@ -69,7 +69,8 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-bf16"
-# note = "A Pallas kernel for GPUs, through Triton: the loop along the sum is in it. Interpreted on a CPU."
+# note = """A Pallas kernel for GPUs, through Triton: the loop along the sum is in it, and the second matrix is stored
+# column by column. Interpreted on a CPU."""
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
 # needs = { packages = ["jax>=0.7"] }

@@ -73,6 +73,23 @@ def test_kernel_is_checked_and_timed(variant: str, package: str, device: str) ->
     assert "GB/s" in done.stdout
 
 
+def test_a_loss_is_timed_alone_with_and_without_its_gradient() -> None:
+    done = run("giou-loss:padded", "--preset", "loss", "--batch", "16", "--steps", "3", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = result(done)
+    assert summary["check"]["ok"]
+    assert set(summary["ranges_ms"]) == {"calc loss", "calc loss and gradient"}
+    assert min(summary["ranges_ms"].values()) > 0
+    assert summary["kernel"]["operations"] < 16 * 256 * 37  # only boxes that count
+
+
+def test_the_parts_of_a_step_are_timed() -> None:
+    summary = result(run("giou-loss:padded", "--steps", "4"))
+    parts = summary["ranges_ms"]
+    assert set(parts) == {"copy data", "forward", "calc loss", "backward", "optimizer"}
+    assert min(parts.values()) > 0
+
+
 def test_attention_variant_computes_what_its_baseline_does() -> None:
     done = run("attention:sdpa-math", "--check", "--steps", "0")
     assert done.returncode == 0, done.stderr
