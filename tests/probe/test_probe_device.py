@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.steps import DEVICE, Steps
+from tuiprof.probe.steps import DEVICE, EXPLICIT, Steps
 from tuiprof.probe.torch_device import TorchDevice
 
 Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]
@@ -163,6 +163,17 @@ def test_a_graph_capture_sees_no_event_and_breaks_the_chain(make: Made) -> None:
     device.read()
     assert [n for n, _ in read(steps)] == [1, 2, 3, 7, 8, 9]
     assert not failures
+
+
+def test_a_device_that_comes_late_is_timed(make: Made) -> None:
+    cuda, device, steps, _ = make
+    for t in range(1, 20):
+        if t == 5:
+            steps.time_on(device)  # torch was imported after steps had been marked
+        cuda.host = cuda.device = float(t)
+        steps.end(EXPLICIT, t * 1_000_000)
+    device.read()
+    assert [n for n, _ in read(steps)] == list(range(5, 19))
 
 
 def test_memory_of_the_devices_in_use(make: Made) -> None:

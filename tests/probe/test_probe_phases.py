@@ -53,6 +53,11 @@ def test_an_optimizer_with_a_closure_counts_from_its_last_backward() -> None:
     assert phases_and_cost(0, parts)[0] == {"data": 5, "forward": 5 + 3, "backward": 17, "optimizer": 4}
 
 
+def test_a_backward_inside_another_counts_once() -> None:
+    parts = [(DATA, 0, 5, 5), (BACKWARD, 12, 15, 15), (BACKWARD, 16, 18, 18), (BACKWARD, 10, 20, 20)]
+    assert phases_and_cost(0, parts)[0] == {"data": 5, "forward": 5, "backward": 10}
+
+
 def test_two_optimizers() -> None:
     parts = [(BACKWARD, 5, 10, 10), (OPTIMIZER, 10, 12, 12), (BACKWARD, 20, 25, 25), (OPTIMIZER, 25, 30, 30)]
     assert phases_and_cost(0, parts)[0] == {"forward": 5 + 8, "backward": 10, "optimizer": 7}

@@ -47,6 +47,8 @@ def phases_and_cost(start: int, parts: Sequence[Part]) -> tuple[dict[str, int], 
         # Beginning a part does less than ending it; to read the clock there once more would double its cost.
         cost += 2 * min(done - ended, INTERRUPTED_NS)
         if isinstance(name, int):
+            while name == BACKWARD and found and found[-1][0] == BACKWARD and found[-1][1] >= began:
+                found.pop()  # inside this one: recomputing activations runs a backward pass of its own
             found.append((name, began, ended))
             continue
         phases[name] = phases.get(name, 0) + ended - began

@@ -176,9 +176,9 @@ class Runtime:
         self.triggers = self._new_triggers()
         for phase in self._phases.values():
             phase.forget()
-        self.steps.device = device
         if device is not None:
             device.forget()
+            self.steps.time_on(device)
         self._paused = self._ended = False
 
     def _exit(self) -> None:

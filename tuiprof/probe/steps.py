@@ -173,6 +173,15 @@ class Steps:
         self.capture = capture
         self.due = 0
 
+    def time_on(self, device: Any) -> None:
+        """Time the steps on a device as well, from the next boundary on.
+
+        Args:
+            device: Has ``boundary``.
+        """
+        self.device = device
+        self.due = self._device_due = 0
+
     def silence(self) -> None:
         """Record nothing from now on: there is no log any more."""
         self.source = CLOSED

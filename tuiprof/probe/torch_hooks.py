@@ -30,7 +30,7 @@ def install(runtime: Runtime, torch: Any) -> None:
     _hook_backward(runtime, torch, compiling)
     _hook_optimizers(runtime, torch, compiling)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
-        runtime.steps.device = TorchDevice(runtime, torch)
+        runtime.steps.time_on(TorchDevice(runtime, torch))
     profilers = watch_profilers(runtime, torch)
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
 
