@@ -97,7 +97,10 @@ def report(
         reports, trust = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
     else:
-        trace = open_rank(traces_at(target, run_, rank, convert), rank)
+        found = traces_at(target, run_, rank, convert)
+        if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
+            click.echo(f"tuiprof: what sets the ranks apart: tuiprof report {target} ranks", err=True)
+        trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, trust = run_analyses(trace, analyses, step), trace.trust.line
     sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))
