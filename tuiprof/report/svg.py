@@ -98,7 +98,7 @@ def _label(table: Table, drawn: Drawn, row: int) -> str:
     if value is None:
         return ""
     text = sanitize(format_value(value, column.kind))
-    return f"{column.label} {text}" if column.kind in ("count", "text") else text
+    return f"{sanitize(column.label)} {text}" if column.kind in ("count", "text") else text
 
 
 def _tip(point: Sequence[float], drawn: Drawn, label: str) -> str:

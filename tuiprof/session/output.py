@@ -22,7 +22,10 @@ _ESCAPES: Final = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 #: What moves the cursor, rings, or turns the direction of writing: shown as a replacement character.
-_CONTROLS: Final = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
 
 
 def safe_line(raw: bytes) -> str:

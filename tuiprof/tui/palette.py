@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.markup import escape
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
@@ -58,7 +59,7 @@ class TuiprofCommands(Provider):
     async def discover(self) -> Hits:
         """Offer the actions of the screen before anything is typed."""
         for command in self._actions():
-            yield DiscoveryHit(Content(command.text), command.run, command.text, command.help)
+            yield DiscoveryHit(Content(command.text), command.run, command.text, escape(command.help))
 
     async def search(self, query: str) -> Hits:
         """Offer what matches.
@@ -71,7 +72,7 @@ class TuiprofCommands(Provider):
             score = matcher.match(command.text)
             if score > 0:
                 # Content, not text: names are never parsed as markup.
-                yield Hit(score, Content(command.text), command.run, command.text, command.help)
+                yield Hit(score, Content(command.text), command.run, command.text, escape(command.help))
 
     def _actions(self) -> Iterator[Command]:
         """Yield what the keys of the screen do."""

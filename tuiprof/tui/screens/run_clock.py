@@ -41,6 +41,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         selected: Number of the step that is looked at; None = none.
         frozen_ns: Session time at which the view was paused; None = it is not.
         past: The moment gone by that is shown; None = the run as it is now, or the replay.
+        watched: The run went on when it was opened here.
     """
 
     app = getters_app(TuiprofApp)
@@ -58,6 +59,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         self.selected: int | None = None
         self.frozen_ns: int | None = None
         self.past: Replay | None = None
+        self.watched = self.running
 
     def redraw_now(self) -> None:
         """Draw everything at once instead of at the next tick."""
@@ -231,7 +233,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         Args:
             by: 1 or -1.
         """
-        self._select_from(None, by)
+        self._select(by)
 
     def action_outlier(self, by: int) -> None:
         """Select the next or the previous outlier of the steps that are kept.
@@ -239,11 +241,10 @@ class RunClock(Screen[None], inherit_bindings=False):
         Args:
             by: 1 or -1.
         """
-        if (rank := self.rank) is not None:
-            self._select_from(rank.steps.outliers(), by)
+        self._select(by, outliers=True)
 
-    def _select_from(self, places: np.ndarray[tuple[int], np.dtype[np.int64]] | None, by: int) -> None:
-        """Select the next of these places (None = all) after or before the one selected, else before the edge."""
+    def _select(self, by: int, *, outliers: bool = False) -> None:
+        """Select the next step or outlier after or before the one selected, else before the edge."""
         rank = self.rank
         if rank is None or not len(rank.steps.rows):
             return
@@ -259,7 +260,8 @@ class RunClock(Screen[None], inherit_bindings=False):
         if here is None:
             edge = int(np.searchsorted(rows["t_ns"], self.now_ns(), side="right"))
             here = edge if by < 0 else edge - 1
-        places = np.arange(len(rows)) if places is None else places
+        # Of the moment that is shown now: it may hold fewer steps than the run.
+        places = rank.steps.outliers() if outliers else np.arange(len(rows))
         found = places[places < here][-1:] if by < 0 else places[places > here][:1]
         if not len(found):
             word = "before" if by < 0 else "after"
