@@ -287,6 +287,28 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
         await until(pilot, lambda: not control.armed(made.session))
 
 
+async def test_what_watching_cost_is_left_in_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuiprof.session.viewing import viewings
+    from tuiprof.tui.screens import run_verdict
+
+    monkeypatch.setattr(run_verdict, "_MEASURE_S", 0.5)
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    async with app.run_test(size=(170, 44)) as pilot:
+        await until_shown(pilot, "27.0 ms", "costs: probe", "screen ")
+        await pilot.press("q")
+    [viewing] = viewings(made.session.path)
+    assert viewing.wall_s > 0.5
+    assert viewing.cpu_s > 0
+    made.end()
+    app = live(made.session.path)
+    async with app.run_test(size=(170, 44)) as pilot:
+        await until_shown(pilot, "finished")
+    assert len(viewings(made.session.path)) == 1  # a run that is over costs nothing to look at
+
+
 def test_what_is_slow_can_be_said_in_several_ways() -> None:
     assert parse_slow("35 ms") == (35_000_000, None)
     assert parse_slow("0.5s") == (500_000_000, None)

@@ -19,6 +19,7 @@ from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
+from tuiprof.session.viewing import viewings
 from tuiprof.session.writer_state import WriterState
 from tuiprof.telemetry.figures import figure, show
 
@@ -58,7 +59,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         analysis="session",
         title=f"Session {session.id}",
         verdict=Verdict(_sentence(session, status, stats), _level(status, stats)),
-        facts=_facts(fold, status, lead, stats),
+        facts=(*_facts(fold, status, lead, stats), *_own_costs(session, fold)),
         tables=tuple(tables),
         rules=(
             Rule(
@@ -140,6 +141,18 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             about += f" Timed on one step in {lead.steps.device_every}: to time each costs steps so short too much."
         facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
     return tuple(facts)
+
+
+def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
+    """Return what the recorder and the screens that watched took beside the script."""
+    duration_s = fold.now_ns / 1e9
+    watched = [viewing for viewing in viewings(session.path) if viewing.host == session.meta.host]
+    screens = sum(viewing.cpu_s for viewing in watched) / duration_s if watched and duration_s > 0 else None
+    help_ = "CPU time over the run's time; 100 % = one core."
+    return (
+        Fact("recorder_share", "recorder", fold.recorder_share, "share", help_),
+        Fact("screens_share", "screens that watched", screens, "share", help_),
+    )
 
 
 def _ranks(fold: Fold) -> Table | None:

@@ -124,6 +124,7 @@ class LiveScreen(RunVerdict):
 
     def on_unmount(self) -> None:
         """Close the logs."""
+        self.store_costs()
         self.base.close()
         if self.past is not None:
             self.past.close()

@@ -16,11 +16,12 @@ from tuiprof.session.labels import read_labels
 from tuiprof.session.replay import Replay
 from tuiprof.session.stats import NO_STATS, StepStats
 from tuiprof.session.store import Session
+from tuiprof.session.viewing import store_viewing
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui import glyphs, live_words
 from tuiprof.tui.live_rows import alert_row, armed_row, overhead_row, step_row
 from tuiprof.tui.screens.run_screen import RunScreen
-from tuiprof.tui.widgets.lines import Row, row_width, spread
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 from tuiprof.tui.widgets.output_pane import OutputPane
 
 if TYPE_CHECKING:
@@ -50,7 +51,14 @@ class RunVerdict(RunScreen):
         self.alerts: list[Alert] = []
         self._gists: dict[Path, Gist | None] = {}  # by trace; None = it is being worked out
         self._overhead: Row = []
-        self._spent = (time.monotonic(), time.process_time())
+        self._spent = self._began = (time.monotonic(), time.process_time())
+
+    def store_costs(self) -> None:
+        """Leave in the session what watching the run cost, where it ran meanwhile and for more than a glance."""
+        began_s, spent_s = self._began
+        wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - spent_s
+        if self.watched and wall_s >= _MEASURE_S:
+            store_viewing(self.session.path, wall_s, cpu_s)
 
     def measure_screen(self, rank: WriterState | None, fold: Fold) -> None:
         """Work out anew what tuiprof costs, every few seconds.
@@ -74,10 +82,12 @@ class RunVerdict(RunScreen):
             width: Cells.
         """
         said = self._what_to_say(width)
-        for right in ([*armed_row(self.armed), *self._overhead], armed_row(self.armed), self._overhead):
-            if right and said and row_width(said) + row_width(right) + 2 <= width:
-                said = spread(said, right, width)
-                break
+        armed = armed_row(self.armed)
+        right = [*armed, *self._overhead]
+        if row_width(said) + row_width(right) + 2 > width:
+            right = armed
+        if said and right:  # that something is armed must be seen
+            said = spread(fit(said, max(width // 3, width - row_width(right) - 2)), right, width)
         wrong = [alert_row(self.alerts, width)] if self.alerts else []
         if not self.has_class("-tall"):
             urgent = bool(wrong) and self.selected is None and self.asked is None and not self.ready()
