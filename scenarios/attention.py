@@ -276,7 +276,6 @@ if TYPE_CHECKING:
     from common.training import Loop
     from common.vit import Attention
 
-
 SOFTCAP = 30.0
 REACH = 2  # patches on either side: a window of 5×5
 HALF_PRECISION_ONLY = {"sdpa-flash", "sdpa-cudnn", "flash-attention-3", "transformer-engine", "xformers"}

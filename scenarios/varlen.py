@@ -46,7 +46,6 @@
 # baseline = "pad-max-eval"
 # set = { method = "pad-max" }
 # published = [{ text = "132 ms", value = 132, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-max-eval-compiled"
 # note = "The same through torch.compile; every batch has one shape."
@@ -63,7 +62,6 @@
 # builds_on = "pad-max-eval"
 # set = { method = "pad-longest" }
 # published = [{ text = "129 ms", value = 129, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-eval-compiled"
 # note = "The same through torch.compile, for any length of the rows."
@@ -80,7 +78,6 @@
 # builds_on = "pad-longest-eval"
 # set = { method = "nested" }
 # published = [{ text = "131 ms", value = 131, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "nested-eval-compiled"
 # note = "The same through torch.compile, which removes what the host had to do."
@@ -111,7 +108,6 @@
 # set = { method = "xformers" }
 # published = [{ text = "50 ms", value = 50, unit = "ms" }]
 # needs = { packages = ["xformers>=0.0.28"], device = "cuda", capability = ">=7.5" }
-#
 # [[tool.tuiprof.variants]]
 # name = "xformers-eval-compiled"
 # note = "xformers in a compiled model."
@@ -128,7 +124,6 @@
 # builds_on = "pad-longest-eval"
 # set = { method = "in-tree" }
 # needs = { packages = ["torch>=2.10"], device = "cuda", capability = ">=8.0" }
-#
 # [[tool.tuiprof.variants]]
 # name = "in-tree-eval-compiled"
 # note = "in-tree in a compiled model."
@@ -144,7 +139,6 @@
 # builds_on = "pad-longest-eval"
 # set = { method = "flex" }
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "flex-eval-compiled"
 # note = "flex in a compiled model."
@@ -161,7 +155,6 @@
 # note = "Trains with every document padded to 1024 tokens and a mask for scaled_dot_product_attention."
 # set = { method = "pad-max", train = true }
 # published = [{ text = "342 ms", value = 342, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-max-train-compiled"
 # note = "The same through torch.compile; every batch has one shape."
@@ -176,7 +169,6 @@
 # builds_on = "pad-max-train"
 # set = { method = "pad-longest", train = true }
 # published = [{ text = "337 ms", value = 337, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-train-compiled"
 # note = "The same through torch.compile, for any length of the rows."
@@ -211,7 +203,6 @@
 # builds_on = "pad-longest-train"
 # set = { method = "in-tree", train = true }
 # needs = { packages = ["torch>=2.10"], device = "cuda", capability = ">=8.0" }
-#
 # [[tool.tuiprof.variants]]
 # name = "in-tree-train-compiled"
 # note = "in-tree in a compiled model."
@@ -225,7 +216,6 @@
 # builds_on = "pad-longest-train"
 # set = { method = "flex", train = true }
 # needs = { compile = true, device = "cuda", why = "FlexAttention has no backward pass on a CPU" }
-#
 # [[tool.tuiprof.variants]]
 # name = "flex-train-compiled"
 # note = "flex in a compiled model."
@@ -240,7 +230,6 @@
 # set = { method = "gpt2-sdpa", train = true }
 # published = [{ text = "815 ms", value = 815, unit = "ms" }]
 # needs = { packages = ["transformers>=4.56"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "gpt2-sdpa-compiled"
 # note = "The same through torch.compile."
@@ -385,54 +374,18 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
 
 
 def check(run: scenario.Run) -> Check:
-    """Hold attention to its definition, document by document, and three steps to the losses of the baseline.
-
-    A loss hardly shows a wrong mask before much is learned. So the attention function is fed with larger random
-    numbers, and output (and gradients, if it trains) compared with softmax(q kᵀ / √d) v of each document by itself, in
-    float64. Where a package brings the whole model, the logits of the first batch are compared instead.
-    """
+    """Hold attention to its definition, document by document, and three steps to the losses of the baseline."""
     import torch
-    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
-    from common.documents import by_arrangement, by_definition
-    from common.training import accelerator
+    from common.checking import LOSS_TOLERANCE
+    from common.documents import compare
 
-    device, way, causal = accelerator(), arrangement(run), run.set.get("train", False)
-    baseline = run.of(run.variant.get("baseline", run.ladder["baseline"]))
-    checked = Check(baseline.variant["name"])
-    if way.attention is None:
-        checked.close("logits", first_logits(run), first_logits(baseline), TOLERANCE[torch.bfloat16])
-    else:
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        compiled = run.set.get("compile", False)
-        got = by_arrangement(way, run.size, device, dtype, compiled, gradients=causal)
-        want = by_definition(run.size, device, dtype, causal)
-        names = ("output", "gradient of q", "gradient of k", "gradient of v")
-        for what, ours, theirs in zip(names, got, want, strict=False):
-            checked.close(what, ours, theirs, TOLERANCE[dtype])
-
+    checked = compare(run, arrangement, build, logits_of)
     losses: list[torch.Tensor] = []
     wanted: list[torch.Tensor] = []
     train(run.shortened(steps=3), losses)
-    train(baseline.shortened(steps=3), wanted)
+    train(run.of(checked.baseline).shortened(steps=3), wanted)
     checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
     return checked
-
-
-def first_logits(run: scenario.Run) -> torch.Tensor:
-    """Return the logits of every token of the first batch, as training begins: ``[tokens, vocabulary]``."""
-    import torch
-    from common.decoder import PADDING, Documents
-    from common.training import accelerator
-
-    size, device, way = run.size, accelerator(), arrangement(run)
-    documents = Documents(size.batch, size.length, size.vocabulary, run.seed)
-    batch = way.collate([documents[index] for index in range(size.batch)]).to(device)
-    with device:
-        model = build(run, way)
-    if run.set.get("compile"):
-        model = torch.compile(model, dynamic=True)
-    with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
-        return logits_of(model, way, batch)[batch.targets.flatten() != PADDING]
 
 
 if __name__ == "__main__":

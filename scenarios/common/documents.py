@@ -1,4 +1,4 @@
-"""Attention over documents by its definition, and by an arrangement, for the same random numbers."""
+"""Whether a way of bringing documents through attention computes what attention is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,63 @@ from types import SimpleNamespace
 import torch
 
 from common.arrangements import Arrangement
+from common.checking import TOLERANCE, Check
 from common.decoder import PADDING, Batch, Documents
+from common.scenario import Run
+from common.training import accelerator
+
+
+def compare(
+    run: Run,
+    arrangement: Callable[[Run], Arrangement],
+    build: Callable[[Run, Arrangement], torch.nn.Module],
+    logits_of: Callable[[torch.nn.Module, Arrangement, Batch], torch.Tensor],
+) -> Check:
+    """Hold a variant's attention to its definition, or the logits of its model to those of its baseline.
+
+    A loss hardly shows a wrong mask before much is learned. So the attention function is fed with larger random
+    numbers, and output (and gradients, if it trains) compared with softmax(q kᵀ / √d) v of each document by itself, in
+    float64. Where a package brings the whole model, the logits of the first batch are compared instead.
+
+    Args:
+        run: What was asked for.
+        arrangement: Returns how a variant brings documents through attention.
+        build: Returns a variant's model.
+        logits_of: Returns the logits of every token of a batch, padding included.
+    """
+    device, way, causal = accelerator(), arrangement(run), run.set.get("train", False)
+    compiled = run.set.get("compile", False)
+    checked = Check(run.variant.get("baseline", run.ladder["baseline"]))
+    if way.attention is None:
+        got, want = (
+            first_logits(one, arrangement(one), build, logits_of, device)
+            for one in (run, run.of(checked.baseline))
+        )
+        checked.close("logits", got, want, TOLERANCE[torch.bfloat16])
+        return checked
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    got = by_arrangement(way, run.size, device, dtype, compiled, gradients=causal)
+    want = by_definition(run.size, device, dtype, causal)
+    for what, ours, theirs in zip(("output", *(f"gradient of {x}" for x in "qkv")), got, want, strict=False):
+        checked.close(what, ours, theirs, TOLERANCE[dtype])
+    return checked
+
+
+def first_logits(
+    run: Run,
+    way: Arrangement,
+    build: Callable[[Run, Arrangement], torch.nn.Module],
+    logits_of: Callable[[torch.nn.Module, Arrangement, Batch], torch.Tensor],
+    device: torch.device,
+) -> torch.Tensor:
+    """Return the logits of every token of the first batch, as training begins: ``[tokens, vocabulary]``."""
+    batch = way.collate(_documents(run.size)).to(device)
+    with device:
+        model = build(run, way)
+    if run.set.get("compile"):
+        model = torch.compile(model, dynamic=True)
+    with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
+        return logits_of(model, way, batch)[batch.targets.flatten() != PADDING]
 
 
 def by_definition(
