@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import functools
 import random
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,3 +278,41 @@ def test_a_gpu_multiplies_in_its_matrix_units(kind: str, output: str, step: int)
     program = ptx(matmul_triton._kernel, types, fixed, warps=8, stages=4)
     assert {"i8": "s32.s8.s8", "bf16": "f32.bf16.bf16"}[kind] in program
     assert "wgmma.mma_async" in program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["giou_loss/giou.cu", "giou_kernel/giou.cu"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_cuda_sources_compile(tmp_path: Path, source: str, architecture: str) -> None:
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("there is no nvcc")
+    command = [
+        nvcc,
+        "-std=c++17",
+        f"-arch={architecture}",
+        "-Werror",
+        "all-warnings",
+        "-c",
+        str(SCENARIOS / source),
+    ]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out.o")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_operator_compiles_against_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    from torch.utils.cpp_extension import include_paths
+
+    source = SCENARIOS / "giou_kernel" / "operator.cpp"
+    headers = [flag for path in include_paths() for flag in ("-isystem", path)]
+    command = ["g++", "-std=c++20", "-O0", "-fPIC", "-Wall", "-Werror", *headers, "-c", str(source)]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out.o")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
