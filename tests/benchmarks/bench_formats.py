@@ -70,12 +70,12 @@ print("RESULT", json.dumps({"open": opened, "total": total, "rss": peak(),
 FIRST = """
 import json, sys, time
 import tuiprof
-from tuiprof.formats import Cancelled
+from tuiprof.formats import Cancelled, open_trace
 began, first = time.perf_counter(), []
 def seen(trace):
     if len(trace): first.append((time.perf_counter() - began, len(trace)))
 try:
-    tuiprof.open_trace(sys.argv[1], partial=seen, cancelled=lambda: bool(first))
+    open_trace(sys.argv[1], partial=seen, cancelled=lambda: bool(first))
 except Cancelled:
     pass
 print("RESULT", json.dumps({"first": first[0][0], "rows": first[0][1]}))

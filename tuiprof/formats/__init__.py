@@ -33,7 +33,11 @@ class Options:
     Attributes:
         progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
         cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
-        partial: Called with what has been read, while the rest is being read, when that takes long.
+        partial: Called with a trace of what has been read, from the thread that reads, while the rest is being read
+            and only when that takes long: first after half a second or so, then each time that twice as much time has
+            passed. Each holds the events of the one before and those that follow them in the file; each is whole in
+            itself, keeps no view of what is still growing, and says in its ``trust`` that it is not all. The last
+            one is what is returned, never handed out here. A trace from the cache comes at once and whole.
         workers: Threads or processes that decode beside the reader; None = as many as pay.
         limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
