@@ -30,6 +30,7 @@ XFORMERS = ("xformers is not installed", "pip install 'xformers>=")
 HUGGING_FACE = ("transformers is not installed", "pip install")
 JAX = ("jax is not installed", "pip install 'jax>=")
 XLA_JAX = ("jax is not installed", "pip install 'torch_xla[tpu,pallas]'")
+JAX_DEVICE = ("needs a TPU or an NVIDIA GPU", "run it on a machine with one")
 TRITON = ("triton is not installed", "pip install 'triton>=")
 NINJA = ("ninja is not installed", "pip install")
 TORCHVISION = ("torchvision is not installed", "pip install 'torchvision>=")
@@ -95,7 +96,8 @@ LACKS = [
         "matmul-int8: xla-bf16 xla-int8 pallas-bf16 pallas-int8 pallas-triton-bf16 pallas-triton-int8",
     ),
     ([TRITON], "matmul-int8: triton-bf16 triton-int8"),
-    ([JAX], "nms: jax-cpu jax pallas pallas-triton"),
+    ([JAX], "nms: jax-cpu pallas pallas-triton"),
+    ([JAX_DEVICE, JAX], "nms: jax"),
     ([TORCHVISION], "nms: torchvision"),
     ([TRITON], "nms: triton"),
 ]
