@@ -6,6 +6,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis, _catch_up, _wait_table, _waits
 from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses._step_times import step_times
 from tuiprof.analyses._wait_table import WaitTable
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
@@ -116,7 +117,7 @@ def _figures(trace: Trace, scope: Scope, table: WaitTable, counted: pl.DataFrame
     win = float(_wait_table.recoverable(in_steps, (), None)["can_win_ns"][0]) / per
     if stepped:
         # With several devices each can be starved for the whole step.
-        base = float(scope.step_time_ns) * max(len(trace.device_indices), 1)
+        base = float(step_times(scope).period.sum()) * max(len(trace.device_indices), 1)
     else:
         base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
     has_device, base = bool(trace.device_indices), base / per
