@@ -9,6 +9,8 @@ and of 16 cores twice a second (about 1 GB); then ten million steps. The dashboa
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -92,18 +94,23 @@ def test_a_day_fits_into_memory(tmp_path: Path) -> None:
 
 def test_ten_million_steps_open_at_once(tmp_path: Path) -> None:
     path = ended(tmp_path, 10_000_000, 0.001, 600)
-    size = sum(file.stat().st_size for file in (path / "log").iterdir())
-    times = []
-    for _ in range(3):
-        with terminal("-c", SCREEN, "live", str(path)) as shown:
-            out, first_s = shown.read(60, b"median")
-            assert b"median" in out
-            times.append(first_s)
     small = ended(tmp_path / "small", 2_000, 0.001, 10)
-    with terminal("-c", SCREEN, "live", str(small)) as shown:
-        _, floor_s = shown.read(60, b"median")
-    print(f"\nten million steps, {size / 1e6:.0f} MB of log:")
-    say("first picture with step times", f"{sorted(times)[1]:.2f} s", "limit 1 s")
-    say("the same of two thousand steps", f"{floor_s:.2f} s", "")
-    say("ratio", f"{sorted(times)[1] / floor_s:.2f}", "")
-    assert sorted(times)[1] <= max(1.0, 2.0 * floor_s)
+    size = sum(file.stat().st_size for file in (path / "log").iterdir())
+    found: dict[Path, list[tuple[float, float]]] = {path: [], small: []}
+    for _ in range(5):  # taking turns, so that both meet the same machine
+        for session, times in found.items():
+            with terminal("-c", SCREEN, "live", str(session)) as shown:
+                out, first_s = shown.read(60, b"median")
+                assert b"median" in out
+                times.append((first_s, shown.cpu_s()))
+    (first_s, cpu_s), (small_s, small_cpu_s) = (
+        (statistics.median(one[0] for one in times), statistics.median(one[1] for one in times))
+        for times in found.values()
+    )
+    print(f"\nten million steps, {size / 1e6:.0f} MB of log, medians of 5 (load {os.getloadavg()[0]:.1f}):")
+    say("first picture with step times", f"{first_s:.2f} s", "limit 1 s")
+    say("the same of two thousand steps", f"{small_s:.2f} s", "")
+    say("ratio", f"{first_s / small_s:.2f}", "")
+    say("CPU until then", f"{cpu_s:.2f} s", "")
+    say("the same of two thousand steps", f"{small_cpu_s:.2f} s", "")
+    assert first_s <= max(1.0, 1.5 * small_s)

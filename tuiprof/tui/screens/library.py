@@ -306,7 +306,7 @@ class LibraryScreen(SessionShelf):
             field = Input(placeholder="filter", id="filter", compact=True)
             await self.query_one("#side").mount(field, before=0)
         self.add_class("-filtering")
-        self.query_one("#filter").focus()
+        self.set_focus(self.query_one("#filter"))
 
     def action_clear(self) -> None:
         """Show everything again."""

@@ -279,7 +279,7 @@ class RunScreen(RunClock):
         if not self.query("#search"):
             field = Input(placeholder="search the output", id="search", compact=True)
             await self.query_one("#printed").mount(field, before=self.query_one(OutputPane))
-        self.query_one("#search").focus()
+        self.set_focus(self.query_one("#search"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Go to the last line that holds what was typed."""
