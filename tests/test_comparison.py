@@ -115,6 +115,8 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     recorded(tmp_path, "slow", 1_000_000)
     with pytest.raises(UsageProblem, match="no session 'toy:none'"):
         open_side("toy:none", root=tmp_path)
+    with pytest.raises(UsageProblem, match=r"no file or session .*none\.json"):
+        open_side(tmp_path / "none.json", root=tmp_path)
 
 
 @pytest.mark.parametrize("format_", ["text", "json", "csv", "md", "html"])

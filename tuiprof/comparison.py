@@ -118,7 +118,15 @@ def open_side(
         found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
         if found is not None:
             return found
-    return _of_session(text, find_session(root, text), opener, rank)
+    try:
+        session = find_session(root, text)
+    except UsageProblem:
+        if "/" in text or path.suffix:
+            raise UsageProblem(
+                f"there is no file or session {text!r}", "`tuiprof list` shows recorded sessions"
+            ) from None
+        raise
+    return _of_session(text, session, opener, rank)
 
 
 def compare_sides(before: Side, after: Side) -> Report:

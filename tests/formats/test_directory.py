@@ -184,3 +184,13 @@ def test_a_limit_on_a_figure_of_any_analysis(shared: Path, capsys: pytest.Captur
     assert main(["check", trace, "--max", "straggler_share=0.5", "--max", "syncs_per_step=1000"]) == 0
     assert main(["check", trace, "--max", "straggler_share=0.1"]) == 1
     assert "straggler_share is 0.40" in capsys.readouterr().out
+
+
+def test_a_pipe_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for verb in (["report"], ["open"], ["check", "--max", "syncs_per_step=0"]):
+        assert main([*verb, str(pipe)]) == 3
+        assert "is no regular file" in capsys.readouterr().err
+    write(tmp_path / "rank0.json")
+    assert shape(tmp_path) == [(0, "rank0.json", "name")]  # and it is passed over in a directory

@@ -105,7 +105,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     if is_url(text):
         return None
     path = Path(text)
-    if path.is_file() or (path.is_dir() and not (path / "session.json").exists()):
+    if path.exists() and not (path / "session.json").exists():
         return None
     try:
         return find_session(sessions_root(invocation.sessions), text)
