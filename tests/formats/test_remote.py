@@ -104,6 +104,24 @@ def test_a_file_over_http_is_copied_once_and_again_when_it_changed(
     capsys.readouterr()
 
 
+def test_a_large_file_comes_as_one_stream_from_a_server_that_gives_no_parts(
+    server: tuple[str, type[_Handler]],
+) -> None:
+    base, handler = server
+    handler.files["/large.json"] = b"{" + b" " * (11 << 20)
+    assert fetch(f"{base}/large.json").stat().st_size == (11 << 20) + 1
+    assert handler.asked.count("/large.json") == 1
+
+
+def test_a_copy_that_ends_early_is_refused(memory: Any, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.pipe("/short.json", b"x" * 1000)
+    info = type(memory).info
+    monkeypatch.setattr(type(memory), "info", lambda self, path: {**info(self, path), "size": 2000})
+    with pytest.raises(TraceError, match="ended after 1,000 of 2,000 bytes"):
+        fetch("memory://short.json")
+    assert list(cache.iterdir()) == []
+
+
 def test_http_errors_say_what_to_do(server: tuple[str, type[_Handler]]) -> None:
     base, _ = server
     with pytest.raises(TraceError, match=r"there is nothing at http://127.0.0.1:.*/none.json"):

@@ -184,6 +184,8 @@ def _copy(
 
     total = sum(int(info.get("size") or 0) for info in files)
     done = 0
+    # Of a web server a file comes as one stream: not every one of them gives parts.
+    block = 0 if "http" in system.protocol else _BLOCK
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-", ignore_cleanup_errors=True) as made:
         new = Path(made) / "copy"
@@ -194,7 +196,8 @@ def _copy(
             else:  # the file, or what lies beside it
                 target = new / (local.name if info is files[0] else sidecar_name(local.name))
             target.parent.mkdir(parents=True, exist_ok=True)
-            with system.open(name, "rb", block_size=_BLOCK) as source, target.open("wb") as file:
+            before = done
+            with system.open(name, "rb", block_size=block) as source, target.open("wb") as file:
                 while part := source.read(_BLOCK):
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")
@@ -202,6 +205,11 @@ def _copy(
                     done += len(part)
                     if progress is not None:
                         progress(done, max(total, done) if total else 0)
+            size = info.get("size")
+            if size is not None and done - before != size:
+                raise TraceError(
+                    f"{_without_secrets(name)} ended after {done - before:,} of {size:,} bytes", "try again"
+                )
         with contextlib.suppress(OSError):  # another process was quicker, and its copy is as good
             os.rename(new, folder)
 
