@@ -165,6 +165,34 @@ def test_a_graph_capture_sees_no_event_and_breaks_the_chain(make: Made) -> None:
     assert not failures
 
 
+def test_steps_on_two_streams_are_read_in_order(make: Made) -> None:
+    cuda, device, steps, failures = make
+    streams = {0: "current", 1: "side"}
+    cuda.current_stream = lambda: streams[n // 7 % 2]  # type: ignore[method-assign]
+    native = device._raw_stream
+    assert native is not None
+    device._raw_stream = lambda index: n // 7 % 2
+    late = {"side": 0.0}
+
+    class Event(cuda.Event):  # type: ignore[name-defined,misc]
+        def record(self, stream: str) -> None:
+            super().record("current")
+            self.late = late.get(stream, 0.0)
+
+        def query(self) -> bool:
+            return bool(self.at + self.late <= cuda.device)
+
+    cuda.Event = Event  # type: ignore[misc]
+    late["side"] = 30.0  # what was put on the side stream is done that much later
+    for n in range(60):
+        cuda.host = cuda.device = float(n)
+        device.boundary(n)
+    cuda.device = 1e9
+    device.read()
+    assert [number for number, _ in read(steps)] == list(range(1, 60))
+    assert not failures, "a time was asked for that was not known yet"
+
+
 def test_a_device_that_comes_late_is_timed(make: Made) -> None:
     cuda, device, steps, _ = make
     for t in range(1, 20):
