@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from session_logs import append, head, line, new_session, step
 
 from tuiprof.session import replay as replay_module
 from tuiprof.session import tail
-from tuiprof.session.replay import Replay, load
+from tuiprof.session.replay import Live, Replay, load
 from tuiprof.session.store import Session
 from tuiprof.session.tail import LogFile
 
@@ -96,3 +97,45 @@ def test_a_replay_can_be_extended_by_what_came_since(tmp_path: Path) -> None:
     append(session, "rank0", *(step(n) for n in range(10, 20)))
     replay.extend()
     assert replay.duration_ns == 20 * MS
+
+
+def test_a_huge_log_shows_its_end_first_and_then_all(
+    long_run: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_module, "_PATIENCE_S", 0.0)
+    live = Live(long_run, tail_bytes=1 << 17)
+    assert live.advance()
+    lead = live.fold.lead
+    assert lead is not None
+    assert lead.steps.last_n == STEPS - 1
+    assert len(lead.steps) < 5_000  # the end alone
+    deadline = time.monotonic() + 30
+    while live.read_share < 1:
+        assert time.monotonic() < deadline
+        live.advance()
+        time.sleep(0.01)
+    lead = live.fold.lead
+    assert lead is not None
+    assert len(lead.steps) == STEPS
+    append(long_run, "rank0", step(STEPS))
+    assert live.advance()
+    assert lead.steps.last_n == STEPS
+    live.close()
+
+
+def test_reading_the_rest_can_be_given_up(long_run: Session) -> None:
+    live = Live(long_run, tail_bytes=1 << 17)
+    live.advance()
+    assert live.read_share < 1
+    live.close()
+
+
+def test_a_small_log_is_read_from_its_beginning(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), *(step(n) for n in range(10)))
+    live = Live(session, tail_bytes=1 << 17)
+    assert live.read_share == 1
+    live.advance()
+    assert live.fold.lead is not None
+    assert len(live.fold.lead.steps) == 10
+    live.close()

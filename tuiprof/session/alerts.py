@@ -37,6 +37,39 @@ _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
 
 
+_NAN, _COLLAPSE, _THROTTLE, _STARVED, _CREEP, _IDLE, _JITTER = (
+    "not a number",
+    "utilisation collapse",
+    "throttling",
+    "loader starvation",
+    "memory creep",
+    "idle device",
+    "jitter",
+)
+#: Every rule by name, in the order in which equally bad ones are told.
+RULES: Final = (
+    (_NAN, "a metric given to tuiprof.step() is NaN or infinite"),
+    (
+        _COLLAPSE,
+        f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
+        f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
+    ),
+    (_THROTTLE, "the driver gives a reason other than an idle device for clocks below the highest"),
+    (_STARVED, f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps"),
+    (
+        _CREEP,
+        f"the least reading of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is above that of "
+        f"the part before, in all by {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)}",
+    ),
+    (
+        _IDLE,
+        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while steps are made",
+    ),
+    (_JITTER, f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}"),
+)
+_SAID: Final = dict(RULES)
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """Something that goes wrong.
@@ -66,6 +99,10 @@ def alerts(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     return sorted(found, key=lambda alert: alert.level != "bad")
 
 
+def _alert(name: str, text: str, level: Level = "warn") -> Alert:
+    return Alert(name, level, text, _SAID[name])
+
+
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     """A metric became NaN or infinite."""
     first: dict[str, Alert] = {}
@@ -73,20 +110,15 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Ale
         match = _NOT_FINITE.match(note.text)
         if match is not None and match["name"] not in first:
             name, value = match["name"], {"nan": "NaN"}.get(match["value"], match["value"])
-            first[name] = Alert(
-                "not a number",
-                "bad",
-                f"{name} is {value} since {format_ns(note.t_ns)} into the run",
-                "a metric given to tuiprof.step() is NaN or infinite",
-            )
+            text = f"{name} is {value} since {format_ns(note.t_ns)} into the run"
+            first[name] = _alert(_NAN, text, "bad")
     return list(first.values())
 
 
 def _throttled(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     """A device holds its clocks back."""
-    rule = "the driver gives a reason other than an idle device for clocks below the highest"
     return [
-        Alert("throttling", "warn", f"{_called(key)} holds its clocks back: {word}", rule)
+        _alert(_THROTTLE, f"{_called(key)} holds its clocks back: {word}")
         for key, device in fold.devices.items()
         if (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
@@ -102,15 +134,8 @@ def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]
             continue
         now, before = float(np.median(values[lately])), float(np.median(values[~lately]))
         if before >= COLLAPSE_FROM and now < COLLAPSE_SHARE * before:
-            found.append(
-                Alert(
-                    "utilisation collapse",
-                    "bad",
-                    f"{_called(key)} fell from {format_share(before)} to {format_share(now)} busy",
-                    f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
-                    f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
-                )
-            )
+            text = f"{_called(key)} fell from {format_share(before)} to {format_share(now)} busy"
+            found.append(_alert(_COLLAPSE, text, "bad"))
     return found
 
 
@@ -139,16 +164,8 @@ def _creeping(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
         rise = least[-1] - least[0]
         if (np.diff(least) > 0).all() and rise >= max(CREEP_SHARE * least[0], CREEP_BYTES):
             hourly = rise / (edges[-2] - edges[0]) * 3600e9
-            found.append(
-                Alert(
-                    "memory creep",
-                    "warn",
-                    f"{what} grows by {format_bytes(round(hourly))} an hour, now {format_bytes(round(values[-1]))}",
-                    f"the least reading of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is "
-                    f"above that of the part before, in all by {format_share(CREEP_SHARE)} and "
-                    f"{format_bytes(CREEP_BYTES)}",
-                )
-            )
+            now = format_bytes(round(values[-1]))
+            found.append(_alert(_CREEP, f"{what} grows by {format_bytes(round(hourly))} an hour, now {now}"))
     return found
 
 
@@ -163,14 +180,7 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int) -> lis
         share = means.get(name, 0.0) / total if total else 0.0
         if share >= DATA_SHARE:
             text = f"{format_share(share)} of a step waits for data ({format_ns(means[name])})"
-            return [
-                Alert(
-                    "loader starvation",
-                    "warn",
-                    f"{text}: more loader workers, or less work a sample",
-                    f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps",
-                )
-            ]
+            return [_alert(_STARVED, f"{text}: more loader workers, or less work a sample")]
     return []
 
 
@@ -185,14 +195,8 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
         _, values = _readings(fold.devices[key], name, 0, now_ns)
         recent = values[-IDLE_READINGS:]
         if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
-            found.append(
-                Alert(
-                    "idle device",
-                    "warn",
-                    f"{_called(key)} works {format_share(busy)} of the time — capture to see what it waits for",
-                    f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while steps are made",
-                )
-            )
+            text = f"{_called(key)} works {format_share(busy)} of the time"
+            found.append(_alert(_IDLE, f"{text} — capture to see what it waits for"))
     return found
 
 
@@ -204,14 +208,7 @@ def _varying(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     stats = rank.steps.stats(slice(max(0, last - 200), last))
     if stats.count < 20 or not stats.jitter > JITTER_SHARE:
         return []
-    return [
-        Alert(
-            "jitter",
-            "warn",
-            f"step times vary: jitter {format_share(stats.jitter)} of the median",
-            f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}",
-        )
-    ]
+    return [_alert(_JITTER, f"step times vary: jitter {format_share(stats.jitter)} of the median")]
 
 
 def _noted(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:

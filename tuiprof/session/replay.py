@@ -91,7 +91,7 @@ class Live:
     @property
     def read_share(self) -> float:
         """Share of the logs that is in the fold; below 1 while a huge one is read."""
-        return self._rest.share if self._rest is not None else 1.0
+        return min(0.99, self._rest.share) if self._rest is not None else 1.0
 
     def close(self) -> None:
         """Close the files."""

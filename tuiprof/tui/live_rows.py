@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.alerts import Alert
+from tuiprof.session.alerts import RULES, Alert
 from tuiprof.session.fold import Fold, NoteLine
 from tuiprof.session.glance import Summary
 from tuiprof.session.labels import Labels
@@ -233,7 +233,9 @@ def alert_paragraphs(
         out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
         out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim"), ("", "text")]
     if not alerts:
-        out += [("nothing goes wrong by any rule", "dim"), ("", "text")]
+        out += [("nothing goes wrong by these rules", "text"), ("", "text")]
+        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
+        out.append(("", "text"))
     if labels.tags:
         out += [("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text"), ("", "text")]
     if labels.notes:

@@ -1,0 +1,114 @@
+"""Every key of the screens of runs, sessions and ladders does what it does without harm, wherever it is pressed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from on_screen import screen_text, until, until_shown
+from synthetic import Synthetic
+from test_ladder_screen import SCRIPT, measured
+from test_live import recorded
+from textual.binding import Binding
+from textual.pilot import Pilot
+
+from tuiprof.session import ladder_runner
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.ladder import LadderScreen
+from tuiprof.tui.screens.library import LibraryScreen
+from tuiprof.tui.screens.library_keys import library_keys
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.screens.live_keys import live_keys
+from tuiprof.tui.start import Start
+
+LEAVING = {"leave", "quit", "escape"}
+
+
+def keys(bindings: list[object]) -> list[str]:
+    found = [
+        binding for binding in bindings if isinstance(binding, Binding) and binding.action not in LEAVING
+    ]
+    assert len(found) > 5
+    return [key for binding in found for key in binding.key.split(",")]
+
+
+async def press_all(pilot: Pilot[int], home: type, pressed: list[str]) -> None:
+    """Press keys one after the other, coming back to the screen after each."""
+    app = pilot.app
+    for key in pressed:
+        await pilot.press(key)
+        await pilot.pause(0.05)
+        for _ in range(3):
+            if isinstance(app.screen, home):
+                break
+            await pilot.press("escape")
+            await pilot.pause(0.1)
+        assert isinstance(app.screen, home), key
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Synthetic:
+    return recorded(tmp_path / "s", 20, ranks=2)
+
+
+async def test_on_a_run_that_goes_on(run: Synthetic) -> None:
+    app = TuiprofApp(Start.live(run.session.path))
+    async with app.run_test(size=(150, 44)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
+        await pilot.press("end")
+        await until_shown(pilot, "● running")
+
+
+async def test_on_a_replay(run: Synthetic) -> None:
+    run.end()
+    app = TuiprofApp(Start.replay(run.session.path, speed=8.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "replay 8×")
+        await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
+        assert isinstance(app.screen, LiveScreen)
+        assert app.screen.replay is not None
+
+
+async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
+    made = Synthetic(tmp_path, gpus=0)
+    made.start()
+    app = TuiprofApp(Start.live(made.session.path))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until_shown(pilot, "no step yet")
+        await press_all(pilot, LiveScreen, keys(list(live_keys(5))))
+
+
+async def test_in_the_library_on_ladders_sessions_and_traces(run: Synthetic) -> None:
+    run.end()
+    app = TuiprofApp(Start.library(sessions=run.root, python=Path(sys.executable)))
+    async with app.run_test(size=(140, 50)) as pilot:
+        await until_shown(pilot, "Ladders", "Sessions", "metrics:naive")
+        screen = app.screen
+        assert isinstance(screen, LibraryScreen)
+        for kind in ("ladder:", "session:", "trace:"):
+            items = screen.query_one("#items")
+            index = next(choice.key for choice in items._choices if choice.key.startswith(kind))  # type: ignore[attr-defined]
+            items.move_to(index)  # type: ignore[attr-defined]
+            items.focus()
+            await until(pilot, lambda kind=kind: screen.current.startswith(kind))  # type: ignore[misc]
+            await press_all(pilot, LibraryScreen, keys(list(library_keys())))
+        assert run.session.path.exists()  # deleting asks, and escape is no yes
+
+
+async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ladder_runner, "start", lambda ladder: pytest.fail("a form must come first"))
+    folder = tmp_path / "scenarios"
+    folder.mkdir()
+    (folder / "tiny.py").write_text(SCRIPT)
+    start = Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
+    measured(start, {"slow": 20e6, "fast": 15e6})
+    measured(start, {"slow": 20e6, "fast": 15e6})
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        app.open_ladder("tiny")
+        await until_shown(pilot, "takes 25.0 % less time")
+        await press_all(pilot, LadderScreen, keys(list(LadderScreen.BINDINGS)))
+        assert "tiny" in screen_text(app)
