@@ -125,10 +125,10 @@ class SlowFile:
         partial: Callable[[Trace], None],
     ) -> Trace:
         for number, part in enumerate(self.parts[:-1], 1):
-            progress(number * 20, 100)
+            progress(number * 20 << 20, 100 << 20)
             partial(part)
             self.go_on.acquire(timeout=20)
-            progress(number * 20 + 10, 100)
+            progress(number * 20 + 10 << 20, 100 << 20)
         if self.error is not None:
             raise self.error
         return self.parts[-1]

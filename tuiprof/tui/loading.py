@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
 
+#: From this size on disk on, parts of a file are shown while the rest is read, bytes.
+_WORTH_PARTS = 4 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far the opening is.
@@ -97,6 +101,6 @@ class Opening:
         self._report(self._reached)
 
     def _hand_out(self, trace: Trace) -> None:
-        # While the first workers start there is a trace without events: nothing to look at.
-        if self._partial is not None and len(trace):
+        # Of a small file the whole is there before one has looked at a part of it.
+        if self._partial is not None and len(trace) and self._reached.total >= _WORTH_PARTS:
             self._partial(trace, self._reached)

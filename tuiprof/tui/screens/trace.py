@@ -22,6 +22,7 @@ from tuiprof.tui.widgets.loading_panel import LoadingPanel
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
+    from tuiprof.tui.widgets.trace_part import Survey
     from tuiprof.tui.widgets.trace_view import TraceView
 
 
@@ -76,13 +77,17 @@ class TraceScreen(Screen[None]):
         Attributes:
             trace: What was read.
             view: The widget that shows it.
+            found: What the first picture of it shows, where that is worked out already.
             part: How far in the file that is; None = it is the whole trace.
         """
 
-        def __init__(self, trace: Trace, view: type[TraceView], part: Progress | None = None) -> None:
+        def __init__(
+            self, trace: Trace, view: type[TraceView], found: Survey | None, part: Progress | None = None
+        ) -> None:
             super().__init__()
             self.trace = trace
             self.view = view
+            self.found = found
             self.part = part
 
     class Failed(Message):
@@ -124,9 +129,12 @@ class TraceScreen(Screen[None]):
 
     def _part_read(self, trace: Trace, part: Progress) -> None:
         """In the worker's thread: let the screen show what was read so far."""
+        from tuiprof.tui.widgets.trace_part import survey_if_small
         from tuiprof.tui.widgets.trace_view import TraceView
 
-        self.post_message(self.Opened(trace, TraceView, part))
+        self.post_message(
+            self.Opened(trace, TraceView, None if self._shown else survey_if_small(trace), part)
+        )
 
     def on_unmount(self) -> None:
         """Stop an opening that nobody waits for any more."""
@@ -138,7 +146,10 @@ class TraceScreen(Screen[None]):
         try:
             trace = self._opening.run() if self._opening is not None else self._given
             assert trace is not None
+            from tuiprof.tui.widgets.trace_part import survey_if_small
             from tuiprof.tui.widgets.trace_view import TraceView
+
+            found = None if self._shown else survey_if_small(trace)
         except TuiprofError as error:
             if self._opening is None or not self._opening.cancelled:
                 self.post_message(self.Failed(error))
@@ -148,7 +159,7 @@ class TraceScreen(Screen[None]):
                 self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it with the file"))
             )
         else:
-            self.post_message(self.Opened(trace, TraceView))
+            self.post_message(self.Opened(trace, TraceView, found))
 
     @property
     def _view(self) -> TraceView | None:
@@ -175,7 +186,9 @@ class TraceScreen(Screen[None]):
             self._shown = True
             with self.app.batch_update():
                 await self.query(LoadingPanel).remove()
-                await self.mount(message.view(message.trace, message.part, self._step), before=0)
+                await self.mount(
+                    message.view(message.trace, message.part, self._step, message.found), before=0
+                )
         self._look_at_step(message.trace, whole=message.part is None)
         self.refresh_bindings()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from textual.message import Message
@@ -14,12 +15,59 @@ from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui import lane_sketch
 from tuiprof.tui import lanes as lane_builder
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.results import Results, later_by, moved
 from tuiprof.tui.widgets.trace_time import TraceTime
 from tuiprof.tui.widgets.trust import Reading, TraceHead
+
+#: Up to so many events everything the first picture needs is worked out before it; of larger traces, part by part.
+_AT_ONCE = 300_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What the screen needs of a trace before it can show it.
+
+    Attributes:
+        results: Answers on it, the first of them worked out.
+        lanes: Its lanes.
+        trust: Its trust line.
+    """
+
+    results: Results
+    lanes: Lanes
+    trust: Trust
+
+
+def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
+    """Work out what the first picture of a trace shows; takes a worker.
+
+    Args:
+        trace: The trace.
+        first: Name of the tab that is open; None = the first.
+        window: The part that the analyses look at; None = all of it.
+    """
+    results = Results(trace, list(analyses.available()))
+    lanes, trust = lane_builder.build(trace), trace.trust
+    results.work_out(first or results.names[0], window or Window())
+    return Survey(results, lanes, trust)
+
+
+def survey_if_small(trace: Trace) -> Survey | None:
+    """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails.
+
+    Args:
+        trace: The trace.
+    """
+    if len(trace) > min(_AT_ONCE, lane_sketch.WORTH_IT - 1):
+        return None
+    try:
+        return survey(trace)
+    except Exception:  # noqa: BLE001 - bit by bit, what can be shown is shown and what is wrong is told
+        return None
 
 
 class TracePart(TraceTime):
@@ -50,20 +98,16 @@ class TracePart(TraceTime):
             self.lanes = lanes
 
     class Surveyed(Message):
-        """The lanes of the timeline and the trust line are worked out.
+        """A trace can be shown.
 
         Attributes:
-            results: Answers on the trace they are of.
-            lanes: Its lanes.
-            trust: Its trust line.
+            survey: What there is to show of it.
             part: How far in its file it reaches; None = it is whole.
         """
 
-        def __init__(self, results: Results, lanes: Lanes, trust: Trust, part: Progress | None) -> None:
+        def __init__(self, survey: Survey, part: Progress | None) -> None:
             super().__init__()
-            self.results = results
-            self.lanes = lanes
-            self.trust = trust
+            self.survey = survey
             self.part = part
 
     def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
@@ -113,13 +157,9 @@ class TracePart(TraceTime):
     def _replace(self, trace: Trace, part: Progress | None, window: Window) -> None:
         """In a thread: work out for another trace what is on the screen."""
         worker = get_current_worker()
-        window = moved(window, later_by(self.trace, trace))
-        results = Results(trace, list(analyses.available()))
-        lanes, trust = lane_builder.build(trace), trace.trust
+        found = survey(trace, self.current, moved(window, later_by(self.trace, trace)))
         if not worker.is_cancelled:
-            results.work_out(self.current, window)
-        if not worker.is_cancelled:
-            self.post_message(self.Surveyed(results, lanes, trust, part))
+            self.post_message(self.Surveyed(found, part))
 
     def _show_head(self) -> None:
         reading = None

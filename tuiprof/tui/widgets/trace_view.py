@@ -32,7 +32,7 @@ from tuiprof.tui.widgets.evidence import Evidence
 from tuiprof.tui.widgets.prompt_line import PromptLine
 from tuiprof.tui.widgets.tab_bar import Tab, TabBar
 from tuiprof.tui.widgets.timeline import Timeline
-from tuiprof.tui.widgets.trace_part import TracePart
+from tuiprof.tui.widgets.trace_part import Survey, TracePart
 from tuiprof.tui.widgets.trace_time import TraceTime
 from tuiprof.tui.widgets.trust import TraceHead
 from tuiprof.tui.widgets.verdict import MARKS, VerdictLine, most_important
@@ -49,6 +49,7 @@ class TraceView(TracePart):
         trace: The trace.
         part: How far in its file the trace reaches; None = it is whole.
         step: Number of the step to look at first; None = the whole trace.
+        found: What the first picture shows; None = it is worked out once the screen stands.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
@@ -67,9 +68,16 @@ class TraceView(TracePart):
     class CompareWanted(Message):
         """The trace is to be compared with another."""
 
-    def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        part: Progress | None = None,
+        step: int | None = None,
+        found: Survey | None = None,
+    ) -> None:
         super().__init__(trace, part, step)
-        self.results = Results(trace, list(analyses.available()))
+        self._found = found
+        self.results = found.results if found is not None else Results(trace, list(analyses.available()))
         self.tabs = self.results.names
         self.current = self.tabs[0]
 
@@ -83,11 +91,15 @@ class TraceView(TracePart):
         yield Evidence(self.trace, id="evidence")
 
     def on_mount(self) -> None:
-        """Start working everything out."""
+        """Show what there is, and start working everything else out."""
+        if self._found is not None:
+            self._trust = self._found.trust
+            self.timeline.replace(self._found.lanes, 0)
         self._show_head()
         self._show_answer()
         self.pane.take_focus()
         self._start_work()
+        self._look_at_step()
 
     @property
     def pane(self) -> AnswerPane:
@@ -129,7 +141,8 @@ class TraceView(TracePart):
             if len(results.trace) >= lane_sketch.WORTH_IT:
                 self.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
             trust = results.trace.trust
-            self.post_message(self.Surveyed(results, lane_builder.build(results.trace), trust, self.part))
+            found = Survey(results, lane_builder.build(results.trace), trust)
+            self.post_message(self.Surveyed(found, self.part))
         while not worker.is_cancelled:
             name = results.next_wanted(self.current, window)
             if name is None or (self.part is not None and name != self.current):
@@ -149,19 +162,20 @@ class TraceView(TracePart):
 
     def on_trace_part_surveyed(self, message: TracePart.Surveyed) -> None:
         """Show the timeline and the trust line; of another trace, everything."""
-        self._trust = message.trust
-        if message.results is self.results:
-            self.timeline.replace(message.lanes, 0)
+        found = message.survey
+        self._trust = found.trust
+        if found.results is self.results:
+            self.timeline.replace(found.lanes, 0)
             self._size_timeline(self.size.height)
             self._show_head()
             self._look_at_step()
             return
-        by = later_by(self.trace, message.results.trace)
+        by = later_by(self.trace, found.results.trace)
         with self.app.batch_update():
-            self.results, self.trace, self.part = message.results, message.results.trace, message.part
+            self.results, self.trace, self.part = found.results, found.results.trace, message.part
             self.window = moved(self.window, by)
             self.evidence.take(self.trace)
-            self.timeline.replace(message.lanes, by)
+            self.timeline.replace(found.lanes, by)
             self.timeline.set_window(self.window)
             self._size_timeline(self.size.height)
             self._show_head()

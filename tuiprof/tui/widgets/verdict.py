@@ -23,7 +23,21 @@ def most_important(reports: list[Report]) -> Report | None:
     return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
 
 
-class VerdictLine(Lines):
+class _Flowing(Lines):
+    """Lines that take as many as they need; the screen is laid out anew only when that number changes."""
+
+    _taken = -1
+
+    def _fit_height(self) -> None:
+        width = self.size.width
+        wanted = len(self.draw(width, 0)) if width else -1
+        if self.is_attached and (wanted != self._taken or not width):
+            self._taken = wanted
+            self.refresh(layout=True)
+        self.redraw()
+
+
+class VerdictLine(_Flowing):
     """A sentence of up to two lines behind a bar in the colour of its level."""
 
     DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
@@ -45,9 +59,7 @@ class VerdictLine(Lines):
         self._sentence = (f"{pointer} " if pointer else "") + sanitize(sentence)
         self._role = level or "dim"
         self._mark = MARKS[level] if level else "…"
-        if self.is_attached:
-            self.refresh(layout=True)
-        self.redraw()
+        self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the sentence."""
@@ -62,7 +74,7 @@ class VerdictLine(Lines):
         ]
 
 
-class Facts(Lines):
+class Facts(_Flowing):
     """The figures of a report, as many as fit in the lines there are."""
 
     DEFAULT_CSS = "Facts { height: auto; max-height: 2; }"
@@ -79,9 +91,7 @@ class Facts(Lines):
         """
         facts = result.facts if isinstance(result, Report) else ()
         self._facts = [_fact(fact) for fact in facts if fact.value is not None]
-        if self.is_attached:
-            self.refresh(layout=True)
-        self.redraw()
+        self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw them separated by dots; a figure is never cut."""
