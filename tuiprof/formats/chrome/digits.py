@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.chrome.arrays import Ints
+from tuiprof.formats.chrome.clock import LIMIT_NS
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -129,7 +130,7 @@ def microseconds(text: Text, starts: Ints, stops: Ints) -> tuple[Ints, Mask, Wor
         stops: Where they end.
 
     Returns:
-        Nanoseconds, which of them are such numbers, and the eight characters behind each.
+        Nanoseconds, which of them are such numbers and in range, and the eight characters behind each.
     """
     around = text.wide(stops - 24, 32).view(np.uint8).reshape(-1, 32)
 
@@ -159,9 +160,10 @@ def microseconds(text: Text, starts: Ints, stops: Ints) -> tuple[Ints, Mask, Wor
         more, digits = _digits(high[long], np.minimum(count[long] - 8, 8))
         value[long] += more * _POWERS[8]
         fine[long] &= digits
-    value *= _u(1000)
+    value *= _u(1000)  # 16 digits and three more fit 64 bits without a sign
     if fraction is not None:
         value += fraction
+    fine &= value < _u(LIMIT_NS)
     return value.view(np.int64), fine, before(8)
 
 

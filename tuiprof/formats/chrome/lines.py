@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 
 from tuiprof.formats.chrome.arrays import Codes, Ints
-from tuiprof.formats.chrome.clock import LIMIT_NS
 from tuiprof.formats.chrome.columns import Books, Columns
 from tuiprof.formats.chrome.digits import MOST_DIGITS, Mask, Text, constant, integers, microseconds
 from tuiprof.formats.chrome.events import NONE
@@ -209,7 +208,7 @@ class _Chunk:
         at_ts, at_dur, at_args = keys[at], keys[at + 1], keys[np.minimum(at + 2, len(keys) - 1)]
         starts = np.concatenate((at_ts + 3, at_dur + 3))
         both, numbers, behind = microseconds(self.text, starts, np.concatenate((at_dur - 6, at_args - 11)))
-        numbers &= (characters[starts - 1] == _SPACE) & (both < LIMIT_NS)
+        numbers &= characters[starts - 1] == _SPACE
         count = len(rows)
         sound = (
             numbers[:count]
