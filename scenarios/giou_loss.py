@@ -45,7 +45,7 @@
 # boxes = 16
 # batch = 16
 # workers = 1
-# steps = 12
+# steps = 14
 # warmup = 3
 #
 # [[tool.tuiprof.variants]]
@@ -298,12 +298,17 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop |
     size, device = run.size, accelerator()
     if not size.image:
         return loss_alone(run)
+    loss_of = loss_function(
+        run
+    )  # first: optimizers import Triton, and it must be known before if it interprets
     torch.manual_seed(run.seed)
     with device:  # a billion weights are drawn faster where they are needed
         model = network(size.image, size.hidden, size.boxes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loss_of, in_lists = loss_function(run), run.variant["name"] in IN_LISTS
-    loop = Loop(loader(faces(run), size.batch, size.workers, device), size.batch, run.warmup, device)
+    in_lists = run.variant["name"] in IN_LISTS
+    interpreted = run.variant["name"].startswith("triton") and device.type == "cpu"
+    batches = loader(faces(run), size.batch, size.workers, device)
+    loop = Loop(batches, size.batch, run.warmup, device, interpreted=interpreted)
     for step, (pixels, targets, counts) in loop:
         with loop.phase("copy data"):
             pixels = normalise(pixels.to(device, non_blocking=True))

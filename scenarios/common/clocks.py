@@ -27,6 +27,7 @@ class Clock:
     Attributes:
         device: What the kernel runs on.
         software: Versions, by name.
+        interpreted: The kernel is interpreted: it has its numbers and not its speed.
         where: Where torch must put the inputs: ``"cpu"`` or ``"cuda"``.
         method: How calls are timed, in words.
         asynchronous: The call returns before the device is done.
@@ -39,8 +40,9 @@ class Clock:
     can_flush = False
     why_no_flush = "the host's clock does not tell a cold cache from the start of the call"
 
-    def __init__(self, device: str, **software: str) -> None:
-        self.device, self.software = device, software
+    def __init__(self, device: str, *, interpreted: bool = False, **software: str) -> None:
+        self.device = f"{device} (interpreted)" if interpreted else device
+        self.software, self.interpreted = software, interpreted
         self.where = "cpu"
 
     def wait(self, output: Any) -> None:
@@ -180,7 +182,7 @@ def torch_clock(*, interpreted: bool = False) -> Clock:
 
     if torch.cuda.is_available():
         return CudaClock()
-    return Clock("cpu (interpreted)" if interpreted else "cpu", torch=torch.__version__)
+    return Clock("cpu", interpreted=interpreted, torch=torch.__version__)
 
 
 class JaxClock(Clock):
@@ -200,8 +202,8 @@ class JaxClock(Clock):
         import jax
 
         name = "cpu" if device.platform == "cpu" else device.device_kind
-        super().__init__(f"{name} (interpreted)" if interpreted else name, jax=jax.__version__)
-        self._jax, self._device, self._interpreted = jax, device, interpreted
+        super().__init__(name, interpreted=interpreted, jax=jax.__version__)
+        self._jax, self._device = jax, device
         self.asynchronous = device.platform != "cpu"
 
     def wait(self, output: Any) -> None:

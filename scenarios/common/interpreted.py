@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import ModuleType
 
 import torch
@@ -15,6 +16,10 @@ def triton_language() -> tuple[ModuleType, ModuleType]:
     the other for good.
     """
     if not torch.cuda.is_available():
+        if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+            raise RuntimeError(
+                "Triton was imported before it was told to interpret: import the kernels first"
+            )
         os.environ["TRITON_INTERPRET"] = "1"
     import triton
     import triton.language

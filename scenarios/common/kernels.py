@@ -146,6 +146,7 @@ class Measured:
             "step_ms": self.timings["warm"].median_ms,
             "peak_memory_bytes": clock.peak_memory_bytes(),
             "device": clock.device,
+            **({"interpreted": True} if clock.interpreted else {}),
             **clock.software,
             **(
                 {"ranges_ms": {name: part.median_ms for name, part in self.parts.items()}}

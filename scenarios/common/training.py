@@ -92,10 +92,14 @@ class Loop:
         batch: Samples a step, over all ranks.
         warmup: First steps, not measured.
         device: Where the training runs.
+        interpreted: A kernel in it is interpreted, for want of the device it is for.
     """
 
-    def __init__(self, batches: Any, batch: int, warmup: int, device: torch.device) -> None:
+    def __init__(
+        self, batches: Any, batch: int, warmup: int, device: torch.device, *, interpreted: bool = False
+    ) -> None:
         self.batches, self.batch, self.warmup, self.device = batches, batch, warmup, device
+        self.interpreted = interpreted
         self.marks: list[Any] = []
         self.parts: dict[str, list[tuple[Any, Any]]] = {}
 
@@ -169,6 +173,7 @@ class Loop:
             "peak_memory_bytes": peak,
             "device": torch.cuda.get_device_name(self.device) if cuda else self.device.type,
             "torch": torch.__version__,
+            **({"interpreted": True} if self.interpreted else {}),
             **({"ranges_ms": parts} if parts else {}),
         }
 

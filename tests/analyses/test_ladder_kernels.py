@@ -100,6 +100,16 @@ def test_a_wrong_kernel_has_no_speed(tmp_path: Path) -> None:
     assert answer.table("kernels").rows["variant"].to_list() == ["right"]
 
 
+def test_an_interpreted_kernel_has_no_verdict(tmp_path: Path) -> None:
+    quick = [Figures(1e6, 20, device="cpu (interpreted)", interpreted=True)] * 3
+    slow = [Figures(ms * 1e6, 20) for ms in (9.0, 9.1, 9.2)]
+    answer = told(tmp_path, {"numpy": slow, "pallas": quick})
+    rungs = {row["variant"]: row for row in answer.table("rungs").rows.to_dicts()}
+    assert rungs["pallas"]["verdict"] == "undecided"
+    assert rungs["pallas"]["change"] == ""
+    assert any(note.startswith("pallas: a kernel was interpreted") for note in answer.notes)
+
+
 def test_parts_of_the_step_have_a_table_of_their_own(tmp_path: Path) -> None:
     slow = [Figures(9e6, 20, ranges_ns={"copy data": 2e6, "calc loss": ms * 1e6}) for ms in (5, 6, 70)]
     answer = told(tmp_path, {"loop": slow, "fused": [Figures(3e6, 20, ranges_ns={"calc loss": 4e5})]})

@@ -93,6 +93,7 @@ class Figures(msgspec.Struct, frozen=True):
         warmup_ns: The further warm-up steps, together; None = unknown.
         device: What it ran on, as the script says; may be empty.
         preset: The preset in use, as the script says; may be empty.
+        interpreted: A kernel was interpreted, for want of the device it is for: its speed says nothing.
         ranges_ns: Median time of named parts of the step, as the script says; may be empty.
         kernel: What was measured of a single kernel; None = the step is something else.
     """
@@ -108,6 +109,7 @@ class Figures(msgspec.Struct, frozen=True):
     warmup_ns: int | None = None
     device: str = ""
     preset: str = ""
+    interpreted: bool = False
     ranges_ns: dict[str, float] = {}
     kernel: KernelFigures | None = None
 

@@ -30,6 +30,9 @@ _T95: Final = (
 )
 _Z95: Final = 1.959964
 
+#: Said of a variant whose speed is not compared.
+INTERPRETED: Final = "a kernel was interpreted, for want of its device: its numbers count, its speed does not"
+
 MEDIAN_RULE: Final = (
     "Median of the trials' medians. Its interval is the narrowest symmetric pair of order statistics that covers the "
     f"median with at least {CONFIDENCE * 100:.0f} %; below six trials none does, and it is their whole range, which "
@@ -43,8 +46,8 @@ RATIO_RULE: Final = (
 VERDICT_RULE: Final = (
     "`faster` or `slower`: the interval of the ratio excludes 1 and the ratio is more than "
     f"{LEAST_DIFFERENCE * 100:.0f} % away from it. `undecided`: the interval holds 1 and reaches further than "
-    f"{MOST_DOUBT * 100:.0f} % from it, or there is none. `no difference`: otherwise. `wrong`: the numbers are not "
-    "those of the reference; its speed does not count."
+    f"{MOST_DOUBT * 100:.0f} % from it, or there is none, as of an interpreted kernel. `no difference`: otherwise. "
+    "`wrong`: the numbers are not those of the reference; its speed does not count."
 )
 
 
@@ -189,10 +192,12 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
         return Judged(name, "baseline", unchecked, "", step, None, equal, own)
     theirs = times.get(rung.baseline, {})
     base_out = any(trial.variant == rung.baseline and trial.state == "wrong" for trial in meta.trials)
-    pairs = [] if base_out else _pairs(own, theirs)
+    interpreted = any(figures.interpreted for figures in (*own.values(), *theirs.values()))
+    pairs = [] if base_out or interpreted else _pairs(own, theirs)
     ratio = ratio_interval(pairs)
     word = word_for(ratio)
     why = _undecided(rung.baseline, len(own), len(pairs), base_out) if word == "undecided" else ""
+    why = INTERPRETED if interpreted else why
     return Judged(name, word, "; ".join(filter(None, (why, unchecked))), "", step, ratio, equal, own)
 
 

@@ -8,6 +8,7 @@ A script may print as its last line a JSON object ``{"tuiprof_result": {…}}``;
     samples_per_s      throughput
     peak_memory_bytes  peak memory
     device, preset     what it ran on, and at which size
+    interpreted        true: a kernel was interpreted; its numbers count, its speed does not
     check              {"ok": bool, "baseline": str, "compared": [{"what", "relative_error", "tolerance"}, …]}
     unavailable        [{"reason": str, "remedy": str}, …]
     ranges_ms          {name: median time of a named part of the step}, on the device where the script can tell
@@ -95,6 +96,7 @@ class Result(msgspec.Struct):
     preset: str = ""
     check: _Check | None = None
     unavailable: list[_Lack] = []
+    interpreted: bool = False
     ranges_ms: dict[str, float] = {}
     kernel: _Kernel | None = None
 
@@ -241,6 +243,7 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         warmup_ns=int(dur_ns[1:warmup].sum()) if count else None,
         device=result.device,
         preset=result.preset,
+        interpreted=result.interpreted,
         ranges_ns={name: ms * 1e6 for name, ms in result.ranges_ms.items()},
         kernel=_kernel(result.kernel),
     )
