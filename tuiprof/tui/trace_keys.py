@@ -22,17 +22,17 @@ def _key(
 _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
-    _key("filter", "slash", "filter", "filter", "Show only rows that contain a text", "Trace", "/"),
+    _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
     _key("next_sync", "n", "sync(True)", "next sync", "To the next host wait, or hit of a search", "Trace"),
     _key("previous_sync", "N", "sync(False)", "sync before", "To the wait or hit before", _HIDDEN),
     _key("follow", "f", "follow", "launch ↔ work", "Jump between a launch and its work", "Trace"),
     _key("window", "w", "window", "window", "Analyse the selection or step; again: all", "Trace"),
+    _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
+    _key("compare", "c", "compare", "compare", "Compare with another trace, session or rung", "Trace"),
     _key("table", "t", "table", "table", "Next table of this analysis", "Trace"),
-    _key("columns", "v", "columns", "columns", "Choose which columns show", "Trace"),
+    _key("columns", "v", "columns", "columns", "Choose which columns show", _HIDDEN),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
-    _key("compare", "c", "compare", "compare", "Compare with another trace, session or rung", "Trace"),
-    _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
     _key("zoom_in", "plus,equals_sign", "zoom(2.0)", "zoom in", "Show less time", "Timeline", "+"),
     _key("zoom_out", "minus", "zoom(0.5)", "zoom out", "Show more time", "Timeline", "-"),
     _key("fit", "0", "fit", "all time", "Show the whole trace", "Timeline"),
