@@ -51,7 +51,7 @@
 # classes = 10
 # batch = 8
 # workers = 1
-# steps = 12
+# steps = 14
 # warmup = 2
 #
 # [[tool.tuiprof.variants]]

@@ -33,8 +33,8 @@
 # width = 8
 # image = 32
 # classes = 10
-# steps = 8
-# warmup = 2
+# steps = 14
+# warmup = 3
 #
 # [[tool.tuiprof.variants]]
 # name = "baseline"

@@ -43,8 +43,8 @@
 # depth = 1
 # classes = 10
 # ranks = 1
-# steps = 6
-# warmup = 2
+# steps = 14
+# warmup = 3
 #
 # [[tool.tuiprof.variants]]
 # name = "baseline"

@@ -39,7 +39,7 @@
 # classes = 10
 # batch = 8
 # workers = 1
-# steps = 8
+# steps = 14
 # warmup = 3
 #
 # [[tool.tuiprof.variants]]

@@ -37,7 +37,7 @@
 # length = 64
 # batch = 8
 # workers = 1
-# steps = 12
+# steps = 14
 # warmup = 2
 #
 # [[tool.tuiprof.variants]]

@@ -10,6 +10,7 @@ import pytest
 
 from tuiprof.resources import shipped
 from tuiprof.session import interpreter
+from tuiprof.session.launch import DEFAULT_CAPTURE
 from tuiprof.session.scenarios import Ladder, Missing, availability, scan
 
 SCANNED = scan()
@@ -219,6 +220,16 @@ def test_ladder_tells_its_story(ladder: Ladder) -> None:
         assert all(figure.text for figure in variant.published), variant
         if variant.name != variant.baseline and not variant.builds_on:
             assert ladder.name == "attention", f"{variant} does not say what it changes one thing of"
+
+
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_every_size_is_long_enough_for_the_default_capture(ladder: Ladder) -> None:
+    assert DEFAULT_CAPTURE.at is not None
+    least = DEFAULT_CAPTURE.at + DEFAULT_CAPTURE.steps + 1  # it is written when the step after it begins
+    header = ladder.script.read_text(encoding="utf-8").partition("# ///\n")[0]
+    steps = [int(line.split("=")[1]) for line in header.splitlines() if line.startswith("# steps = ")]
+    assert len(steps) == len(ladder.presets)
+    assert min(steps) >= least
 
 
 def test_scripts_and_tuiprof_give_the_same_reasons() -> None:
