@@ -12,6 +12,7 @@ from test_ladder_screen import SCRIPT, measured
 from test_live import recorded
 from textual.binding import Binding
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tuiprof.session import ladder_runner
 from tuiprof.tui.app import TuiprofApp
@@ -40,11 +41,12 @@ async def press_all(pilot: Pilot[int], home: type, pressed: list[str]) -> None:
         await pilot.press(key)
         await pilot.pause(0.05)
         for _ in range(3):
-            if isinstance(app.screen, home):
+            if isinstance(app.screen, home) and not isinstance(app.focused, Input):
                 break
             await pilot.press("escape")
             await pilot.pause(0.1)
         assert isinstance(app.screen, home), key
+        assert not isinstance(app.focused, Input), key
 
 
 @pytest.fixture
