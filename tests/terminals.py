@@ -31,6 +31,7 @@ class InTerminal:
         screen: What the terminal shows.
         received: All bytes the program wrote.
         status: Its exit status, once it is over.
+        bytes_per_s: No faster than this is read from the program, which then has to wait; infinite = at once.
     """
 
     def __init__(
@@ -40,11 +41,14 @@ class InTerminal:
         self._stream = pyte.ByteStream(self.screen)
         self.received = b""
         self.status: int | None = None
+        self.bytes_per_s = float("inf")
+        self._credit, self._credited_at = 0.0, time.monotonic()
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(cwd or ".")
             os.environ.update({"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8", **env})
-            os.environ.pop("NO_COLOR", None)
+            for name in ("NO_COLOR", "COLUMNS", "LINES"):  # the terminal itself knows its size
+                os.environ.pop(name, None)
             os.execvp(command[0], command)
         self.resize(columns, lines)
 
@@ -67,18 +71,31 @@ class InTerminal:
         while (left := end - time.monotonic()) > 0 and self.status is None:
             if not select.select([self.fd], [], [], min(left, 0.05))[0]:
                 continue
+            if (most := self._most()) < 1:
+                time.sleep(0.005)
+                continue
             try:
-                data = os.read(self.fd, 65536)
+                data = os.read(self.fd, most)
             except OSError:
                 data = b""
             if not data:
                 self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
                 return False
             self.received += data
+            self._credit -= len(data)
             # The emulator does not know some requests that programs send, and needs not.
             with contextlib.suppress(TypeError):
                 self._stream.feed(data)
         return self.status is None
+
+    def _most(self) -> int:
+        """Return how many bytes the link takes now."""
+        now = time.monotonic()
+        self._credit = min(
+            self._credit + (now - self._credited_at) * self.bytes_per_s, self.bytes_per_s * 0.05, 65536
+        )
+        self._credited_at = now
+        return int(self._credit)
 
     def until(self, true: Callable[[], bool], seconds: float = 30.0) -> None:
         """Wait for something; fail with what the screen shows when it does not come."""

@@ -49,7 +49,7 @@ OBEYED = (
 NAMES = st.lists(st.sampled_from(OBEYED) | st.text("abc_:/", max_size=4), min_size=1, max_size=6).map("".join)
 #: Fewer, and the same ones every time: each is a walk through screens.
 WALKS = settings(
-    max_examples=4,
+    max_examples=2,
     deadline=None,
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),

@@ -13,6 +13,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widget import Widget
@@ -145,6 +146,13 @@ class TuiprofApp(App[int], inherit_bindings=False):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return what the style sheets need beyond what every theme has."""
         return dict(themes.DEFAULTS)
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return what talks to the terminal, in as few bytes as it can; a browser page has a driver of its own."""
+        from tuiprof.tui.squeeze import squeezing
+
+        driver = super().get_driver_class()
+        return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return what each line goes through before it is sent: what this terminal cannot show is replaced."""

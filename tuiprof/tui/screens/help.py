@@ -24,6 +24,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     """
 
     CSS_PATH = "help.tcss"
+    AUTO_FOCUS = ""  # a page that is focused after it was drawn is drawn twice
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
             "escape,q,question_mark",

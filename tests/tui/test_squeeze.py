@@ -1,0 +1,81 @@
+"""What is squeezed draws the same cells, in fewer bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyte
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from synthetic import Synthetic
+from textual.strip import Strip
+
+from tuiprof.tui.squeeze import squeeze
+
+COLOURS = st.none() | st.sampled_from(
+    ["red", "bright_blue", "#6ea8fe", "#0f1216", "color(99)", "default"]
+).map(Color.parse)
+FLAG = st.sampled_from([None, True, False])
+STYLES = st.builds(
+    lambda color, bgcolor, bold, dim, reverse, underline: Style(
+        color=None if color is None else color.name,
+        bgcolor=None if bgcolor is None else bgcolor.name,
+        bold=bold, dim=dim, reverse=reverse, underline=underline,
+    ),
+    COLOURS, COLOURS, FLAG, FLAG, FLAG, FLAG,
+)  # fmt: skip
+SEGMENTS = st.lists(st.tuples(st.text("ab ▄", min_size=1, max_size=3), STYLES), min_size=1, max_size=12)
+
+
+def cells(data: str) -> list[object]:
+    screen = pyte.Screen(40, 6)
+    pyte.Stream(screen).feed(data)
+    return [[screen.buffer[y][x] for x in range(40)] for y in range(6)]
+
+
+@given(rows=st.lists(SEGMENTS, min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_it_draws_the_same(rows: list[list[tuple[str, Style]]]) -> None:
+    from rich.console import Console
+
+    console = Console(color_system="truecolor", force_terminal=True)
+    data = "".join(
+        f"\x1b[{y + 1};1H" + Strip([Segment(*segment) for segment in row]).render(console)
+        for y, row in enumerate(rows)
+    )
+    squeezed = squeeze(data)
+    assert cells(squeezed) == cells(data)
+    assert len(squeezed) <= len(data)
+    assert squeeze(squeezed) == squeezed
+
+
+@pytest.mark.parametrize(
+    "data", ["", "plain", "\x1b[?2026h\x1b[1;1H\x1b[1;31mx\x1b[0m\x1b[?2026l", "\x1b[0m"]
+)
+def test_what_it_must_not_touch(data: str) -> None:
+    assert cells(squeeze(data)) == cells(data)
+    assert squeeze(data).startswith(data[:8].partition("\x1b[0m")[0])
+
+
+async def test_a_real_screen_takes_half(tmp_path: Path) -> None:
+    from on_screen import live, until_shown
+
+    made = Synthetic(tmp_path)
+    made.start()
+    made.run_until(30)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        data = app.screen._compositor.render_update(full=True).render_segments(app.console)
+        squeezed = squeeze(data)
+        screens = []
+        for text in (data, squeezed):
+            screen = pyte.Screen(120, 36)
+            pyte.Stream(screen).feed(text)
+            screens.append([[screen.buffer[y][x] for x in range(120)] for y in range(36)])
+        assert screens[0] == screens[1]
+        assert len(squeezed) < 0.75 * len(data)
