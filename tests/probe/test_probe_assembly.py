@@ -11,6 +11,7 @@ from probe_runs import Run
 
 from tuiprof.probe.assembly import Assembly
 from tuiprof.probe.marks import BACKWARD, BEGIN, DATA, END, STEPPED
+from tuiprof.probe.phases import phases_and_cost
 from tuiprof.session import records
 
 
@@ -47,6 +48,15 @@ def test_a_step_ends_with_the_phase_in_which_its_optimizer_stepped() -> None:
         (0, 35, 25, [BACKWARD, 2, "clip", "optimizer"]),
         (1, 65, 30, [BACKWARD, 2, "optimizer"]),
     ]
+
+
+def test_what_the_probe_does_inside_a_phase_is_not_its_time() -> None:
+    assembly = Assembly(born=1)
+    marks = [(BACKWARD, 10, 20, 20), (STEPPED, 22, 30, 0, 31), (BEGIN, 70), ("optimizer", 21, 75, 76)]
+    assembly.take(deque(marks))
+    ((_, at, dur, began, parts, _, _),) = assembly.complete(keep_last=False)
+    assert (at, dur) == (75, 20 + 5), "40 were taken by opening the log"
+    assert phases_and_cost(began, parts)[0] == {"forward": 0, "backward": 10, "optimizer": 75 - 21 - 40}
 
 
 def test_a_phase_around_the_loop_changes_no_step() -> None:

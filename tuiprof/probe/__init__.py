@@ -5,11 +5,13 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
 
 - :mod:`.imports` waits until the script itself has imported a framework, then lets :mod:`.runtime` install
   that framework's hooks (:mod:`.torch_hooks`, :mod:`.xla_hooks`, :mod:`.jax_hooks`);
-- hooks and :mod:`.api` speak to :mod:`.steps`, the only code that runs in every step; :mod:`.phases` makes
-  phases of what it timed;
-- :mod:`.log` turns its tuples into lines in a thread of its own and appends them to ``log/<writer>.jsonl``;
-- :mod:`.requests` reads ``control/``, :mod:`.capture` serves what it finds at step boundaries, with
-  :mod:`.torch_capture`, :mod:`.jax_hooks` or :mod:`.xla_hooks`, and :mod:`.syncs` notes who waited.
+- hooks and :mod:`.api` note :mod:`.marks` for :mod:`.steps`, the only code that runs in every step; on a GPU
+  :mod:`.torch_device` times steps there as well;
+- :mod:`.log`, in a thread of its own, lets :mod:`.assembly` make steps of the marks and :mod:`.phases` phases, and
+  appends them as lines to ``log/<writer>.jsonl``;
+- :mod:`.requests` reads ``control/``, :mod:`.triggers` puts requests there after slow steps, :mod:`.capture` serves
+  what is found at step boundaries, with :mod:`.torch_capture`, :mod:`.jax_hooks` or :mod:`.xla_hooks`, and
+  :mod:`.syncs` notes who waited.
 
 Nothing is written and no thread started before the first step. A hook that raises is switched off, which is
 said once in the log; the script never sees the error.

@@ -100,10 +100,14 @@ class Assembly:
         if not self.steps or part[1] < self.steps[-1][3]:
             self._parts.append(part)
             return
-        n, _, dur, began, parts, metrics, captured = self.steps[-1]
-        ended = part[2]
+        n, at, dur, began, parts, metrics, captured = self.steps[-1]
+        name, entered, ended, done = part
         longer = dur + ended - self._began
-        self.steps[-1] = n, ended, longer, began, [*parts, *self._parts, part], metrics, captured
+        ours = (
+            self._began - at
+        )  # opening the log, or a capture: in the phase, but neither its time nor the step's
+        parts = [*parts, *self._parts, (name, entered, ended - ours, done - ours)]
+        self.steps[-1] = n, ended, longer, began, parts, metrics, captured
         self._began = ended
         self._parts = []
 
