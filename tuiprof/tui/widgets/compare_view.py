@@ -159,7 +159,7 @@ class CompareView(TraceTime):
         self.query_one(StepPair).styles.height = steps
         most = max((len(lanes.lanes) for lanes in self.found.lanes or ()), default=1)
         above = 4 + steps
-        room = (height - above - 4) if height < _BOTH else (height - above) * 3 // 5
+        room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
         each = max(3, min(room // 2, most + 3))
         for timeline in self.timelines:
             timeline.styles.height = each
@@ -346,6 +346,7 @@ class CompareView(TraceTime):
             return
         if self.has_class("-one-of-both"):
             self.add_class("-timelines")
+            timeline.focus()
         timeline.show_event(int(row))
 
     def action_timelines(self) -> None:

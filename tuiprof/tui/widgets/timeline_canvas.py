@@ -229,8 +229,9 @@ class TimelineCanvas(TimelineState):
             for (y, x), (sign, over) in link_cells(source, target, columns).items():
                 if self._flags[y][x] & _Over.EVENT:
                     continue
-                self._flags[y][x] |= _Over.LINK
+                # What is drawn there stays as it is: in the colour of the link it would look like part of it.
                 if over or self._cells[y].kinds[x] == Kind.BLANK:
+                    self._flags[y][x] |= _Over.LINK
                     self._over[y, x] = sign
 
     def _map_line(self) -> Strip:
