@@ -165,6 +165,13 @@ def test_an_event_of_another_layout_is_not_taken_for_part_of_its_neighbour(hidde
     assert chunk.phases["X"] >= 40
 
 
+def test_a_phase_that_is_said_twice_counts_as_said_last() -> None:
+    texts = [usual(number) for number in range(20)] + [flow(1), flow(2).replace('"id"', '"ph": "X", "id"')]
+    ours, other = ChunkDecoder().decode(in_lines(texts)), ChunkDecoder().decode(elsewise(texts))
+    assert ours.phases == other.phases == {"X": 21, "s": 1}
+    assert rows(ours) == rows(other)
+
+
 def test_names_are_told_apart_however_many_there_are() -> None:
     base = json.dumps(
         {"ph": "X", "cat": "c", "name": "NAME", "pid": 1, "tid": 2, "ts": 0, "dur": 0, "args": {}}
