@@ -182,7 +182,7 @@ async def test_at_24_lines_the_timelines_take_the_place_of_the_table(pair: tuple
         await pilot.pause()
         await pilot.press("enter")
         await until_shown(pilot, "softmax  900 µs before → 400 µs after")
-        before, after = view.timelines
+        _before, after = view.timelines
         assert after.has_focus
         span = after.view.span
         await pilot.press("plus")
