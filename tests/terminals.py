@@ -49,7 +49,8 @@ class InTerminal:
             os.environ.update({"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8", **env})
             for name in ("NO_COLOR", "COLUMNS", "LINES"):  # the terminal itself knows its size
                 os.environ.pop(name, None)
-            os.execvp(command[0], command)
+            # Not as the C library has it: readline, which pytest imports, puts a size of its own there.
+            os.execvpe(command[0], command, dict(os.environ))
         self.resize(columns, lines)
 
     def resize(self, columns: int, lines: int) -> None:
