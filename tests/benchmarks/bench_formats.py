@@ -139,7 +139,7 @@ class Row:
     def median(self, key: str) -> float:
         if not self.rounds:
             return self.at_least_s
-        return statistics.median(result.get(key, result["total"]) for result in self.rounds)
+        return statistics.median(result[key if key in result else "total"] for result in self.rounds)
 
 
 @dataclass(frozen=True)
