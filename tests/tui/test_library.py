@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from on_screen import screen_text, until, until_shown
 from synthetic import Synthetic
+from textual import events
+from textual.widgets import Input
 
 from tuiprof.session.meta import Scenario
 from tuiprof.tui.app import TuiprofApp
@@ -293,6 +295,17 @@ async def test_filter_narrows_and_escape_widens(start: Start) -> None:
         await until_shown(pilot, "nothing contains")
         await pilot.press("escape")
         await until_shown(pilot, "attention")
+
+
+async def test_keys_that_come_in_one_bundle_after_the_slash_are_text(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "attention", "tiny")
+        for name, text in (("slash", "/"), *((letter, letter) for letter in "rlstiny"), ("slash", "/")):
+            app.post_message(events.Key(name, text))
+        await until(pilot, lambda: bool(app.screen.query("#filter")))
+        await until(pilot, lambda: app.screen.query_one("#filter", Input).value == "rlstiny/")
+        assert isinstance(app.screen, LibraryScreen)  # neither a form to launch nor a ladder has opened
 
 
 async def test_a_broken_header_is_named_and_hides_no_other(start: Start) -> None:

@@ -35,6 +35,7 @@ def library_keys() -> list[BindingType]:
             "Show what contains a text, also tags and notes",
             id="library.filter",
             display="/",
+            priority=True,  # before the keys typed after it: else a list takes them, and one of them starts a run
         ),
         _sessions(
             "delete",

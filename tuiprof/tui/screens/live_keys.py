@@ -76,6 +76,7 @@ def live_keys(capture_steps: int) -> list[BindingType]:
             id="live.search",
             show=False,
             display="/",
+            priority=True,  # before the keys typed after it: they belong to the field
         ),
         _view("a", "alerts", "alerts", "What goes wrong by which rule, and the notes", id="live.alerts"),
         _run("m", "note", "note", "Write a note on this run", id="live.note", show=False),

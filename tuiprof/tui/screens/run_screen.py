@@ -87,6 +87,8 @@ class RunScreen(RunClock):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""
+        if action == "search":
+            return self.focused is None or self.focused.id != "search"
         if action == "stop":
             return self.running
         if action in ("capture", "capture_form"):

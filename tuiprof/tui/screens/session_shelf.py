@@ -72,7 +72,9 @@ class SessionShelf(Screen[None], inherit_bindings=False):
         return self.shelf.session(name) if kind == "session" else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Say which keys work on what the cursor is on."""
+        """Say which keys work on what the cursor is on; a slash typed into a field is text."""
+        if action == "filter":
+            return self.focused is None or self.focused.id != "filter"
         kind = self.current.partition(":")[0] if self.is_mounted else ""
         if action in ("run", "into", "ladder", "source"):
             return kind == "ladder"
