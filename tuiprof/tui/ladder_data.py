@@ -132,6 +132,17 @@ class LadderShelf:
             if isinstance(one, LadderRun) and one.meta.ladder == self._name
         ]
 
+    def presets(self) -> list[str]:
+        """Return the names of the ladder's presets, the one that suits the machine (``fit``) first.
+
+        Raises:
+            TuiprofError: There is no such ladder.
+        """
+        from tuiprof.session.scenarios import find_ladder
+
+        found = find_ladder(self._name, self._start.scenarios)
+        return ["fit", *(name for name in found.presets if name != "fit")]
+
     def planned(self, *, rounds: int = 5, preset: str = "fit", steps: int | None = None) -> LadderMeta:
         """Plan the ladder; asks the interpreter, which takes a second or two.
 

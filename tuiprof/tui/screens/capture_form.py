@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Checkbox, Input
 
-from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.screens.form import Form, form_keys
 
 #: More steps than this make a trace that nobody can read.
 _MOST_STEPS: Final = 1000
@@ -37,73 +33,39 @@ class CaptureWish:
     memory: bool = False
 
 
-class CaptureForm(ModalScreen[CaptureWish | None], inherit_bindings=False):
+class CaptureForm(Form[CaptureWish], inherit_bindings=False):
     """Answers a wish, or None.
 
     Args:
         steps: Number of steps proposed.
     """
 
-    CSS_PATH = "forms.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "enter",
-            "submit",
-            "capture",
-            "Ask the script for it",
-            id="capture.submit",
-            group="Capture",
-            priority=True,
-        ),
-        key("escape", "cancel", "cancel", "Ask for nothing", id="capture.cancel", group="Capture"),
-        key("tab", "app.focus_next", "next field", "To the next field", id="capture.next", group="Capture"),
-        key(
-            "shift+tab",
-            "app.focus_previous",
-            "field before",
-            "To the field before",
-            id="capture.before",
-            group="Capture",
-            show=False,
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "capture", "Capture", "capture", "Ask the script for it", "Ask for nothing"
+    )
+    LABELS: ClassVar[Mapping[str, str]] = {"steps": "steps"}
 
     def __init__(self, steps: int) -> None:
-        super().__init__()
+        super().__init__("capture")
         self._steps = steps
 
-    def compose(self) -> ComposeResult:
-        """One box with the fields."""
-        with Vertical(classes="dialog form") as box:
-            box.border_title = "capture"
-            yield Painted(id="steps-label")
-            yield Input(str(self._steps), id="steps", compact=True)
-            yield Checkbox("Python stacks: name source lines; slow the steps", id="stack", compact=True)
-            yield Checkbox("operator input shapes", id="shapes", compact=True)
-            yield Checkbox("allocations", id="memory", compact=True)
-            yield Painted(id="problem")
-            yield KeyBar()
+    def fields(self) -> Sequence[Widget]:
+        """How many steps, and what to record with them."""
+        return (
+            Input(str(self._steps), id="steps", compact=True),
+            Checkbox("Python stacks: name source lines; slow the steps", id="stack", compact=True),
+            Checkbox("operator input shapes", id="shapes", compact=True),
+            Checkbox("allocations", id="memory", compact=True),
+        )
 
-    def on_mount(self) -> None:
-        """Fill in the label."""
-        self.query_one("#steps-label", Painted).paint(lambda _width, _height: [[("steps", "dim")]])
+    def problem(self) -> str:
+        """Return what is wrong with the fields; empty = nothing."""
+        text = self.typed("steps")
+        if text.isdecimal() and 1 <= int(text) <= _MOST_STEPS:
+            return ""
+        return f"steps must be a whole number from 1 to {_MOST_STEPS}"
 
-    @on(Input.Changed)
-    def _changed(self) -> None:
-        self._tell("")
-
-    def _tell(self, text: str) -> None:
-        self.query_one("#problem", Painted).paint(lambda _width, _height: [[(text, "warn")]] if text else [])
-
-    def action_submit(self) -> None:
-        """Answer, when the number of steps is one."""
-        text = self.query_one("#steps", Input).value.strip()
-        if not (text.isdecimal() and 1 <= int(text) <= _MOST_STEPS):
-            self._tell(f"steps must be a whole number from 1 to {_MOST_STEPS}")
-            return
+    def answer(self) -> CaptureWish:
+        """Return what the fields say."""
         marked = {name: self.query_one(f"#{name}", Checkbox).value for name in ("stack", "shapes", "memory")}
-        self.dismiss(CaptureWish(int(text), **marked))
-
-    def action_cancel(self) -> None:
-        """Answer nothing."""
-        self.dismiss(None)
+        return CaptureWish(int(self.typed("steps")), **marked)

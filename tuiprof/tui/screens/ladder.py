@@ -242,7 +242,8 @@ class LadderScreen(Screen[None], inherit_bindings=False):
                 self.app.notify("asking the interpreter …", timeout=3, markup=False)
                 self._begin(wish)
 
-        self.app.push_screen(LadderForm(self._ladder), answered)
+        with self.app.telling_errors():
+            self.app.push_screen(LadderForm(self._ladder, self._shelf.presets()), answered)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
     def _begin(self, wish: LadderWish) -> None:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
-from textual.widgets import Input, RadioButton, RadioSet
+from textual.widget import Widget
+from textual.widgets import Input
 
-from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
-
-_PRESETS = ("fit", "smoke", "paper")
+from tuiprof.tui.screens.form import Form, form_keys, preset_chosen, preset_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,79 +28,46 @@ class LadderWish:
     steps: int | None = None
 
 
-class LadderForm(ModalScreen[LadderWish | None], inherit_bindings=False):
+class LadderForm(Form[LadderWish], inherit_bindings=False):
     """Answers how to measure a ladder, or None.
 
     Args:
         name: Its name.
+        presets: Names of its presets, the one proposed first.
     """
 
-    CSS_PATH = "forms.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "submit", "measure", "Start it", id="measure.submit", group="Measure", priority=True),
-        key(
-            "escape", "cancel", "cancel", "Start nothing", id="measure.cancel", group="Measure", display="esc"
-        ),
-        key("tab", "app.focus_next", "next field", "To the next field", id="measure.next", group="Measure"),
-        key(
-            "shift+tab",
-            "app.focus_previous",
-            "field before",
-            "To the field before",
-            id="measure.before",
-            group="Measure",
-            show=False,
-        ),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "measure", "Measure", "measure", "Start it", "Start nothing"
+    )
+    LABELS: ClassVar[Mapping[str, str]] = {
+        "preset": "preset — fit: as published on an accelerator, small on a CPU",
+        "rounds": "rounds — timing trials a variant, taken in turns; two or more give a ratio",
+        "steps": "steps a trial",
+    }
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._ladder = name
+    def __init__(self, name: str, presets: Sequence[str]) -> None:
+        super().__init__(f"measure {name}")
+        self._presets = presets
 
-    def compose(self) -> ComposeResult:
-        """One box with the fields."""
-        with Vertical(classes="dialog form") as box:
-            box.border_title = sanitize(f"measure {self._ladder}")
-            yield Painted(id="preset-label")
-            with RadioSet(id="preset", compact=True):
-                for index, name in enumerate(_PRESETS):
-                    yield RadioButton(name, value=index == 0)
-            yield Painted(id="rounds-label")
-            yield Input("5", id="rounds", compact=True)
-            yield Painted(id="steps-label")
-            yield Input(placeholder="as the preset says", id="steps", compact=True)
-            yield Painted(id="problem")
-            yield KeyBar()
+    def fields(self) -> Sequence[Widget]:
+        """Preset, rounds, steps."""
+        return (
+            preset_field(self._presets),
+            Input("5", id="rounds", compact=True),
+            Input(placeholder="as the preset says", id="steps", compact=True),
+        )
 
-    def on_mount(self) -> None:
-        """Fill in the labels."""
-        labels = {
-            "preset": "preset — fit: as published on an accelerator, small on a CPU",
-            "rounds": "rounds — timing trials a variant, taken in turns; two or more give a ratio",
-            "steps": "steps a trial",
-        }
-        for name, text in labels.items():
-            self._paint(f"{name}-label", text, "dim")
-        self.query_one("#preset", RadioSet).focus()
-
-    def _paint(self, name: str, text: str, role: str) -> None:
-        self.query_one(f"#{name}", Painted).paint(lambda _width, _height: [[(text, role)]] if text else [])
-
-    @on(Input.Changed)
-    def _changed(self) -> None:
-        self._paint("problem", "", "warn")
-
-    def action_submit(self) -> None:
-        """Answer, when the fields make sense."""
-        rounds, steps = (self.query_one(f"#{name}", Input).value.strip() for name in ("rounds", "steps"))
+    def problem(self) -> str:
+        """Return what is wrong with the fields; empty = nothing."""
+        rounds, steps = self.typed("rounds"), self.typed("steps")
         if not (rounds.isdecimal() and 1 <= int(rounds) <= 1000):
-            self._paint("problem", "rounds must be a whole number from 1 to 1000", "warn")
-        elif steps and not (steps.isdecimal() and int(steps) >= 2):
-            self._paint("problem", "steps must be a whole number above 1", "warn")
-        else:
-            chosen = max(0, self.query_one("#preset", RadioSet).pressed_index)
-            self.dismiss(LadderWish(_PRESETS[chosen], int(rounds), int(steps) if steps else None))
+            return "rounds must be a whole number from 1 to 1000"
+        if steps and not (steps.isdecimal() and int(steps) >= 2):
+            return "steps must be a whole number above 1"
+        return ""
 
-    def action_cancel(self) -> None:
-        """Answer nothing."""
-        self.dismiss(None)
+    def answer(self) -> LadderWish:
+        """Return what the fields say."""
+        steps = self.typed("steps")
+        preset = preset_chosen(self, self._presets)
+        return LadderWish(preset, int(self.typed("rounds")), int(steps) if steps else None)
