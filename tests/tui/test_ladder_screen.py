@@ -197,7 +197,8 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         await opened(app)
         await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
         await pilot.press("r")
-        await until_shown(pilot, "measure tiny", "rounds")
+        text = await until_shown(pilot, "measure tiny", "rounds", "fit", "smoke")
+        assert "paper" not in text, "a preset that this ladder does not have"
         await pilot.press("tab", "backspace", "x", "enter")
         await until_shown(pilot, "rounds must be a whole number")
         await pilot.press("backspace", "1", "enter")

@@ -34,6 +34,8 @@ _COLUMNS = (
     ("launches", "launches/step", 14),
 )
 _VERDICT = 15
+#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
+_REASON = 40
 
 
 def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
@@ -138,6 +140,11 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
         if room >= column[2]:
             kept.append(column)
             room -= column[2]
+    longest = 2 + max((len(_cell(row, "published")) for row in view.rows), default=0)
+    kept = [
+        (key, title, max(cells, min(longest, cells + room - _REASON)) if key == "published" else cells)
+        for key, title, cells in kept
+    ]
     order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
     return name, sorted(kept, key=lambda column: order.index(column[0]))
 

@@ -41,7 +41,7 @@ class LadderForm(Form[LadderWish], inherit_bindings=False):
     )
     LABELS: ClassVar[Mapping[str, str]] = {
         "preset": "preset — fit: as published on an accelerator, small on a CPU",
-        "rounds": "rounds — timing trials a variant, taken in turns; two or more give a ratio",
+        "rounds": "rounds — timing trials a variant, in turns; a ratio takes two",
         "steps": "steps a trial",
     }
 
