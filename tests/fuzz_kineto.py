@@ -30,6 +30,18 @@ _SPICE = [
 ]  # fmt: skip
 
 
+def in_lines(event: dict[str, object]) -> str:
+    """Lay an event out as libkineto does, which has a reader of its own."""
+
+    def pairs(values: dict[str, object]) -> str:
+        return ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
+
+    head = pairs({key: event[key] for key in ("ph", "cat", "name", "pid", "tid")})
+    times = pairs({key: event[key] for key in ("ts", "dur") if key in event})
+    args = pairs(dict(event["args"]))  # type: ignore[call-overload]
+    return f'\n  {{\n    {head},\n    {times},\n    "args": {{\n      {args}\n    }}\n  }}'
+
+
 def sample(rng: random.Random) -> bytes:
     """Return a small sound trace of many kinds of events."""
     base = rng.choice([0, 5_590_677_567_805, 1_700_000_000_000_000])
@@ -50,7 +62,10 @@ def sample(rng: random.Random) -> bytes:
         if phase == "X":
             event["dur"] = rng.choice([0, 1, 2.5, 1e-6, 1e6])
         events.append(event)
-    text = json.dumps(events, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)
+    if rng.random() < 0.5:
+        text = "[" + ",".join(in_lines(event) for event in events) + "\n]"
+    else:
+        text = json.dumps(events, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)
     if rng.random() < 0.3:
         return text.encode()
     return (

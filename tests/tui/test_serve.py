@@ -79,9 +79,10 @@ def test_only_the_token_opens_the_door() -> None:
     with served(TRACE) as address:
         token = parse_qs(urlsplit(address).query)["token"][0]
         assert len(token) >= 32
+        near = token[:-1] + ("y" if token.endswith("x") else "x")
         for path in ("/", "/ws", "/static/js/textual.js", "/page.css", "/download/x", "/nothing"):
             assert ask(address, path).status == 401, path
-            assert ask(address, f"{path}?token={token[:-1]}x").status == 401, path
+            assert ask(address, f"{path}?token={near}").status == 401, path
             assert ask(address, path, Cookie="tuiprof-000000000000=x").status == 401, path
         assert ask(address, "/ws", **UPGRADE).status == 401
         assert ask(address, "/ws?token=wrong", **UPGRADE).status == 401
