@@ -1,10 +1,70 @@
-"""Fixtures that several rooms share."""
+"""What all tests share: an environment that is theirs alone, and examples that are the same on every machine."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+
+with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytest and torch
+    from hypothesis import HealthCheck, settings
+
+    # A check of a change must not fail by chance: the same examples in every run, whatever the load. To look for
+    # others: `pytest --hypothesis-profile explore`.
+    settings.register_profile(
+        "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("explore", deadline=None, max_examples=2000)
+    settings.load_profile("same")
+
+#: Variables that speak to the tests themselves.
+_TO_TESTS = frozenset(
+    f"TUIPROF_{name}" for name in ("TEST_JAX_PYTHON", "JAX_PYTHON", "INTEROP_PYTHON", "UPDATE_GOLDENS")
+)
+#: Of the caller's shell, terminal and cluster job; what tests look at must not depend on them.
+_FOREIGN = ("TUIPROF_", "TEXTUAL", "LC_", "SLURM_", "OMPI_", "PMI_", "GIT_")
+_FOREIGN_NAMES = frozenset(
+    (
+        *(
+            "NO_COLOR",
+            "FORCE_COLOR",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "COLUMNS",
+            "LINES",
+            "TMUX",
+            "STY",
+            "LANGUAGE",
+        ),
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONSTARTUP", "PYTHONWARNINGS"),
+    )
+)
+_FOLDERS = ("CONFIG", "DATA", "STATE", "CACHE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process, and all that it starts, an environment of its own; its user's files stay out of it."""
+    for name in list(os.environ):
+        if name in _FOREIGN_NAMES or (name.startswith(_FOREIGN) and name not in _TO_TESTS):
+            del os.environ[name]
+    place = Path(tempfile.mkdtemp(prefix="tuiprof-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+    os.environ.update({f"XDG_{kind}_HOME": str(place / kind.lower()) for kind in _FOLDERS})
+    os.environ.update({"TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8", "TZ": "UTC"})
+    time.tzset()
+    # `python` is the interpreter that runs the tests, also where no environment, or another one, is active.
+    os.environ["PATH"] = os.pathsep.join(
+        (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))
+    )
+    if sys.prefix != sys.base_prefix:
+        os.environ["VIRTUAL_ENV"] = sys.prefix
 
 
 @pytest.fixture(scope="session")
