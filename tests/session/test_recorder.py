@@ -73,9 +73,11 @@ def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> 
         "    try:\n"
         "        while True: file.write(bytes(4096))\n"
         "    except OSError: pass\n"
-        "time.sleep(1.2)\n"
+        "while not os.path.exists(os.environ['GO_ON']): time.sleep(0.02)\n"
     )
-    session = start(LaunchSpec((str(script),), python=sys.executable, root=tiny_disk))
+    seen = tmp_path / "seen"
+    spec = LaunchSpec((str(script),), python=sys.executable, root=tiny_disk, env={"GO_ON": str(seen)})
+    session = start(spec)
     deadline = time.monotonic() + 20
     while shutil.disk_usage(tiny_disk).free:
         assert time.monotonic() < deadline
@@ -85,6 +87,8 @@ def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> 
     assert not list(tiny_disk.glob("more/*"))
     with pytest.raises(SessionError, match="no space left to write"):
         put_capture(session, DEFAULT_CAPTURE)
+    time.sleep(1.2)  # readings that find no space
+    seen.touch()
     assert str(wait(session, 30)) == "finished"
     fold = load(session)
     assert fold.end is not None
@@ -95,6 +99,7 @@ class _Source:
     def __init__(self, key: str, fails_after: int = 10**9) -> None:
         self.key = key
         self.left = fails_after
+        self.taken = 0
         self.closed = False
 
     def devices(self) -> list[Device]:
@@ -104,6 +109,7 @@ class _Source:
         self.left -= 1
         if self.left < 0:
             raise OSError("driver went away")
+        self.taken += 1
         return [Sample(self.key, {"util": 0.5, "broken": float("nan")}, {"throttle": "none"})]
 
     def close(self) -> None:
@@ -127,7 +133,9 @@ def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
     log.write(Head(1, "recorder", 1, meta.unix_ns, time.monotonic_ns(), boot=meta.boot))
     recorder = Recorder(session.path, session.meta, log, os.getpid(), lambda: backends)
     recorder.start()
-    time.sleep(1.2)
+    deadline = time.monotonic() + 60
+    while good.taken < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
     recorder.stop()
     log.close()
     fold = load(session)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tuiprof.telemetry import Absent
+from tuiprof.telemetry import Absent, neuron
 from tuiprof.telemetry._neuron_report import read_recording, replay
 from tuiprof.telemetry._stream import documents
 from tuiprof.telemetry.figures import figure
@@ -199,14 +198,13 @@ time.sleep(60)
 """
     monitor(tmp_path, body)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(neuron, "_FIRST_S", 60.0)  # a busy machine may take a while to start it
     source = BACKEND.open(None)
     assert isinstance(source, Neuron)
     assert len(source.devices()) == 5
-    start = time.perf_counter()
-    samples = source.sample()
-    assert time.perf_counter() - start < 0.01
+    samples = source.sample()  # would wait for a minute if it waited for a report
     assert samples[1].values["util"] == pytest.approx(0.715)
-    assert 0 <= samples[0].values["report_age_s"] < 5
+    assert 0 <= samples[0].values["report_age_s"] < 30
     source.close()
     assert source.ended
 
@@ -215,6 +213,7 @@ def test_a_monitor_that_dies_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     body = "print('driver not loaded', file=sys.stderr); sys.exit(3)"
     monitor(tmp_path, body)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(neuron, "_FIRST_S", 60.0)  # a busy machine may take a while to start it
     absent = BACKEND.open(None)
     assert isinstance(absent, Absent)
     assert absent.reason == "neuron-monitor: ended with status 3: driver not loaded"
