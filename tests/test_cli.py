@@ -122,19 +122,19 @@ def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
 
 
 def test_interrupt_stops_the_script_politely(tmp_path: Path) -> None:
-    code = "import time\ntry:\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  print('saved'); raise SystemExit(3)"
+    code = "import time\ntry:\n  print('ready', flush=True); time.sleep(60)\n"
+    code += "except KeyboardInterrupt:\n  print('saved'); raise SystemExit(3)"
     argv = _argv("record", "-q", "--", "python", "-c", code)
     process = subprocess.Popen(
         argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("*/log/recorder.jsonl")) and time.monotonic() < deadline:
+    while not any(map(os.path.getsize, tmp_path.glob("*/stdout.log"))) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.8)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 3
-    assert next(tmp_path.glob("*/stdout.log")).read_text() == "saved\n"
+    assert next(tmp_path.glob("*/stdout.log")).read_text() == "ready\nsaved\n"
 
 
 def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,31 @@ _POLL_S: Final = 0.1
 _PLAIN_EVERY_S: Final = 10.0
 
 
-def follow(session: Session, *, tee: bool = False, quiet: bool = False) -> Status:
+@contextlib.contextmanager
+def signals_kept() -> Iterator[Sequence[int]]:
+    """Keep SIGINT, SIGTERM and SIGHUP for :func:`follow` instead of being ended by them.
+
+    It goes around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends
+    this process just when it has been started.
+
+    Yields:
+        Those that have come, in order.
+    """
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kept = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: bool = False) -> Status:
     """Wait for the end of a run.
 
     SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves
@@ -35,20 +60,13 @@ def follow(session: Session, *, tee: bool = False, quiet: bool = False) -> Statu
 
     Args:
         session: The running session.
+        asked: Signals that have come; grows (:func:`signals_kept`).
         tee: Pass the script's output through.
         quiet: No progress.
 
     Returns:
         How it ended; a status that is not ``over`` when the terminal went away.
     """
-    asked: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    kept = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
     feed = Live(session)
     passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
     show = _progress(session, quiet or tee)
@@ -76,8 +94,6 @@ def follow(session: Session, *, tee: bool = False, quiet: bool = False) -> Statu
         feed.close()
         if passed_on is not None:
             passed_on.close()
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def _progress(session: Session, quiet: bool) -> Callable[[Fold | None], None]:

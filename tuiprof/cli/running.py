@@ -86,13 +86,15 @@ def record(
 
     Progress goes to stderr, the report to stdout; the exit status is the script's.
     """
-    from tuiprof.cli.foreground import follow
+    from tuiprof.cli.foreground import follow, signals_kept
     from tuiprof.cli.reading import session_reports
     from tuiprof.report import render_all
     from tuiprof.session.launch import start
 
-    session = start(launch_spec(invocation, target, **options))
-    status = follow(session, tee=tee, quiet=quiet)
+    spec = launch_spec(invocation, target, **options)
+    with signals_kept() as asked:
+        session = start(spec)
+        status = follow(session, asked, tee=tee, quiet=quiet)
     if not status.over:  # the terminal went away; the run goes on
         return 0
     reports, trust = session_reports(session, ())
