@@ -64,6 +64,12 @@ class Home:
             text=True,
         )
 
+    def last_trial(self) -> tuple[str, str]:
+        """Kind and state of the trial that the one ladder there is has begun last."""
+        (folder,) = self.sessions.iterdir()
+        last = json.loads((folder / "ladder.json").read_text())["trials"][-1]
+        return last["kind"], last["state"]
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Home:
@@ -181,13 +187,14 @@ def test_a_second_signal_stops_the_trial_itself(home: Home) -> None:
     with home.start("ladder", "primes") as running:
         assert running.stderr is not None
         next(line for line in running.stderr if line.startswith("2/14 "))
-        time.sleep(1.0)  # into the captured trial, which would take half a minute
-        for _ in range(2):
-            running.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-        _, told = running.communicate(timeout=20)
+        deadline = time.monotonic() + 60
+        while home.last_trial()[:2] != ("trace", "running"):  # it would take half a minute
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        next(line for line in running.stderr if "once more stops it now" in line)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert "once more stops it now" in told
     assert re.search(r"go on:  tuiprof ladder --resume \S+-ladder-primes", told)
-    (folder,) = home.sessions.iterdir()
-    assert json.loads((folder / "ladder.json").read_text())["trials"][-1]["state"] == "stopped"
+    assert home.last_trial() == ("trace", "stopped")

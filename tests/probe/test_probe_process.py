@@ -123,7 +123,10 @@ def test_kill_9_loses_at_most_a_partial_line(session: Path, tmp_path: Path) -> N
 
 def test_forked_children_write_only_when_they_step(run: Callable[..., Run]) -> None:
     script = """
-import os, threading, time, tuiprof, warnings
+import os, pathlib, threading, time, tuiprof, warnings
+def steps_of(pid):
+    log = pathlib.Path(os.environ["TUIPROF_SESSION"], "log", f"rank0-{pid}.jsonl")
+    return log.exists() and log.read_text().count('"t":"step"')
 tuiprof.step()
 for trains in (False, True):
     with tuiprof.phase("fork"):
@@ -132,7 +135,7 @@ for trains in (False, True):
             threads = threading.active_count()
             if trains:
                 for _ in range(3): tuiprof.step(loss=threads)
-                time.sleep(.3)
+                while steps_of(os.getpid()) < 3: time.sleep(.02)
             os._exit(0)
     os.waitpid(child, 0)
 for _ in range(3): tuiprof.step()
