@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -50,12 +51,13 @@ def open_(
     from tuiprof.formats import sniff
     from tuiprof.formats.conversion import refuse
 
-    found = traces_at(session.path / "traces" if session is not None else target, run_, rank, convert)
+    place = session.path / "traces" if session is not None else Path(target)
+    found = traces_at(place if session is not None else target, run_, rank, convert)
     path = found.file(rank).path
     # What is no trace is said here, before the screen changes.
     sniff(path)
     refuse(path)
-    return open_screen(Start.trace(path))
+    return open_screen(Start.trace(path, place=place if place in path.parents else None))
 
 
 @click.command()

@@ -63,21 +63,37 @@ def open_set(
         TraceError: There is nothing, or it holds no trace.
         UsageProblem: There is no such run.
     """
+    sets = every_set(path, opener=opener)
+    if run is None:
+        return sets[-1]
+    if not sets[-1].runs:
+        raise UsageProblem(f"{path} is one trace and has no runs", "leave --run out")
+    names = [one.run for one in sets]
+    return sets[names.index(_choose(names, run))]
+
+
+def every_set(path: Path, *, opener: Callable[[Path], Trace] | None = None) -> tuple[TraceSet, ...]:
+    """Find the traces that a path stands for, of all its runs, the newest last; none of them is read.
+
+    Args:
+        path: A file (then there is one set, of that file alone), or a directory.
+        opener: Reads a file; None = :func:`tuiprof.formats.open_trace`.
+
+    Raises:
+        TraceError: There is nothing, or it holds no trace.
+    """
     from tuiprof import formats
 
     opener = opener or formats.open_trace
     if not path.is_dir() or _is_one(path):
-        if run is not None:
-            raise UsageProblem(f"{path} is one trace and has no runs", "leave --run out")
-        return TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener)
+        return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
     found, notes = _look(path)
     runs = _runs(found)
     if not runs:
         said = f" ({'; '.join(notes)})" if notes else ""
         raise TraceError(f"{path} holds no trace{said}", "give the file itself, or the folder it lies in")
     names = tuple(runs)
-    chosen = _choose(names, run)
-    return TraceSet(chosen, runs[chosen].files, opener, names, tuple(notes))
+    return tuple(TraceSet(name, run.files, opener, names, tuple(notes)) for name, run in runs.items())
 
 
 def siblings(path: Path) -> TraceSet | None:
@@ -186,9 +202,7 @@ def _runs(found: list[_Found]) -> dict[str, Run]:
     return {name or ".": run for name, run in runs}
 
 
-def _choose(names: tuple[str, ...], run: str | None) -> str:
-    if run is None:
-        return names[-1]
+def _choose(names: list[str], run: str) -> str:
     if run in names:
         return run
     beginning = [name for name in names if name.startswith(run)]

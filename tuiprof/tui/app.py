@@ -174,7 +174,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
         if start.view == "trace":
             from tuiprof.tui.screens.trace import TraceScreen
 
-            return TraceScreen(start.path)
+            return TraceScreen(start.path, place=start.place)
         from tuiprof.session.store import Session
         from tuiprof.tui.screens.live import LiveScreen
 

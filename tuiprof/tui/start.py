@@ -20,6 +20,7 @@ class Start:
         speed: Session seconds a second of a replay.
         launched: The session was started by this very command: its exit status becomes ours.
         compared: What to compare, before and after; None unless that is the view.
+        place: The directory that the trace was chosen from; None = the trace itself was named.
     """
 
     view: Literal["library", "live", "replay", "trace", "compare"] = "library"
@@ -30,6 +31,7 @@ class Start:
     speed: float = 1.0
     launched: bool = False
     compared: tuple[str, str] | None = None
+    place: Path | None = None
 
     @classmethod
     def library(
@@ -65,13 +67,14 @@ class Start:
         return cls("replay", path, speed=speed)
 
     @classmethod
-    def trace(cls, path: Path) -> Start:
+    def trace(cls, path: Path, *, place: Path | None = None) -> Start:
         """Show a trace.
 
         Args:
             path: The trace file.
+            place: The directory it was chosen from, of several; None = it was named itself.
         """
-        return cls("trace", path)
+        return cls("trace", path, place=place)
 
     @classmethod
     def compare(cls, before: str, after: str, *, sessions: Path | None = None) -> Start:

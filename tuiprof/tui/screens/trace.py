@@ -5,6 +5,7 @@ What cannot be read is said, and what to do.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +23,8 @@ from tuiprof.tui.widgets.loading_panel import LoadingPanel
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
+    from tuiprof.model.traceset import TraceSet
+    from tuiprof.tui.captures import Captures, Figures
     from tuiprof.tui.widgets.trace_part import Survey
     from tuiprof.tui.widgets.trace_view import TraceView
 
@@ -33,7 +36,7 @@ class TraceScreen(Screen[None]):
         path: The file to open.
         trace: A trace that is open already; then there is nothing to load.
         step: Number of the step to look at; None = the whole trace.
-        step: Number of the step to look at; None = the whole trace.
+        place: The directory that the file was chosen from; None = it was named itself.
     """
 
     CSS_PATH = "trace.tcss"
@@ -53,6 +56,14 @@ class TraceScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key("escape", "give_up", "cancel", "Stop opening the trace", id="trace.cancel", group="Trace"),
+        key(
+            "R",
+            "captures",
+            "others",
+            "Other ranks and captures: list them, show another",
+            id="trace.captures",
+            group="Trace",
+        ),
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
     ]
 
@@ -75,6 +86,7 @@ class TraceScreen(Screen[None]):
         """A trace can be shown, and the modules that show it are imported.
 
         Attributes:
+            path: The file.
             trace: What was read.
             view: The widget that shows it.
             found: What the first picture of it shows, where that is worked out already.
@@ -82,23 +94,51 @@ class TraceScreen(Screen[None]):
         """
 
         def __init__(
-            self, trace: Trace, view: type[TraceView], found: Survey | None, part: Progress | None = None
+            self,
+            path: Path | None,
+            trace: Trace,
+            view: type[TraceView],
+            found: Survey | None,
+            part: Progress | None = None,
         ) -> None:
             super().__init__()
+            self.path = path
             self.trace = trace
             self.view = view
             self.found = found
             self.part = part
 
     class Failed(Message):
-        """The trace cannot be opened."""
+        """The trace cannot be opened.
 
-        def __init__(self, error: TuiprofError) -> None:
+        Attributes:
+            path: The file.
+            error: Why.
+        """
+
+        def __init__(self, path: Path | None, error: TuiprofError) -> None:
             super().__init__()
+            self.path = path
             self.error = error
 
+    class Gathered(Message):
+        """It is known which traces belong together.
+
+        Attributes:
+            captures: They.
+        """
+
+        def __init__(self, captures: Captures) -> None:
+            super().__init__()
+            self.captures = captures
+
     def __init__(
-        self, path: Path | None = None, *, trace: Trace | None = None, step: int | None = None
+        self,
+        path: Path | None = None,
+        *,
+        trace: Trace | None = None,
+        step: int | None = None,
+        place: Path | None = None,
     ) -> None:
         super().__init__()
         if path is None and trace is None:
@@ -108,58 +148,76 @@ class TraceScreen(Screen[None]):
         self._opening: Opening | None = None
         self._shown = False
         self._step = step
+        self._place = place
+        self._captures: Captures | None = None
+        self._known: dict[Path, Figures | None] = {}
+        self._tab = ""
 
     def compose(self) -> ComposeResult:
         """The panel that loads; the trace takes its place."""
-        name = self.path.name if self.path else ""
-        yield LoadingPanel(sanitize(name))
+        yield self._panel()
         yield KeyBar()
+
+    def _panel(self) -> LoadingPanel:
+        return LoadingPanel(sanitize(self.path.name if self.path else ""))
 
     def on_mount(self) -> None:
         """Begin to open."""
+        self._begin()
+
+    def _begin(self) -> None:
         if self.path is not None:
-            self._opening = Opening(self.path, self._moved, self._part_read)
+            self._opening = Opening(self.path, self._moved, partial(self._part_read, self.path))
             # What shows the trace is imported while its first stretches are read.
             self.run_worker(_import_view, thread=True, group="import", exit_on_error=False)
-        self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
+        work = partial(self._open, self.path, self._opening)
+        self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
 
     def _moved(self, progress: Progress) -> None:
         """In the worker's thread: tell the screen."""
         self.post_message(self.Moved(progress))
 
-    def _part_read(self, trace: Trace, part: Progress) -> None:
+    def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
         """In the worker's thread: let the screen show what was read so far."""
         from tuiprof.tui.widgets.trace_part import survey_if_small
         from tuiprof.tui.widgets.trace_view import TraceView
 
-        self.post_message(
-            self.Opened(trace, TraceView, None if self._shown else survey_if_small(trace), part)
-        )
+        found = None if self._shown else survey_if_small(trace)
+        self.post_message(self.Opened(path, trace, TraceView, found, part))
 
     def on_unmount(self) -> None:
         """Stop an opening that nobody waits for any more."""
         if self._opening is not None:
             self._opening.cancel()
 
-    def _open(self) -> None:
+    def _open(self, path: Path | None, opening: Opening | None) -> None:
         """In a thread: read the file, and import what shows it."""
         try:
-            trace = self._opening.run() if self._opening is not None else self._given
+            together = self._gather(path) if path is not None else None
+            trace = opening.run() if opening is not None else self._given
             assert trace is not None
             from tuiprof.tui.widgets.trace_part import survey_if_small
             from tuiprof.tui.widgets.trace_view import TraceView
 
+            trace.siblings = trace.siblings or together
             found = None if self._shown else survey_if_small(trace)
         except TuiprofError as error:
-            if self._opening is None or not self._opening.cancelled:
-                self.post_message(self.Failed(error))
+            if opening is None or not opening.cancelled:
+                self.post_message(self.Failed(path, error))
         except Exception as error:  # noqa: BLE001 - a decoder's bug must be told on the screen, not end the dashboard
-            text = f"{self.path} could not be read: {type(error).__name__}: {error}"
-            self.post_message(
-                self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it with the file"))
-            )
+            text = f"{path} could not be read: {type(error).__name__}: {error}"
+            remedy = "this is a bug of tuiprof; please report it with the file"
+            self.post_message(self.Failed(path, TuiprofError(text, remedy)))
         else:
-            self.post_message(self.Opened(trace, TraceView, found))
+            self.post_message(self.Opened(path, trace, TraceView, found))
+
+    def _gather(self, path: Path) -> TraceSet | None:
+        """In a thread: look which traces belong with this one; return the ranks of its capture."""
+        from tuiprof.tui.captures import captures_of
+
+        captures = captures_of(path, self._place)
+        self.post_message(self.Gathered(captures))
+        return captures.shown
 
     @property
     def _view(self) -> TraceView | None:
@@ -177,6 +235,8 @@ class TraceScreen(Screen[None]):
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
         """Show the trace, or put more of it in the place of its first part."""
+        if message.path != self.path:  # another was chosen meanwhile
+            return
         if message.part is None:
             self._opening = None
         if self._shown:
@@ -186,9 +246,11 @@ class TraceScreen(Screen[None]):
             self._shown = True
             with self.app.batch_update():
                 await self.query(LoadingPanel).remove()
-                await self.mount(
-                    message.view(message.trace, message.part, self._step, message.found), before=0
-                )
+                view = message.view(message.trace, message.part, self._step, message.found)
+                await self.mount(view, before=0)
+                view.open_tab(self._tab)
+                if self._captures is not None:
+                    view.stand_among(self._captures)
         self._look_at_step(message.trace, whole=message.part is None)
         self.refresh_bindings()
 
@@ -208,6 +270,8 @@ class TraceScreen(Screen[None]):
 
     def on_trace_screen_failed(self, message: Failed) -> None:
         """Say what is wrong and what to do."""
+        if message.path != self.path:
+            return
         self._opening = None
         if self._shown and (view := self._view) is not None:
             view.fail(message.error)
@@ -216,8 +280,12 @@ class TraceScreen(Screen[None]):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show ``cancel`` only while nothing else is to be seen."""
-        return self._opening is not None and not self._shown if action == "give_up" else True
+        """Show ``cancel`` only while nothing else is to be seen, the list only where there are others."""
+        if action == "give_up":
+            return self._opening is not None and not self._shown
+        if action == "captures":
+            return self._captures is not None and len(self._captures) > 1
+        return True
 
     def action_give_up(self) -> None:
         """Stop opening, and leave."""
@@ -233,6 +301,41 @@ class TraceScreen(Screen[None]):
         if view is not None and view.trace.info.path is not None:
             start = getattr(self.app, "start", None)
             compare_with_another(self.app, view.trace.info.path, start.sessions if start else None)
+
+    def on_trace_screen_gathered(self, message: Gathered) -> None:
+        """Tell which other traces there are."""
+        if message.captures.path == self.path:
+            self._captures = message.captures
+            if self._shown and (view := self._view) is not None:
+                view.stand_among(message.captures)
+            self.refresh_bindings()
+
+    def on_trace_head_others_wanted(self) -> None:
+        """List the traces that belong with this one."""
+        self.action_captures()
+
+    def action_captures(self) -> None:
+        """List the traces that belong with this one, and show another in its place."""
+        from tuiprof.tui.screens.captures import CapturesScreen
+
+        if self._captures is not None:
+            straggler = self._view.straggler() if self._view is not None else None
+            self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
+
+    async def _switch(self, path: Path | None) -> None:
+        """Show another trace in the place of this one, on the same tab."""
+        if path is None or path == self.path:
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+        view = self._view
+        self._tab = view.current if view is not None else self._tab
+        self.path, self._shown, self._step = path, False, None
+        with self.app.batch_update():
+            await self.query("TraceView, LoadingPanel").remove()
+            await self.mount(self._panel(), before=0)
+        self._begin()
+        self.refresh_bindings()
 
     def on_trace_view_left(self) -> None:
         """Leave."""

@@ -17,6 +17,7 @@ from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import lane_sketch
 from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.captures import Captures
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.results import Results, later_by, moved
@@ -81,6 +82,7 @@ class TracePart(TraceTime):
     Attributes:
         results: The answers on the trace.
         current: Name of the tab that is open.
+        captures: The traces it belongs with; None while they are looked for.
     """
 
     results: Results
@@ -116,6 +118,7 @@ class TracePart(TraceTime):
         self.part = part
         self._step = step
         self.window = Window()
+        self.captures: Captures | None = None
         self._trust: Trust | None = None
         self._reached = part
         self._failed = False
@@ -131,6 +134,15 @@ class TracePart(TraceTime):
             part: How far in the file that is; None = all of it.
         """
         self._run(partial(self._replace, trace, part, self.window), "replace")
+
+    def stand_among(self, captures: Captures) -> None:
+        """Say which other traces there are.
+
+        Args:
+            captures: They and this one.
+        """
+        self.captures = captures
+        self._show_head()
 
     def advance(self, progress: Progress) -> None:
         """Say how far the reading is.
@@ -166,7 +178,8 @@ class TracePart(TraceTime):
         if self.part is not None:
             reached = self.part if self._failed or self._reached is None else self._reached
             reading = Reading(self.part.share, reached.share, self._failed)
-        self.query_one(TraceHead).show(self.trace, self._trust, reading)
+        place = self.captures.place(self.trace.info.world_size) if self.captures is not None else ""
+        self.query_one(TraceHead).show(self.trace, self._trust, reading, place)
 
     def _look_at_step(self) -> None:
         """Look at the step that was asked for, once it is known."""

@@ -361,6 +361,12 @@ class TraceView(TracePart):
         if self._trust is not None:
             self.app.push_screen(ReadingScreen("what this trace cannot tell", trust_paragraphs(self._trust)))
 
+    def straggler(self) -> int | None:
+        """Return the rank that holds up the others; None = none does, or it is not worked out."""
+        answer = self.results.get("ranks", self.window) or self.results.get("ranks", Window())
+        rank = answer.fact("straggler") if isinstance(answer, Report) else None
+        return rank if isinstance(rank, int) else None
+
     def on_trace_head_trust_wanted(self) -> None:
         """Show all remarks."""
         self.action_trust()
