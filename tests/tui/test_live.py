@@ -244,11 +244,11 @@ async def test_ranks_are_chosen_with_keys(tmp_path: Path) -> None:
 
 
 async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> None:
-    made = recorded(tmp_path, 40)
+    made = recorded(tmp_path, 160)
     made.end()
     app = TuiprofApp(Start.replay(made.session.path, speed=4.0))
     async with app.run_test(size=(160, 40)) as pilot:
-        await until_shown(pilot, "▶ replay 4× 00:00:", "of 00:00:40", "> faster")
+        await until_shown(pilot, "▶ replay 4× 00:00:", "of 00:02:40", "> faster")
         await until_shown(pilot, "27.0 ms median")
         await pilot.press("space")
         await until_shown(pilot, "‖ replay 4×")
