@@ -53,8 +53,10 @@ SCRIPT = """# /// script
 # name = "impossible"
 # needs = { packages = ["no-such-package-anywhere>=1.0"] }
 # ///
-import sys, time
+import os, sys, time
 import tuiprof
+while os.path.exists(os.path.join(os.path.dirname(__file__), "hold")):
+    time.sleep(0.02)
 for step in range(40):
     time.sleep(0.004 if "slow" in sys.argv else 0.002)
     tuiprof.step()
@@ -192,8 +194,10 @@ async def test_a_rung_is_compared_with_the_one_it_builds_on(
 
 async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:
     assert start.sessions is not None
+    hold = start.scenarios[0] / "hold"  # as long as it is there, the first trial goes on
+    hold.touch()
     app = TuiprofApp(start)
-    async with app.run_test(size=(160, 44)) as pilot:
+    async with app.run_test(size=(160, 44), notifications=True) as pilot:
         await opened(app)
         await until_shown(pilot, "not measured yet", "no-such-package-anywhere", "r measure")
         await pilot.press("r")
@@ -209,10 +213,11 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         await until(pilot, lambda: bool(LadderRun(ladder.path).meta.trials), 40)
         await until_shown(pilot, "w watch")
         await pilot.press("S")
+        await until_shown(pilot, "stops after this trial")
+        hold.unlink()
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)
         await until_shown(pilot, "trials are still to run")
-        done = len(LadderRun(ladder.path).meta.trials)
-        assert 0 < done < 4
+        assert len(LadderRun(ladder.path).meta.trials) == 1
         await pilot.press("r")
         await until(pilot, lambda: len(LadderRun(ladder.path).meta.trials) == 4, 60)
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)

@@ -44,10 +44,9 @@ async def test_opening_shows_progress_and_can_be_given_up(
     monkeypatch.setattr(formats, "open_trace", slow)
     app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
     async with app.run_test(size=(80, 24)) as pilot:
-        assert entered.wait(10)
-        await pilot.pause(0.1)
+        await until(pilot, entered.is_set)
+        await until(pilot, lambda: "25 %" in app.text())
         assert "big.json" in app.text()
-        assert "25 %" in app.text()
         assert "cancel" in app.text("KeyBar")
         await pilot.press("escape")
     assert stopped.wait(10)
@@ -88,9 +87,7 @@ async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(lanes, "build", broken)
     app = app_of()
     async with app.run_test(size=(100, 24), notifications=True) as pilot:
-        for _ in range(4):
-            await pilot.pause(0.05)
-        assert "IndexError: off by one" in app.words()
+        await until(pilot, lambda: "IndexError: off by one" in app.words())
 
 
 def test_the_screen_itself_imports_nothing_heavy() -> None:
