@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from on_screen import live, until_shown
+from on_screen import live, until, until_shown
 from synthetic import Synthetic
+from textual.binding import Binding
+from textual.widgets import OptionList
 
+from tuiprof.resources import shipped
+from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import load_settings
 from tuiprof.tui.screens.help import HelpScreen, all_bindings
 from tuiprof.tui.screens.live_keys import live_keys
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.widgets.timeline import Timeline
 
 
 @pytest.fixture
@@ -56,6 +63,26 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         assert "Jitter is the median" in text
         await pilot.press("escape")
         await until_shown(pilot, "step time")
+
+
+async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(140, 48)) as pilot:
+        await until_shown(pilot, "Syncs by place", "stream 7")
+        timeline, table = app.screen.query_one(Timeline), app.screen.query_one(VirtualTable)
+        assert app.focused is table
+        works = {a.binding for a in app.screen.active_bindings.values() if a.enabled and a.tooltip}
+        wanted = {*works, *Binding.make_bindings(timeline.BINDINGS), *Binding.make_bindings(table.BINDINGS)}
+        sentences = {b.tooltip for b in wanted if b.action != "command_palette"}
+        await pilot.press("ctrl+p")
+        options = app.screen.query_one(OptionList)
+        await until(pilot, lambda: options.option_count >= len(sentences))
+        offered = "\n".join(str(option.prompt) for option in options.options)
+        assert {sentence for sentence in sentences if sentence not in offered} == set()
+        await pilot.press(*"event after")
+        await until_shown(pilot, "key . in timeline")
+        await pilot.press("enter")
+        await until(pilot, lambda: timeline.has_focus and timeline.event is not None)
 
 
 async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,11 @@ from synthetic import Synthetic
 from textual import events
 from textual.widgets import Input
 
+from tuiprof.resources import shipped
 from tuiprof.session.meta import Scenario
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.library_words import when
+from tuiprof.tui.screens.ladder import LadderScreen
 from tuiprof.tui.screens.library import LibraryScreen
 from tuiprof.tui.screens.live import LiveScreen
 from tuiprof.tui.start import Start
@@ -49,7 +52,7 @@ SCENARIO = """# /// script
 # ///
 import time
 import tuiprof
-for step in range(600):
+for step in range(6000):
     time.sleep(0.02)
     tuiprof.step()
 """
@@ -258,7 +261,7 @@ async def test_the_source_of_a_variant_is_read(start: Start) -> None:
         await choose(app, "ladder:tiny")
         await until_shown(pilot, "tiny — a loop")
         await pilot.press("s")
-        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(600)")
+        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
         await pilot.press("end", "pageup", "g", "q")
         await until_shown(pilot, "tiny — a loop")
 
@@ -347,6 +350,27 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
         await until_shown(pilot, "run tiny:fast")
         await pilot.press("enter")
         await until_shown(pilot, "run tiny:fast", "as the preset says")
+
+
+async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
+    assert start.sessions is not None
+    session = ended(start.sessions, None, 12)
+    trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
+    trace.parent.mkdir(exist_ok=True)
+    shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await pilot.press("ctrl+p")
+        await until_shown(pilot, "open a file — Open a trace")
+        await pilot.press(*"captured.pt")
+        await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")
+        await pilot.press("escape", "ctrl+p")
+        await until_shown(pilot, "open a file — Open a trace")
+        await pilot.press(*"ladder tiny")
+        await until_shown(pilot, "ladder tiny — show results, measure it")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50)])
