@@ -96,6 +96,61 @@ def test_a_loader_without_workers() -> None:
     assert (row["rule"], row["cost_ns"]) == ("loader-workers", 40_000)
 
 
+def loading(wait: str, *frames: tuple[str, int, int], device: bool = True) -> Trace:
+    """Four steps of 100 µs that begin with 40 µs of waiting under a name, with Python frames inside and around."""
+    made = Made()
+    for number in range(4):
+        at = number * 100
+        made.step(number, at, at + 100)
+        category = "cpu_op" if "DataLoader" in wait else "annotation"
+        made.add(category, wait, at + 1, at + 41)
+        for name, begin, end in frames:
+            made.add("python_function", name, at + begin, at + end)
+        if device:
+            made.launch("gemm", (at + 45, at + 50), (at + 52, at + 99), number + 1)
+    return made.trace()
+
+
+IN_PROCESS = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+FRAMES = (
+    ("torch/utils/data/dataloader.py(700): __next__", 0, 42),
+    ("train.py(20): __getitem__", 2, 40),
+    ("train.py(9): decode", 3, 38),
+    ("numpy/fft/_pocketfft.py(900): fft2", 4, 30),
+)
+
+
+def test_with_python_stacks_a_loader_without_workers_is_still_one_and_the_slow_function_is_named() -> None:
+    row = advice(loading(IN_PROCESS, *FRAMES)).table("findings").rows.row(0, named=True)
+    assert row["what"].startswith("batches are loaded in the training process")
+    assert row["where"] == "train.py decode() from line 9"
+    data = run("data_loading", loading(IN_PROCESS, *FRAMES))
+    assert isinstance(data, Report)
+    functions = data.table("functions").rows
+    assert functions.select("function", "per_step_ns", "per_step").rows() == [
+        ("train.py decode() from line 9", 35_000.0, 1.0),
+        ("train.py __getitem__() from line 20", 3_000.0, 1.0),
+    ]
+
+
+def test_what_loads_is_not_guessed() -> None:
+    row = advice(loading("load_batch")).table("findings").rows.row(0, named=True)
+    assert (row["rule"], row["sure"]) == ("loader-workers", "medium")
+    assert "workers do not keep up" not in row["what"]
+    workers = advice(loading("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"))
+    assert "workers do not keep up" in workers.verdict.sentence
+
+
+def test_advice_for_a_cpu_speaks_of_no_device() -> None:
+    with_device, without = (
+        advice(loading(IN_PROCESS, device=device)).table("findings").rows["instead"][0]
+        for device in (True, False)
+    )
+    assert "pin_memory" in with_device
+    assert "pin_memory" not in without
+    assert "cores" in without
+
+
 def test_an_optimizer_without_multi_tensor_kernels() -> None:
     made, correlation = Made(), 0
     for number in range(2):

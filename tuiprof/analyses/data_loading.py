@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses import Analysis, _by_step, _frames, _idle
+from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses.kernels import self_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, total, union
 from tuiprof.model.report import Level
@@ -15,6 +18,8 @@ from tuiprof.model.units import format_ns, format_share
 NAME, TITLE = "data_loading", "Data"
 
 BAD_SHARE, WARN_SHARE = 0.10, 0.03
+#: What the loader is, as the fact ``worker_processes`` says it; None = the trace does not tell.
+IN_PROCESS, WORKERS = "in this process (num_workers=0)", "worker processes"
 #: Ranges that people name themselves.
 _OWN_RANGE = r"(?i)^\W*(data.?load\w*|load_?(batch|data)|(get|next|fetch)_?batch|fetch_?data|load|data)\W*$"
 _RULES = (
@@ -50,27 +55,31 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
             "no data loading in this part of the trace: no DataLoader ranges, and none named like it",
             "loop over a torch DataLoader, or wrap loading in torch.profiler.record_function('load')",
         )
+    starts = np.maximum(trace.starts[rows], scope.low)
+    ends = np.minimum(trace.ends[rows], scope.high)
     lengths = trace.ends[rows] - trace.starts[rows]
+    waited = total(*union(starts, ends))
     if scope.step_count:
-        each = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
+        each = _by_step.host_time(scope, starts, ends)
         share = float(each.sum() / scope.step_time_ns) if scope.step_time_ns else 0.0
         per_step: float | None = float(each.mean())
     else:
-        share = total(*union(trace.starts[rows], trace.ends[rows])) / max(scope.high - scope.low, 1)
+        share = waited / max(scope.high - scope.low, 1)
         per_step = None
     idle = None
     if trace.device_indices:
         gaps = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
-        idle = sum(int(item.of("data loading").sum()) for item in gaps) / (scope.step_count or 1)
-    names = {trace.name(int(row)) for row in rows}
-    single = any("_SingleProcess" in name for name in names)
-    copies = _copies(trace, scope)
+        idle = sum(float(item.of("data loading")[_counted(scope, item.launch)].sum()) for item in gaps)
+        idle /= scope.step_count or 1
+    kind = _kind(trace, scope)
     facts = (
         Fact(
             "data_wait_share", "waiting for a batch", share, "share", "Of the steps' time, or of the window."
         ),
         Fact("data_wait_ns_per_step", "a step", per_step, "ns"),
-        Fact("data_wait_ns", "in all", int(lengths.sum()), "ns"),
+        Fact(
+            "data_wait_ns", "in all", waited, "ns", "Time in the window in which at least one thread waits."
+        ),
         Fact(
             "device_idle_ns_per_step",
             "device idle meanwhile, a step",
@@ -83,19 +92,28 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         Fact(
             "worker_processes",
             "loader",
-            "in this process (num_workers=0)" if single else "worker processes",
+            kind,
             "text",
+            "By the name of the DataLoader's iterator.",
         ),
     )
+    run_inside = _functions(trace, scope, rows)
     return Report(
         NAME,
         TITLE,
-        _verdict(trace, scope, share, per_step, idle, single, int(lengths.sum())),
+        _verdict(trace, scope, share, per_step, idle, kind, waited),
         facts,
-        (_fetch_table(trace, scope, rows), copies),
+        (_fetch_table(trace, scope, rows), *run_inside, _copies(trace, scope)),
         _RULES,
         window=window,
     )
+
+
+def _counted(scope: Scope, launches: Ints) -> npt.NDArray[np.bool_]:
+    """Return which gaps count, by the launch that ended them: those of the steps where there are steps."""
+    if not scope.step_count:
+        return np.ones(len(launches), dtype=bool)
+    return scope.in_steps(np.maximum(launches, 0)) & (launches >= 0)
 
 
 def fetches(trace: Trace) -> Ints:
@@ -110,19 +128,81 @@ def fetches(trace: Trace) -> Ints:
     return _by_step.outermost(trace, rows)
 
 
+def _kind(trace: Trace, scope: Scope) -> str | None:
+    """Return what the loader is; None where none of PyTorch's iterators is in the trace."""
+    inside = trace.in_window(scope.window)
+    if (trace.named("_MultiProcessingDataLoaderIter") & inside).any():
+        return WORKERS
+    return IN_PROCESS if (trace.named("_SingleProcessDataLoaderIter") & inside).any() else None
+
+
+def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
+    """Return the user's functions that run while a batch is fetched; no table where no frames were recorded."""
+    python = np.flatnonzero(trace.is_category("python_function"))
+    users = [
+        code for code in distinct(trace.name_codes[python]).tolist() if _frames.is_user(trace.names[code])
+    ]
+    is_user = np.zeros(len(trace), dtype=bool)
+    is_user[python] = np.isin(trace.name_codes[python], users)
+    rows = np.flatnonzero(is_user)
+    last = np.searchsorted(trace.starts[fetches], trace.starts[rows], side="right") - 1
+    # Outermost fetches of one thread follow each other; those of several threads are told apart by the track.
+    track, fetch = trace.ints("track"), fetches[np.maximum(last, 0)]
+    rows = rows[(last >= 0) & (trace.ends[rows] <= trace.ends[fetch]) & (track[rows] == track[fetch])]
+    if not len(rows):
+        return ()
+    frame = (
+        pl.DataFrame(
+            {
+                "event": rows,
+                "function": [_frames.function_label(trace.name(int(row))) for row in rows],
+                "self_ns": self_times(trace, rows, is_user),
+                "ns": trace.ends[rows] - trace.starts[rows],
+                "in_step": scope.in_steps(rows),
+            }
+        )
+        .group_by("function", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("self_ns").sum().alias("total_ns"),
+            (pl.col("self_ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            (pl.col("in_step").sum() / (scope.step_count or None)).alias("per_step"),
+            pl.col("event").get(pl.col("ns").arg_max()),
+        )
+        .sort("total_ns", descending=True)
+    )
+    stepped = bool(scope.step_count)
+    own = "Time in the function and in what it calls, without other functions of this table."
+    return (
+        Table(
+            "functions",
+            "What runs while a batch is fetched",
+            (
+                Column("per_step_ns", "self/step", "ns", own, hidden=not stepped),
+                Column("total_ns", "self", "ns", own, hidden=stepped),
+                Column("per_step", "n/step", "count", hidden=not stepped),
+                Column("count", "n", "count", hidden=stepped),
+                Column("function", "function", "text", elide="start"),
+                Column("event", "event", "count", hidden=True),
+            ),
+            frame,
+        ),
+    )
+
+
 def _verdict(
     trace: Trace,
     scope: Scope,
     share: float,
     per_step: float | None,
     idle: float | None,
-    single: bool,
+    kind: str | None,
     summed: int,
 ) -> Verdict:
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(summed)
     said = f"the host waits {amount} ({format_share(share)}) for a batch"
-    if single:
+    if kind == IN_PROCESS:
         said += ", loaded in the training process itself (num_workers=0)"
     if idle is not None:
         a_step = " a step" if scope.step_count else ""
@@ -170,6 +250,7 @@ def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
 
 def _copies(trace: Trace, scope: Scope) -> Table:
     """Return copies from the host to the device by kind of memory."""
+    known = pl.col("bytes").is_not_null()
     to_device = trace.is_category("memcpy") & trace.named(r"HtoD|HostToDevice|Host -> Device")
     rows = np.flatnonzero(to_device & trace.in_window(scope.window)).astype(np.int64)
     frame = (
@@ -187,8 +268,8 @@ def _copies(trace: Trace, scope: Scope) -> Table:
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("ns").sum().alias("total_ns"),
             (pl.col("ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
-            pl.col("bytes").sum(),
-            (pl.col("bytes").sum() / pl.col("ns").sum()).alias("gb_per_s"),
+            pl.when(known.any()).then(pl.col("bytes").sum()).alias("bytes"),
+            (pl.col("bytes").sum() / pl.col("ns").filter(known).sum().replace(0, None)).alias("gb_per_s"),
             pl.col("event").get(pl.col("ns").arg_max()),
         )
         .sort("total_ns", descending=True)

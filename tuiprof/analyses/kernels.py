@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses import Analysis, _kernel_names
@@ -265,24 +266,26 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     )
 
 
-def self_times(trace: Trace, rows: Ints) -> Ints:
-    """Return the time of operators without the operators inside them, ns.
+def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = None) -> Ints:
+    """Return the time of events without the events of the same sort inside them, ns.
 
     Args:
         trace: The trace.
-        rows: Rows of operators, shape ``(k,)``.
+        rows: Rows of such events, shape ``(k,)``.
+        among: Which events are of that sort, one value a row of the trace; None = operators.
     """
-    parent, is_operator = trace.nesting.parent, trace.is_category("cpu_op")
-    operators = np.flatnonzero(is_operator)
-    at = parent[operators]
+    parent, is_one = trace.nesting.parent, trace.is_category("cpu_op") if among is None else among
+    all_of_them = np.flatnonzero(is_one)
+    at = parent[all_of_them]
     while True:
-        climb = (at >= 0) & ~is_operator[np.maximum(at, 0)]
+        climb = (at >= 0) & ~is_one[np.maximum(at, 0)]
         if not climb.any():
             break
         at = np.where(climb, parent[np.maximum(at, 0)], at)
     inner = np.zeros(len(trace), dtype=np.int64)
-    np.add.at(inner, at[at >= 0], (trace.ends - trace.starts)[operators[at >= 0]])
-    own: Ints = (trace.ends - trace.starts)[rows] - inner[rows]
+    np.add.at(inner, at[at >= 0], (trace.ends - trace.starts)[all_of_them[at >= 0]])
+    # Asynchronous ranges inside one operator may overlap and then sum up to more than the operator.
+    own: Ints = np.maximum((trace.ends - trace.starts)[rows] - inner[rows], 0)
     return own
 
 
