@@ -309,16 +309,8 @@ def attention_function(run: scenario.Run, device: torch.device) -> Attention:
             raise ValueError(f"no attention function is called {other!r}")
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
-    """Train the variant.
-
-    Args:
-        run: What was asked for.
-        losses: If given, takes the loss of every step.
-
-    Returns:
-        The timed loop.
-    """
+def train(run: scenario.Run) -> Loop:
+    """Train the variant and return the timed loop."""
     import torch
     from common.attentions import backend
     from common.training import Images, Loop, accelerator, loader, normalise, phase
@@ -338,7 +330,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     images = Images(run.steps * size.batch, size.image, size.classes, run.seed)
     loop = Loop(loader(images, size.batch, size.workers, device), size.batch, run.warmup, device)
     with backend(run.set["attention"]):
-        for step, (pixels, labels) in loop:
+        for pixels, labels in loop:
             with phase("h2d"):
                 pixels = normalise(pixels.to(device, non_blocking=True))
                 labels = labels.to(device, non_blocking=True)
@@ -349,10 +341,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
                 loss.backward()
             with phase("optimizer"):
                 optimizer.step()
-            if losses is not None:
-                losses.append(loss.detach())
-            if (step + 1) % 20 == 0 or step + 1 == run.steps:
-                print(f"step {step + 1}: loss {loss.item():.4f}")
+            loop.note(loss)
     return loop
 
 
@@ -364,13 +353,12 @@ def check(run: scenario.Run) -> Check:
     """
     import torch
     from common.attentions import backend, output_and_gradients
-    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
+    from common.checking import Check, compare_attention, compare_losses
     from common.training import accelerator
 
     size, device = run.size, accelerator()
     shape = (1, (size.image // size.patch) ** 2, size.heads, size.head_dim)
-    baseline = run.variant.get("baseline", run.ladder["baseline"])
-    checked = Check(baseline)
+    checked = Check(run.baseline)
 
     half_only = device.type == "cuda" and run.set["attention"] in HALF_PRECISION_ONLY
     dtype = torch.bfloat16 if half_only else torch.float32
@@ -379,19 +367,11 @@ def check(run: scenario.Run) -> Check:
         attention = torch.compile(attention)
     with backend(run.set["attention"]):
         got = output_and_gradients(attention, shape, device, dtype)
-    definition = attention_function(run.of(baseline), device)
+    definition = attention_function(run.of(run.baseline), device)
     want = output_and_gradients(definition, shape, device, dtype, compute=torch.float64)
-    names = ("output", "gradient of q", "gradient of k", "gradient of v")
-    for what, ours, theirs in zip(names, got, want, strict=True):
-        checked.close(what, ours, theirs, TOLERANCE[dtype])
+    compare_attention(checked, got, want, dtype)
     del got, want
-
-    losses: list[torch.Tensor] = []
-    wanted: list[torch.Tensor] = []
-    run = run.shortened(steps=3)
-    train(run, losses)
-    train(run.of(baseline), wanted)
-    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
+    compare_losses(checked, run, train, torch.bfloat16)
     return checked
 
 

@@ -226,12 +226,12 @@ def join_ranks() -> int:
     return ranks.join(torch.device("cpu"))[2]
 
 
-def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:
+def train(run: scenario.Run, weights: list[torch.Tensor] | None = None) -> Loop:
     """Train the variant.
 
     Args:
         run: What was asked for.
-        journal: If given, takes the loss of every step, and in the end the weights of the last layer.
+        weights: If given, takes the weights of the last layer in the end.
 
     Returns:
         The timed loop.
@@ -270,7 +270,7 @@ def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:
     batch = settings["batch"]
     images = Images(run.steps * batch, size.image, size.classes, run.seed + rank)
     loop = Loop(loader(images, batch, settings["workers"], device), batch * ranks, run.warmup, device)
-    for step, (pixels, labels) in loop:
+    for pixels, labels in loop:
         with phase("h2d"):  # on a CPU nothing is copied; bytes become floats, in the layout of the model
             pixels = normalise(pixels.to(device, non_blocking=True)).to(memory_format=layout)
             labels = labels.to(device, non_blocking=True)
@@ -284,12 +284,9 @@ def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:
         if "xla" in settings:
             with phase("execute"):  # until here XLA has only written down what is to be computed
                 torch_xla.sync(wait=True)
-        if journal is not None:
-            journal.append(loss.detach().float().cpu())
-        if (step + 1) % 5 == 0 or step + 1 == run.steps:
-            print(f"step {step + 1}: loss {loss.item():.4f}")
-    if journal is not None:
-        journal.append(last_weights(model))
+        loop.note(loss)
+    if weights is not None:
+        weights.append(last_weights(model))
     return loop
 
 
@@ -310,9 +307,8 @@ def check(run: scenario.Run) -> Check:
     from torch.utils.data import DataLoader
 
     run = run.shortened(steps=3)
-    journal: list[torch.Tensor] = []
-    train(run, journal)
-    *losses, weights = journal
+    trained: list[torch.Tensor] = []
+    losses = train(run, trained).losses
 
     size, batch = run.size, run.set["batch"]
     ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
@@ -334,7 +330,7 @@ def check(run: scenario.Run) -> Check:
     precision = getattr(torch, run.set.get("amp", "float32"))
     checked = Check("plain float32 training" if run.variant["name"] == "baseline" else "baseline")
     checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[precision])
-    change, wanted_change = weights - initial, last_weights(model) - initial
+    change, wanted_change = trained[0] - initial, last_weights(model) - initial
     checked.close("change of the last layer", change, wanted_change, UPDATE_TOLERANCE[precision])
     return checked
 

@@ -282,16 +282,8 @@ def loss_alone(run: scenario.Run) -> Measured:
     return measure(run, kernel, {"calc loss": kernel, "calc loss and gradient": with_gradient})
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop | Measured:
-    """Train the variant, or time its loss alone if the preset has no images.
-
-    Args:
-        run: What was asked for.
-        losses: If given, takes the loss of every step.
-
-    Returns:
-        The timed loop.
-    """
+def train(run: scenario.Run) -> Loop | Measured:
+    """Train the variant and return the timed loop, or time its loss alone if the preset has no images."""
     import torch
     from common.training import Loop, accelerator, loader, normalise
 
@@ -309,7 +301,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop |
     interpreted = run.variant["name"].startswith("triton") and device.type == "cpu"
     batches = loader(faces(run), size.batch, size.workers, device)
     loop = Loop(batches, size.batch, run.warmup, device, interpreted=interpreted)
-    for step, (pixels, targets, counts) in loop:
+    for pixels, targets, counts in loop:
         with loop.phase("copy data"):
             pixels = normalise(pixels.to(device, non_blocking=True))
             if in_lists:
@@ -326,10 +318,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop |
             loss.backward()
         with loop.phase("optimizer"):
             optimizer.step()
-        if losses is not None:
-            losses.append(loss.detach())
-        if (step + 1) % 10 == 0 or step + 1 == run.steps:
-            print(f"step {step + 1}: loss {loss.item():.4f}")
+        loop.note(loss)
     return loop
 
 
@@ -341,7 +330,7 @@ def check(run: scenario.Run) -> Check:
     """
     import torch
     from common import giou
-    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
+    from common.checking import TOLERANCE, Check, compare_losses
     from common.training import accelerator
 
     size, device, checked = run.size, accelerator(), Check("per-sample")
@@ -375,14 +364,8 @@ def check(run: scenario.Run) -> Check:
     )
     checked.close("loss without any box", 1 + none, 1, 0)
 
-    if not size.image:
-        return checked
-    losses: list[torch.Tensor] = []
-    wanted: list[torch.Tensor] = []
-    run = run.shortened(steps=3)
-    train(run, losses)
-    train(run.of("per-sample"), wanted)
-    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
+    if size.image:
+        compare_losses(checked, run, train, torch.bfloat16)
     return checked
 
 

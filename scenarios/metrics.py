@@ -191,7 +191,7 @@ def train(run: scenario.Run, journal: list[tuple[str, Any]] | None = None) -> Lo
         loader(images, size.batch, size.workers // count, device), size.batch * count, run.warmup, device
     )
     step_start = time.perf_counter()
-    for step, (pixels, labels) in loop:
+    for step, (pixels, labels) in enumerate(loop):
         with phase("h2d"):
             pixels = normalise(pixels.to(device, non_blocking=True))
             labels = labels.to(device, non_blocking=True)

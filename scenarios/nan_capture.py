@@ -199,7 +199,7 @@ def fit(
     forward = torch.nn.parallel.DistributedDataParallel(model) if count > 1 else model
     bad = None
     loop = Loop(batches(run, device, rank, count), size.batch * count, run.warmup, device)
-    for step, (pixels, labels) in loop:
+    for step, (pixels, labels) in enumerate(loop):
         with phase("h2d"):
             pixels = pixels.to(device, non_blocking=True)
             labels = labels.to(device, non_blocking=True)
@@ -257,7 +257,7 @@ def reproduce(run: scenario.Run, path: Path, journal: list[torch.Tensor] | None 
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loop = Loop([(saved["pixels"], saved["labels"])], size.batch, 0, device)
-    for _, (pixels, labels) in loop:
+    for pixels, labels in loop:
         with phase("h2d"):
             pixels, labels = pixels.to(device), labels.to(device)
         if saved["rng"] is not None:

@@ -261,7 +261,7 @@ def train(run: scenario.Run, journal: list[torch.Tensor] | None = None) -> Loop:
         # Copies ahead, and after so many batches has XLA execute what was written down.
         batches = MpDeviceLoader(batches, device, batches_per_execution=execution)
     loop = Loop(Executions(batches, execution), batch * execution * ranks, run.warmup, device)
-    for _, group in loop:
+    for group in loop:
         for pixels, labels in group:
             with phase("h2d"):
                 pixels, labels = normalise(pixels.to(device)).to(number), labels.to(device)

@@ -100,16 +100,8 @@ def attention_function(variant: str) -> Attention:
     return attention
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
-    """Train the variant.
-
-    Args:
-        run: What was asked for.
-        losses: If given, takes the loss of every step.
-
-    Returns:
-        The timed loop.
-    """
+def train(run: scenario.Run) -> Loop:
+    """Train the variant and return the timed loop."""
     import torch
     from common.training import Images, Loop, loader, normalise, phase
     from common.vit import ViT
@@ -124,7 +116,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images = Images(run.steps * size.batch, size.image, size.classes, run.seed)
     loop = Loop(loader(images, size.batch, size.workers, device), size.batch, run.warmup, device)
-    for step, (pixels, labels) in loop:
+    for pixels, labels in loop:
         with phase("h2d"):
             pixels, labels = normalise(pixels.to(device)), labels.to(device)
         with phase("forward"), torch.autocast("xla", dtype=torch.bfloat16):
@@ -136,10 +128,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
             optimizer.step()
         with phase("execute"):  # until here XLA has only written down what is to be computed
             torch_xla.sync()
-        if losses is not None:
-            losses.append(loss.detach().float().cpu())
-        if (step + 1) % 20 == 0 or step + 1 == run.steps:
-            print(f"step {step + 1}: loss {loss.item():.4f}")
+        loop.note(loss)
     return loop
 
 
@@ -151,7 +140,7 @@ def check(run: scenario.Run) -> Check:
     """
     import torch
     from common.attentions import native, output_and_gradients
-    from common.checking import LOSS_TOLERANCE, TOLERANCE, Check
+    from common.checking import Check, compare_attention, compare_losses
     from common.xla import xla_device
 
     size, device, checked = run.size, xla_device(), Check("native")
@@ -160,16 +149,8 @@ def check(run: scenario.Run) -> Check:
     dtype = torch.bfloat16 if run.preset == "paper" else torch.float32
     got = output_and_gradients(attention_function(run.variant["name"]), shape, device, dtype)
     want = output_and_gradients(native, shape, torch.device("cpu"), dtype, compute=torch.float64)
-    names = ("output", "gradient of q", "gradient of k", "gradient of v")
-    for what, ours, theirs in zip(names, got, want, strict=True):
-        checked.close(what, ours, theirs, TOLERANCE[dtype])
-
-    losses: list[torch.Tensor] = []
-    wanted: list[torch.Tensor] = []
-    run = run.shortened(steps=3)
-    train(run, losses)
-    train(run.of("native"), wanted)
-    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
+    compare_attention(checked, got, want, dtype)
+    compare_losses(checked, run, train, torch.bfloat16)
     return checked
 
 

@@ -326,16 +326,8 @@ def logits_of(model: torch.nn.Module, way: Arrangement, batch: Batch) -> torch.T
     return logits.values() if logits.is_nested else logits.flatten(0, 1)
 
 
-def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
-    """Train or evaluate the variant.
-
-    Args:
-        run: What was asked for.
-        losses: If given, takes the loss of every step.
-
-    Returns:
-        The timed loop.
-    """
+def train(run: scenario.Run) -> Loop:
+    """Train or evaluate the variant and return the timed loop."""
     import torch
     from common.decoder import Documents
     from common.training import Loop, accelerator, loader, phase
@@ -354,7 +346,7 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
     batches = loader(documents, size.batch, size.workers, device, way.collate)
     loop = Loop(batches, size.batch, run.warmup, device)
     with nullcontext() if trains else torch.no_grad():
-        for step, batch in loop:
+        for batch in loop:
             with phase("h2d"):
                 batch = batch.to(device)
             with phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
@@ -366,25 +358,18 @@ def train(run: scenario.Run, losses: list[torch.Tensor] | None = None) -> Loop:
                     loss.backward()
                 with phase("optimizer"):
                     optimizer.step()
-            if losses is not None:
-                losses.append(loss.detach())
-            if (step + 1) % 20 == 0 or step + 1 == run.steps:
-                print(f"step {step + 1}: loss {loss.item():.4f}")
+            loop.note(loss)
     return loop
 
 
 def check(run: scenario.Run) -> Check:
     """Hold attention to its definition, document by document, and three steps to the losses of the baseline."""
     import torch
-    from common.checking import LOSS_TOLERANCE
+    from common.checking import compare_losses
     from common.documents import compare
 
     checked = compare(run, arrangement, build, logits_of)
-    losses: list[torch.Tensor] = []
-    wanted: list[torch.Tensor] = []
-    train(run.shortened(steps=3), losses)
-    train(run.of(checked.baseline).shortened(steps=3), wanted)
-    checked.close("losses", torch.stack(losses), torch.stack(wanted), LOSS_TOLERANCE[torch.bfloat16])
+    compare_losses(checked, run, train, torch.bfloat16)
     return checked
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from common.arrangements import Arrangement
-from common.checking import TOLERANCE, Check
+from common.checking import TOLERANCE, Check, compare_attention
 from common.decoder import PADDING, Batch, Documents
 from common.scenario import Run
 from common.training import accelerator
@@ -34,7 +34,7 @@ def compare(
     """
     device, way, causal = accelerator(), arrangement(run), run.set.get("train", False)
     compiled = run.set.get("compile", False)
-    checked = Check(run.variant.get("baseline", run.ladder["baseline"]))
+    checked = Check(run.baseline)
     if way.attention is None:
         got, want = (
             first_logits(one, arrangement(one), build, logits_of, device)
@@ -45,8 +45,7 @@ def compare(
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     got = by_arrangement(way, run.size, device, dtype, compiled, gradients=causal)
     want = by_definition(run.size, device, dtype, causal)
-    for what, ours, theirs in zip(("output", *(f"gradient of {x}" for x in "qkv")), got, want, strict=False):
-        checked.close(what, ours, theirs, TOLERANCE[dtype])
+    compare_attention(checked, got, want, dtype)
     return checked
 
 

@@ -75,6 +75,11 @@ class Run:
         """``ladder:variant``."""
         return f"{self.ladder['name']}:{self.variant['name']}"
 
+    @property
+    def baseline(self) -> str:
+        """Name of the variant that this one is compared with."""
+        return self.variant.get("baseline", self.ladder["baseline"])
+
     def of(self, variant: str) -> Run:
         """Return this run with another variant of the ladder, for example its baseline."""
         entry = _variant(self.ladder, variant)

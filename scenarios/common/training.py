@@ -82,7 +82,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 class Loop:
-    """Iterates over batches and times the steps.
+    """Iterates over batches, times the steps and keeps their losses.
 
     On CUDA the time of a step is taken from events that the device passes, read when all is over: asking during
     training would make the host wait, and so change what is measured. Elsewhere the host's clock is used.
@@ -93,6 +93,9 @@ class Loop:
         warmup: First steps, not measured.
         device: Where the training runs.
         interpreted: A kernel in it is interpreted, for want of the device it is for.
+
+    Attributes:
+        losses: The losses that were noted, step by step.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Loop:
     ) -> None:
         self.batches, self.batch, self.warmup, self.device = batches, batch, warmup, device
         self.interpreted = interpreted
+        self.losses: list[torch.Tensor] = []
         self.marks: list[Any] = []
         self.parts: dict[str, list[tuple[Any, Any]]] = {}
 
@@ -111,16 +115,23 @@ class Loop:
             yield
             self.parts.setdefault(name, []).append((start, self._now()))
 
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        """Yield step number and batch; a step ends when the next one is asked for."""
+    def note(self, loss: torch.Tensor) -> None:
+        """Keep the loss of a step where it is, and print it now and then: only then does the host wait for it."""
+        self.losses.append(loss.detach())
+        step = len(self.losses)
+        if step % 20 == 0 or step == len(self.batches):
+            print(f"step {step}: loss {loss.item():.4f}")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches; a step ends when the next one is asked for."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         batches = iter(self.batches)
         self.marks.append(self._now())
-        for step in range(len(self.batches)):
+        for _ in range(len(self.batches)):
             with phase("data"):
                 batch = next(batches)
-            yield step, batch
+            yield batch
             self.marks.append(self._now())
             if tuiprof is not None:
                 tuiprof.step()
