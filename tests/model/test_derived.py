@@ -130,6 +130,6 @@ def test_an_event_belongs_to_the_step_it_starts_in_and_work_to_that_of_its_launc
             launch = int(trace.links.launch_of[i])
             assert steps.step_of[i] == (steps.step_of[launch] if launch >= 0 else -1)
             continue
-        begun = [k for k in range(len(steps)) if steps.starts[k] <= trace.starts[i]]
-        expected = begun[-1] if begun and trace.starts[i] < steps.ends[begun[-1]] else -1
+        around = [k for k in range(len(steps)) if steps.starts[k] <= trace.starts[i] < steps.ends[k]]
+        expected = around[-1] if around else -1  # of steps inside each other the one that began last
         assert steps.step_of[i] == expected

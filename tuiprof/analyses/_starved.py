@@ -99,10 +99,11 @@ def _on_one_device(
     until = np.where(has_before & has_after, work_starts[first], begin)
     until = np.maximum(until, begin)
     # Charge every instant once, to the wait that began last: a wait starves until the next begins to.
-    starving = until > begin
-    later = np.where(starving, begin, np.iinfo(np.int64).max)
-    following = np.append(np.minimum.accumulate(later[::-1])[::-1][1:], np.iinfo(np.int64).max)
-    until = np.maximum(np.minimum(until, following), begin)
+    starving = np.flatnonzero(until > begin)
+    starving = starving[
+        np.argsort(begin[starving], kind="stable")
+    ]  # waits of other threads may have begun earlier
+    until[starving[:-1]] = np.minimum(until[starving[:-1]], begin[starving[1:]])
     result.starts[mine], result.ends[mine] = begin, until
 
 

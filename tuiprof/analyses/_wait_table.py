@@ -206,7 +206,7 @@ def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
             *(pl.col(key).sum() for key in costs),
             *((pl.col(key).filter(in_step).sum() / steps).alias(f"{key}_per_step") for key in costs),
             (in_step.sum() / steps).alias("per_step"),
-            pl.col("bytes").sum(),
+            pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum()).alias("bytes"),
             # The most expensive one stands for the group.
             *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
         )

@@ -231,7 +231,9 @@ def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
 
 def _device_times(scope: Scope) -> pl.DataFrame:
     trace = scope.trace
-    work = trace.device_work[trace.in_window(scope.window)[trace.device_work]]
+    work = trace.device_work
+    # What a step launched may run after the window, where the device lags behind.
+    work = work[trace.in_window(scope.window)[work] | scope.in_steps(work)]
     return _named(scope, work, trace.ends[work] - trace.starts[work])
 
 
@@ -270,7 +272,7 @@ def _sync_times(scope: Scope) -> pl.DataFrame:
         pl.concat_str("where", "through", separator=" ← ").alias("name"),
         pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("place"),
         pl.col("waited_ns").alias("ns"),
-        (pl.col("step") != "").alias("in_step"),
+        "in_step",
         pl.col("event").cast(pl.Int64),
     )
 

@@ -11,7 +11,7 @@ from tuiprof.analyses import Analysis, _by_step, _idle
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import Ints, total, union
+from tuiprof.model.intervals import Ints, clip, total, union
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "compile", "Compile"
@@ -52,7 +52,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     )
     if not len(compiling) and not len(compiled):
         return Unavailable(NAME, "nothing here was compiled: no compiler ranges and no compiled regions", "")
-    time = total(*union(trace.starts[compiling], trace.ends[compiling]))
+    time = total(*clip(*union(trace.starts[compiling], trace.ends[compiling]), scope.low, scope.high))
     regions = _regions(trace, scope, compiled)
     recompiled = regions.filter(pl.col("version") > 0)
     per_step = None

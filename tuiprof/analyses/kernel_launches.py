@@ -91,6 +91,10 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         return _unavailable(trace)
     gaps = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
     gaps = [item for item in gaps if item.high > item.low]
+    if not gaps:
+        return Unavailable(
+            NAME, "no device works in this window: what is launched in it runs later", "choose a wider window"
+        )
     depths = [_launch_table.queue_depth(trace, item.device, item.low, item.high) for item in gaps]
     kernels = trace.is_category("kernel", "collective")[launches.first_work]
     ended = (trace.ends[launches.first_work] <= trace.ends[launches.rows])[kernels]

@@ -19,8 +19,9 @@ NAME, TITLE = "kernels", "Kernels"
 _DEVICE_RULES = (
     Rule(
         "share",
-        "Of the summed time of all device work, so shares add up to 100 %. Where streams overlap, the sum is larger "
-        "than busy time, which is the union over all streams.",
+        "Of the summed time of all device work in the window, so shares add up to 100 %. Where streams overlap, "
+        "the sum is larger than busy time, which is the union over all streams. Figures a step are of all that it "
+        "launched, in the window or after it.",
     ),
     Rule(
         "kind",
@@ -50,9 +51,10 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     """
     scope = Scope.of(trace, window)
     inside = trace.in_window(window)
-    work = trace.device_work[inside[trace.device_work]]
-    if len(work):
-        return _on_device(trace, scope, work)
+    work = trace.device_work
+    if inside[work].any():
+        # What a step launched may run after the window, where the device lags behind.
+        return _on_device(trace, scope, work[inside[work] | scope.in_steps(work)], inside)
     rows = np.flatnonzero(trace.is_category("cpu_op") & inside).astype(np.int64)
     if len(rows):
         return _on_host(trace, scope, rows)
@@ -63,8 +65,10 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     )
 
 
-def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
+def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bool_]) -> Report:
     lengths = trace.ends[work] - trace.starts[work]
+    starts, ends = np.maximum(trace.starts[work], scope.low), np.minimum(trace.ends[work], scope.high)
+    in_window = np.maximum(ends - starts, 0)
     codes = trace.name_codes[work]
     kinds = _kernel_names.classify(trace.names, distinct(codes))
     kinds_of = {code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds.items()}
@@ -74,7 +78,9 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
             {
                 "event": work,
                 "code": codes,
-                "ns": lengths,
+                "ns": in_window,
+                "length": lengths,
+                "inside": inside[work],
                 "category": category,
                 "in_step": scope.in_steps(work),
             }
@@ -87,7 +93,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
             .alias("kind")
         )
     )
-    summed = int(lengths.sum())
+    summed = int(in_window.sum())
     busy = sum(
         total(*union(*clip(*trace.busy(device), scope.low, scope.high))) for device in trace.device_indices
     )
@@ -113,7 +119,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
     )
     stepped = bool(scope.step_count)
     facts = (
-        Fact("device_events", "device events", len(work), "count"),
+        Fact("device_events", "device events", int(inside[work].sum()), "count"),
         Fact("work_ns", "work, sum", summed, "ns", "Over all streams, overlaps counted twice."),
         Fact("busy_ns", "busy, union", busy, "ns"),
         Fact(
@@ -124,7 +130,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints) -> Report:
             "1 = streams never overlap.",
         ),
         Fact("distinct", "distinct kernels", len(names), "count"),
-        Fact("median_ns", "median length", float(np.median(lengths)), "ns"),
+        Fact("median_ns", "median length", float(np.median(lengths[inside[work]])), "ns"),
         Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work), "ns"),
     )
     return Report(
@@ -169,14 +175,14 @@ def _group(frame: pl.DataFrame, by: list[str], scope: Scope, summed: int) -> pl.
     return (
         frame.group_by(by, maintain_order=True)
         .agg(
-            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("inside").sum().cast(pl.Int64).alias("count"),
             (pl.col("in_step").sum() / steps).alias("per_step"),
             pl.col("ns").sum().alias("total_ns"),
-            (pl.col("ns").filter("in_step").sum() / steps).alias("per_step_ns"),
+            (pl.col("length").filter("in_step").sum() / steps).alias("per_step_ns"),
             (pl.col("ns").sum() / max(summed, 1)).alias("share"),
-            pl.col("ns").median().alias("median_ns"),
-            pl.col("ns").max().alias("longest_ns"),
-            pl.col("event").sort_by("ns", descending=True).first(),
+            pl.col("length").median().alias("median_ns"),
+            pl.col("length").max().alias("longest_ns"),
+            pl.col("event").sort_by("length", descending=True).first(),
         )
         .sort("total_ns", "count", descending=True, maintain_order=True)
     )
@@ -207,7 +213,15 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         at = np.where(at >= 0, trace.nesting.parent[np.maximum(at, 0)], -1)
     lengths = np.where(nested, 0, trace.ends[rows] - trace.starts[rows])
     frame = pl.DataFrame(
-        {"event": rows, "code": codes, "ns": own, "with_inner": lengths, "in_step": scope.in_steps(rows)}
+        {
+            "event": rows,
+            "code": codes,
+            "ns": own,
+            "length": own,
+            "inside": np.ones(len(rows), dtype=bool),
+            "with_inner": lengths,
+            "in_step": scope.in_steps(rows),
+        }
     )
     summed = int(own.sum())
     inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))

@@ -194,7 +194,7 @@ def _verdict(
     if both.host_ahead:
         host = format_ns(float(np.median(both.host)))
         said += f" on the {device_word(scope.trace)}; the host runs ahead, {host} a step"
-    if "device busy" in parts:
+    if "device busy" in parts and times.any():
         share = min(float(parts["device busy"].sum() / times.sum() / len(scope.trace.device_indices)), 1.0)
         said += f", with {device_word(scope.trace)} work for {format_share(share)} of it"
     level: Level = "info"

@@ -64,15 +64,17 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     """
     if markers is None:
         markers = _markers_by_name(trace)
-    markers = markers.sort("start")
+    # Of several that begin together the longest first, so that one inside another comes after it.
+    markers = markers.sort("start", "end", descending=[False, True])
     numbers = markers["step"].cast(pl.Int64).to_numpy()
     starts = markers["start"].cast(pl.Int64).to_numpy()
     ends = markers["end"].cast(pl.Int64).to_numpy()
     step_of = np.full(len(trace), -1, dtype=np.int64)
     if len(numbers) and len(trace):
-        # Events are sorted by start, so those that start within a step are a slice.
+        # Events are sorted by start, so those that start within a step are a slice; where steps overlap, the one that
+        # began last has them.
         first = np.searchsorted(trace.starts, starts, side="left")
-        after = np.searchsorted(trace.starts, np.minimum(ends, np.append(starts[1:], ends[-1])), side="left")
+        after = np.searchsorted(trace.starts, ends, side="left")
         for index, (low, high) in enumerate(zip(first.tolist(), after.tolist(), strict=True)):
             step_of[low:high] = index
         on_device = trace.ints("device") >= 0
