@@ -38,7 +38,7 @@ class Options:
             passed. Each holds the events of the one before and those that follow them in the file; each is whole in
             itself, keeps no view of what is still growing, and says in its ``trust`` that it is not all. The last
             one is what is returned, never handed out here. A trace from the cache comes at once and whole.
-        workers: Threads or processes that decode beside the reader; None = as many as pay.
+        workers: Processes that decode beside the reader; None = as many as pay.
         limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
         cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
             ``TUIPROF_TRACE_CACHE=off`` forbids it for good.

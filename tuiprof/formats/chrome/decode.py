@@ -84,7 +84,6 @@ class Chunk(msgspec.Struct):
         malformed: Stretches that are no event, and events without time.
         repaired: Events kept after a repair.
         strict: Whether the chunk is plain JSON; then its n-th value is its n-th event.
-        in_lines: Whether it stands in libkineto's lines.
         closed_at: Where in the chunk the list ends; None = not here.
         rest: Where in the chunk the last, incomplete event begins; its length when there is none.
     """
@@ -101,7 +100,6 @@ class Chunk(msgspec.Struct):
     malformed: int = 0
     repaired: int = 0
     strict: bool = True
-    in_lines: bool = False
     closed_at: int | None = None
     rest: int = 0
 
@@ -146,7 +144,7 @@ class ChunkDecoder:
         listed = b"[%b]" % b",".join(lines.texts)
         chunk = _chunk(decode(listed), listed, len(data), books, lines.others)
         chunk.spans = chunk.spans.joined(lines.spans) if len(chunk.spans) else lines.spans
-        chunk.events, chunk.in_lines = lines.events, True
+        chunk.events = lines.events
         for phase, count in lines.phases.items():
             chunk.phases[phase] = chunk.phases.get(phase, 0) + count
         return chunk

@@ -14,7 +14,6 @@ from tuiprof.formats.chrome.gather import Gathered
 from tuiprof.formats.chrome.pool import Pool, WorkerLost, workers_for
 from tuiprof.formats.chrome.raw import ChunkPlace
 from tuiprof.formats.chrome.stretches import Inflow, Stretch, plan
-from tuiprof.formats.chrome.threads import Threads
 from tuiprof.formats.chrome.worker import read_at
 from tuiprof.formats.readahead import read_ahead
 from tuiprof.formats.source import Source, Stream
@@ -87,37 +86,34 @@ class EventReader:
 
     def _decoded(self, cut: Iterator[Stretch], stream: Stream, workers: int) -> Iterator[tuple[int, Chunk]]:
         """Yield decoded stretches, in the order in which they get ready."""
-        helpers: Threads | Pool | None = None
+        pool = self._pool(stream, workers)
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
-                if helpers is not None:
-                    if helpers.offer(number, stretch):
-                        yield from helpers.answers(0)
-                        continue
-                    # Needed at the end, and slow to load: now that the others have enough to do.
+                # The first is decoded here while the workers start.
+                if pool is not None and number and pool.offer(number, stretch):
+                    yield from pool.answers(0)
+                    continue
+                if number:  # Needed at the end, and slow to load: now that the others have enough to do.
                     importlib.import_module("polars")
-                chunk = self._decoder.decode(self._text(stretch, stream))
-                if number == 0 and workers:
-                    helpers = self._helpers(chunk, workers, stream)
-                yield number, chunk
-                if helpers is not None:
-                    yield from helpers.answers(0)
-            while helpers is not None and helpers.busy:
-                yield from helpers.answers(None)
+                yield number, self._decoder.decode(self._text(stretch, stream))
+                if pool is not None:
+                    yield from pool.answers(0)
+            while pool is not None and pool.busy:
+                yield from pool.answers(None)
         except WorkerLost:
             # A worker was killed: what it held is decoded here once the rest is through.
             for number, stretch in enumerate(cut, len(self._stretches)):
                 self._stretches.append(stretch._replace(data=None))
                 yield number, self._decoder.decode(self._text(stretch, stream))
         finally:
-            if helpers is not None:
-                helpers.close()
+            if pool is not None:
+                pool.close()
 
-    def _helpers(self, first: Chunk, workers: int, stream: Stream) -> Threads | Pool | None:
-        """Start those who decode beside the reader, of the kind that suits the first chunk."""
-        if first.in_lines:
-            return Threads(workers, lambda stretch: self._text(stretch, stream))
+    def _pool(self, stream: Stream, workers: int) -> Pool | None:
+        """Start those who decode beside the reader."""
+        if not workers:
+            return None
         try:
             return Pool(workers, stream.fileno() if self.source.wrapping == "plain" else None)
         except OSError:
