@@ -171,25 +171,31 @@ async def test_results_are_exported_and_older_ones_are_a_key_away(start: Start, 
         await until_shown(pilot, "1 of 2", "slower")
 
 
-async def test_a_rung_is_compared_with_the_one_it_builds_on(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured(start, {"slow": 20e6, "fast": 15e6})
-    asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
-    )
+async def test_a_rung_is_compared_by_its_trials_and_by_its_trace(start: Start) -> None:
+    measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6)
     app = TuiprofApp(start)
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with app.run_test(size=(160, 44)) as pilot:
         await opened(app)
         await until_shown(pilot, "takes 25.0 % less time")
         assert "c compare" not in screen_text(app)  # the baseline builds on nothing
         await pilot.press("down")
         await until_shown(pilot, "c compare")
         await pilot.press("c")
-        [(before, after)] = asked
-        assert "metrics-naive" in before
-        assert "no-nan-check" in after
+        await until_shown(
+            pilot, "before tiny:slow", "after tiny:fast", "25.0 % faster", "6 paired trials", "runtime"
+        )
+
+
+async def test_rungs_without_a_trace_are_compared_by_their_trials_alone(start: Start) -> None:
+    ladder = measured(start, {"slow": 20e6, "fast": 15e6}, rounds=6)
+    ladder.meta.trials = [trial for trial in ladder.meta.trials if trial.kind != "trace"]
+    ladder.save()
+    app = TuiprofApp(start)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app)
+        await until_shown(pilot, "faster")
+        await pilot.press("down", "c")
+        await until_shown(pilot, "after tiny:fast", "6 paired trials", "no trace was captured")
 
 
 async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) -> None:

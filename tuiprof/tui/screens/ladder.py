@@ -296,18 +296,20 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             why = rung.why or "no trace was captured of it yet"
             self.app.notify(sanitize(why), title=sanitize(rung.name), timeout=6, markup=False)
 
-    def _pair(self) -> tuple[Path, Path] | None:
-        """Return the traces of the rung under the cursor and of the one it builds on."""
+    def _pair(self) -> tuple[str, str] | None:
+        """Return the one that the rung under the cursor builds on, and that rung, as a comparison names them."""
         view, rung = self._view, self._rung
         before = view.row(rung.against) if view is not None and rung is not None else None
-        if rung is None or before is None or rung.trace is None or before.trace is None:
+        if view is None or rung is None or before is None:
             return None
-        return before.trace, rung.trace
+        timed = rung.step_ns is not None and before.step_ns is not None
+        traced = rung.trace is not None and before.trace is not None
+        return (f"{view.folder}:{before.name}", f"{view.folder}:{rung.name}") if timed or traced else None
 
     def action_compare(self) -> None:
-        """Compare the rung with the one it builds on."""
+        """Compare the rung with the one it builds on: by their timing trials, and by their traces."""
         if (pair := self._pair()) is not None:
-            self.app.open_compare(str(pair[0]), str(pair[1]))
+            self.app.open_compare(*pair)
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
