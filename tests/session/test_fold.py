@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
@@ -18,6 +19,7 @@ from tuiprof.session import fold as fold_module
 from tuiprof.session import writer_state
 from tuiprof.session.clock import Clock
 from tuiprof.session.fold import Fold
+from tuiprof.session.glance import glance
 from tuiprof.session.meta import SessionMeta
 from tuiprof.session.records import (
     Capture,
@@ -34,7 +36,9 @@ from tuiprof.session.records import (
 from tuiprof.session.replay import Replay, load
 from tuiprof.session.series import Histogram, Overview
 from tuiprof.session.stats import step_stats
+from tuiprof.session.summary import summarise
 from tuiprof.session.tail import Batch
+from tuiprof.tui.inline import strip_rows
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
 
@@ -168,7 +172,7 @@ def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch
     assert steps.dropped_names
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 2**40), min_size=1, max_size=300),
     st.lists(st.integers(1, 40), max_size=30),
@@ -225,7 +229,7 @@ def _state(fold: Fold) -> dict[str, Any]:
     return seen
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(_records, max_size=60), st.lists(st.integers(0, 60), max_size=8))
 def test_pieces_make_no_difference(records: list[Record], cuts: list[int]) -> None:
     # Steps are numbered upwards until the process starts anew; device times follow their steps.
@@ -247,6 +251,42 @@ def test_pieces_make_no_difference(records: list[Record], cuts: list[int]) -> No
     for piece in pieces:
         in_pieces.feed([piece])
     assert _state(in_pieces) == _state(_fold(Batch("rank0", ordered)))
+
+
+_SOMETIMES = st.sampled_from(
+    [0, 1, -1, 1 << 62, -(1 << 63), 1 << 63, 10**30, 1e308, True, None, "\x1b[2J", [], {}]
+)
+_ANY = st.one_of(st.integers(0, 10**9), _SOMETIMES)
+_FIGURES = st.dictionaries(st.sampled_from(["loss", "t_ns", "n", "util", "\x1b[1m"]), _ANY, max_size=3)
+
+
+def _lines(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"t": st.just(kind), **fields})
+
+
+_HOSTILE = st.one_of(
+    _lines("head", v=st.just(1), writer=st.just("x"), pid=_ANY, unix_ns=_ANY, mono_ns=_ANY, rank=_ANY),
+    _lines("step", n=_ANY, at=_ANY, dur=_ANY, ph=_FIGURES, v=_FIGURES),
+    _lines("dev", n=_ANY, dur=_ANY, every=_ANY),
+    _lines("mem", at=_ANY, dev=_ANY, alloc=_ANY, reserved=_ANY, peak=_ANY),
+    _lines("cost", at=_ANY, steps=_ANY, ns=_ANY),
+    _lines("tele", at=_ANY, dev=st.sampled_from(["host", "\x1b"]), m=_FIGURES),
+    _lines("end", at=_ANY, code=_ANY, signal=_ANY),
+)
+
+
+@given(st.lists(_HOSTILE, max_size=30))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
+    tmp_path: Path, records: list[dict[str, Any]]
+) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", *(json.dumps(record).encode() + b"\n" for record in records))
+    fold = load(session)
+    assert fold.records <= len(records)
+    assert glance(session).id == session.id
+    assert summarise(session).verdict.sentence
+    assert strip_rows(session, fold, session.status(), fold.now_ns, 80)
 
 
 def test_replay_shows_what_was_known_then(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session import process
+from tuiprof.session.labels import Labels, read_labels
 from tuiprof.session.process import Processes, ProcessId
+from tuiprof.session.replay import load
 from tuiprof.session.store import (
     RecorderLock,
     Session,
@@ -54,12 +57,54 @@ def test_newer_schema_is_named(tmp_path: Path) -> None:
     assert "newer tuiprof" in listed.detail
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"v": 1}', b'{"v": "x"}', b"\xff"])
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"v": 1}', b'{"v": "x"}', b"\xff", DEEP])
 def test_damaged_metadata_is_named(tmp_path: Path, content: bytes) -> None:
     session = new_session(tmp_path)
     (session.path / "session.json").write_bytes(content)
     with pytest.raises(SessionError, match=r"session\.json is damaged"):
         Session(session.path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("unix_ns", 10**30), ("unix_ns", -1), ("mono_ns", 1 << 63)])
+def test_numbers_beyond_any_clock_are_damage(tmp_path: Path, field: str, value: int) -> None:
+    session = new_session(tmp_path)
+    content = json.loads((session.path / "session.json").read_bytes())
+    (session.path / "session.json").write_text(json.dumps({**content, field: value}))
+    with pytest.raises(SessionError, match=rf"session\.json is damaged: .*{field}"):
+        Session(session.path)
+
+
+def test_a_pipe_and_a_device_hold_nobody_up(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    for path in (session.log / "rank0.jsonl", session.log / "recorder.jsonl", session.path / "labels.json"):
+        os.mkfifo(path)
+    assert [summary.state for summary in list_sessions(tmp_path)] == ["running"]
+    assert len(load(session).writers) == 0
+    assert read_labels(session.path) == Labels()
+    (session.path / "session.json").unlink()
+    (session.path / "session.json").symlink_to("/dev/zero")
+    with pytest.raises(SessionError, match="no regular file"):
+        Session(session.path)
+
+
+def test_a_session_is_its_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        session = new_session(tmp_path)
+    finally:
+        os.umask(before)
+    assert session.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_traces_are_those_that_are_there(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    (session.path / "traces" / "gone.pt.trace.json").symlink_to("nowhere")
+    whole = session.path / "traces" / "rank0.1.pt.trace.json"
+    whole.touch()
+    assert session.traces() == [whole]
 
 
 def test_unknown_fields_are_ignored(tmp_path: Path) -> None:

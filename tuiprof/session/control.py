@@ -12,7 +12,7 @@ import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session import process
-from tuiprof.session.files import write_atomic
+from tuiprof.session.files import read_small_json, write_atomic
 from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.session.status import processes
 from tuiprof.session.store import CaptureRequest, Session, slug
@@ -194,11 +194,8 @@ def armed(session: Session) -> list[TriggerRequest]:
     Args:
         session: The session.
     """
-    found = []
-    for path in sorted(session.control.glob("trigger-*.json")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):  # disarmed just now, or not ours
-            found.append(msgspec.json.decode(path.read_bytes(), type=TriggerRequest))
-    return found
+    found = (read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json")))
+    return [request for request in found if request is not None]  # disarmed just now, or not ours
 
 
 def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
@@ -242,10 +239,7 @@ def read_stop(session: Session) -> StopRequest | None:
     Args:
         session: The session.
     """
-    try:
-        return msgspec.json.decode((session.control / STOP_FILE).read_bytes(), type=StopRequest)
-    except (OSError, msgspec.DecodeError):  # written atomically, so a damaged one is not ours
-        return None
+    return read_small_json(session.control / STOP_FILE, StopRequest)
 
 
 def _must_run(session: Session) -> None:

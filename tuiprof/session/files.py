@@ -4,15 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import stat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
 from tuiprof.errors import SessionError
 
 T = TypeVar("T")
+
+#: What decoding may raise of what is damaged, or made to be: no JSON of this kind, not UTF-8, nested beyond sense.
+UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: No small file of a session comes near this.
+_LARGEST_SMALL: Final = 64 << 20
+
+#: Two threads may write the same file.
+_numbers: Final = itertools.count()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file of a session for reading; it must be a file.
+
+    A session may have been copied from somebody else: a pipe in it would hold up its reader, a device never end.
+
+    Args:
+        path: The file; links are followed.
+
+    Raises:
+        OSError: There is none, it may not be read, or it is something else.
+    """
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - handed to the caller
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def read_small(path: Path) -> bytes:
+    """Return the content of a small file of a session.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: There is none, it cannot be read, it is no file, or it is not small.
+    """
+    with open_regular(path) as file:
+        data = file.read(_LARGEST_SMALL + 1)
+    if len(data) > _LARGEST_SMALL:
+        raise OSError(errno.EINVAL, f"it is larger than {_LARGEST_SMALL >> 20} MiB")
+    return data
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -25,7 +73,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         SessionError: It cannot be written; an older file at this path is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -49,13 +97,29 @@ def read_end(path: Path, size: int) -> bytes:
         Whole lines: the line cut by the start of the block is left out. Empty if there is no such file.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - size))
             block = file.read(size)
     except OSError:
         return b""
     return block if length <= size else block[block.find(b"\n") + 1 :]
+
+
+def read_small_json(path: Path, kind: type[T]) -> T | None:
+    """Read a small JSON file of a session that may as well not be there.
+
+    Args:
+        path: The file.
+        kind: The msgspec struct to read it as.
+
+    Returns:
+        Its content; None = there is none, or it is damaged.
+    """
+    try:
+        return msgspec.json.decode(read_small(path), type=kind)
+    except (OSError, *UNDECODABLE):
+        return None
 
 
 def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy: str) -> T:
@@ -72,7 +136,7 @@ def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy
         SessionError: There is none, it is not one, or a newer tuiprof wrote it.
     """
     try:
-        data = file.read_bytes()
+        data = read_small(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SessionError(f"{file.parent} is not a tuiprof {what} (it has no {file.name})") from error
     except OSError as error:
@@ -84,7 +148,7 @@ def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy
             message = f"{file.parent} was written by a newer tuiprof ({what} schema {found}, this one reads "
             raise SessionError(f"{message}{version})", "upgrade tuiprof: pip install -U tuiprof")
         return msgspec.convert(content, kind)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (*UNDECODABLE, KeyError, TypeError) as error:
         raise SessionError(f"{file} is damaged: {error}", remedy) from error
 
 

@@ -83,8 +83,8 @@ class DeviceHistory:
         t_ns = np.fromiter((reading.at for reading in readings), np.int64, count) + offset_ns
         columns: dict[str, Array] = {"t_ns": t_ns}
         for name in dict.fromkeys(name for reading in readings for name in reading.m):
-            if name not in self.rows:
-                if name == "t_ns" or len(self.overview) >= MOST_FIGURES:
+            if name not in self.overview:
+                if name in self.rows or len(self.overview) >= MOST_FIGURES:  # "t_ns" is the time itself
                     continue
                 self.rows.add_column(name, np.float64, np.nan)
                 self.overview[name] = Overview(1024)

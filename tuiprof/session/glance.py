@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tuiprof.session.clock import Clock
-from tuiprof.session.files import read_end
+from tuiprof.session.files import UNDECODABLE, open_regular, read_end
 from tuiprof.session.records import DeviceStep, Head, Record, Step
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ def _decode(block: bytes) -> list[Record]:
     try:
         records: list[Record] = _decoder.decode_lines(block)
         return records
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         pass
     records = []
     for line in block.split(b"\n"):
         try:
             records.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):  # a partial or foreign line: a list can do without
+        except UNDECODABLE:  # a partial or foreign line: a list can do without
             continue
     return records
 
@@ -117,8 +117,8 @@ def first_head(path: Path) -> Head | None:
         path: The log.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             record = _decoder.decode(file.readline(1 << 16))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return None
     return record if isinstance(record, Head) else None

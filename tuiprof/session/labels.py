@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import write_atomic
+from tuiprof.session.files import read_small_json, write_atomic
 
 LABELS_FILE: Final = "labels.json"
 _TAG: Final = re.compile(r"[\w.+-]{1,32}")
@@ -57,10 +57,7 @@ def read_labels(session: Path) -> Labels:
     Args:
         session: The session directory.
     """
-    try:
-        return msgspec.json.decode((session / LABELS_FILE).read_bytes(), type=Labels)
-    except (OSError, msgspec.MsgspecError):
-        return Labels()
+    return read_small_json(session / LABELS_FILE, Labels) or Labels()
 
 
 def set_tags(session: Path, text: str) -> Labels:

@@ -15,7 +15,7 @@ import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session import process
-from tuiprof.session.files import explain, write_atomic
+from tuiprof.session.files import explain, read_small_json, write_atomic
 from tuiprof.session.ladder_state import LadderRun
 
 #: In ``control``: the process that runs the ladder.
@@ -56,11 +56,10 @@ def runner_of(ladder: Path) -> Runner | None:
     Args:
         ladder: The ladder's folder.
     """
-    try:
-        runner = msgspec.json.decode((ladder / "control" / RUNNER_FILE).read_bytes(), type=Runner)
-    except (OSError, msgspec.MsgspecError):
+    runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
+    if runner is None or runner.place != process.place() or not process.alive(runner.who):
         return None
-    return runner if runner.place == process.place() and process.alive(runner.who) else None
+    return runner
 
 
 def start(ladder: LadderRun) -> subprocess.Popen[bytes]:

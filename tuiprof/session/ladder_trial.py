@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from tuiprof.errors import LaunchError
-from tuiprof.session.files import read_end
+from tuiprof.session.files import UNDECODABLE, read_end
 from tuiprof.session.fold import Fold
 from tuiprof.session.ladder_state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
@@ -207,7 +207,7 @@ def last_result(session: Session) -> Result | str | None:
         return None
     try:
         return msgspec.json.decode(lines[-1], type=_Line).tuiprof_result
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         return f"its tuiprof_result line cannot be read: {error}"
 
 

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from tuiprof.session.records import UnixNs, Whole
+
 #: Size of a session's traces beyond which no triggered capture is begun, bytes.
 DEFAULT_BUDGET: Final = 500_000_000
 
@@ -48,8 +50,8 @@ class DeviceMeta(msgspec.Struct, frozen=True):
     key: str
     kind: str
     name: str
-    memory_bytes: int | None = None
-    details: dict[str, str | float | int] = {}
+    memory_bytes: Whole | None = None
+    details: dict[str, str | float | Whole] = {}
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):
@@ -65,8 +67,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     """
 
     id: str
-    steps: int
-    at: int | None = None
+    steps: Whole
+    at: Whole | None = None
     stack: bool = False
     shapes: bool = False
     memory: bool = False
@@ -92,12 +94,12 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     """
 
     id: str
-    steps: int = 3
-    above_ns: int | None = None
+    steps: Whole = 3
+    above_ns: Whole | None = None
     times: float | None = None
-    every: int | None = None
+    every: Whole | None = None
     cooldown_s: float = 30.0
-    budget_bytes: int = DEFAULT_BUDGET
+    budget_bytes: Whole = DEFAULT_BUDGET
     stack: bool = False
     shapes: bool = False
     memory: bool = False
@@ -128,8 +130,8 @@ class SessionMeta(msgspec.Struct):
     name: str
     argv: list[str]
     cwd: str
-    unix_ns: int
-    mono_ns: int
+    unix_ns: UnixNs
+    mono_ns: Whole
     boot: str = ""
     host: str = ""
     python: str = ""

@@ -8,11 +8,16 @@ A reader ignores fields and line types that it does not know.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 SCHEMA_VERSION: Final = 1
+
+#: A number as 64-bit columns hold it, with room for sums: a log may be damaged, or somebody else's. As ns: 36 years.
+Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+#: Unix time, ns: up to the year 2116.
+UnixNs = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 # gc=False: records hold no cycles, and millions of them would keep the garbage collector busy.
 
@@ -36,11 +41,11 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
 
     v: int
     writer: str
-    pid: int
-    unix_ns: int
-    mono_ns: int
-    rank: int | None = None
-    world: int | None = None
+    pid: Whole
+    unix_ns: UnixNs
+    mono_ns: Whole
+    rank: Whole | None = None
+    world: Whole | None = None
     python: str = ""
     versions: dict[str, str] = {}
     boot: str = ""
@@ -58,10 +63,10 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
         cap: The step ran under the profiler.
     """
 
-    n: int
-    at: int
-    dur: int
-    ph: dict[str, int] = {}
+    n: Whole
+    at: Whole
+    dur: Whole
+    ph: dict[str, Whole] = {}
     v: dict[str, float] = {}
     cap: bool = False
 
@@ -75,9 +80,9 @@ class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
         every: One step in so many is timed at this point, because timing each would cost a short step too much.
     """
 
-    n: int
-    dur: int
-    every: int = 1
+    n: Whole
+    dur: Whole
+    every: Whole = 1
 
 
 class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
@@ -91,11 +96,11 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
         peak: Highest allocated so far.
     """
 
-    at: int
-    dev: int
-    alloc: int
-    reserved: int
-    peak: int
+    at: Whole
+    dev: Whole
+    alloc: Whole
+    reserved: Whole
+    peak: Whole
 
 
 class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
@@ -108,10 +113,10 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
         flush_ns: CPU time of the probe's writing thread so far, ns; it runs beside the script.
     """
 
-    at: int
-    steps: int
-    ns: int
-    flush_ns: int = 0
+    at: Whole
+    steps: Whole
+    ns: Whole
+    flush_ns: Whole = 0
 
 
 class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
@@ -129,21 +134,21 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
         cause: Why the probe made it by itself (a trigger); empty = it was asked for.
     """
 
-    at: int
+    at: Whole
     id: str
     state: str
-    first: int | None = None
-    last: int | None = None
+    first: Whole | None = None
+    last: Whole | None = None
     path: str = ""
     why: str = ""
-    ns: int = 0
+    ns: Whole = 0
     cause: str = ""
 
 
 class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
     """One reading of one device by the recorder (see :class:`tuiprof.telemetry.Sample`)."""
 
-    at: int
+    at: Whole
     dev: str
     m: dict[str, float]
     s: dict[str, str] = {}
@@ -158,15 +163,15 @@ class Printed(msgspec.Struct, tag="out", tag_field="t", gc=False):
         err: Bytes of ``stderr.log``.
     """
 
-    at: int
-    out: int
-    err: int
+    at: Whole
+    out: Whole
+    err: Whole
 
 
 class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
     """Something worth telling the user: ``info``, ``warn`` or ``bad``."""
 
-    at: int
+    at: Whole
     level: str
     text: str
 
@@ -181,9 +186,9 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
         why: ``exit``, ``stopped`` (by the user) or an error.
     """
 
-    at: int
-    code: int | None = None
-    signal: int | None = None
+    at: Whole
+    code: Whole | None = None
+    signal: Whole | None = None
     why: str = "exit"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal as signals
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tuiprof.session import process
-from tuiprof.session.files import read_end
+from tuiprof.session.files import UNDECODABLE, read_end, read_small_json
 from tuiprof.session.records import End, Record
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def last_end(session: Session, writer: str) -> End | None:
     for line in reversed(read_end(session.log / f"{writer}.jsonl", 8192).splitlines()):
         try:
             record = _decoder.decode(line)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             continue
         # Notes may follow the end; anything else means that the writer went on.
         if isinstance(record, End):
@@ -121,11 +122,7 @@ def processes(session: Session) -> process.Processes | None:
     Args:
         session: The session.
     """
-    try:
-        data = (session.control / "process.json").read_bytes()
-        return msgspec.json.decode(data, type=process.Processes)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_small_json(session.control / "process.json", process.Processes)
 
 
 def status(session: Session) -> Status:
@@ -158,7 +155,10 @@ def status(session: Session) -> Status:
 
 def _elsewhere(session: Session) -> Status:
     """Status of a session of another machine or process namespace: by the age of its logs."""
-    newest = max((path.stat().st_mtime for path in session.log_files()), default=0.0)
+    newest = 0.0
+    for path in session.log_files():
+        with contextlib.suppress(OSError):  # the session is being deleted
+            newest = max(newest, path.stat().st_mtime)
     if abs(time.time() - newest) < FRESH_S:
         return Status("running", detail=f"on {session.meta.host}" if session.meta.host else "")
     return _from_probes(session)

@@ -124,8 +124,12 @@ class Session:
 
     def traces(self) -> list[Path]:
         """Return the traces captured so far, oldest first."""
-        files = [path for path in (self.path / "traces").rglob("*") if path.name.endswith(_TRACE_SUFFIXES)]
-        return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        found = []
+        for path in (self.path / "traces").rglob("*"):
+            if path.name.endswith(_TRACE_SUFFIXES):
+                with contextlib.suppress(OSError):  # a link to nowhere, or deleted just now
+                    found.append((path.stat().st_mtime_ns, path.name, path))
+        return [path for *_, path in sorted(found)]
 
     def status(self) -> Status:
         """Return how it stands now: running, finished, failed, stopped or interrupted."""
@@ -155,6 +159,9 @@ def sessions_root(explicit: Path | None = None) -> Path:
 def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
     """Make a directory called after its time and name, and the folders in it.
 
+    It is its user's alone, whatever the umask: it holds what the script was called with and what it printed, and
+    who may write into ``control`` can stop the script.
+
     Args:
         root: Where; made if it does not exist.
         unix_ns: When it was begun, in nanoseconds since 1970.
@@ -170,7 +177,7 @@ def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Pat
         root.mkdir(parents=True, exist_ok=True)
         for count in range(2, 10_000):
             try:
-                path.mkdir()
+                path.mkdir(mode=0o700)
                 break
             except FileExistsError:  # begun within the same second
                 path = root / f"{base}-{count}"

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from tuiprof.session.clock import Clock
+from tuiprof.session.files import UNDECODABLE, open_regular
 from tuiprof.session.records import Record
 from tuiprof.session.store import Session
 
@@ -85,7 +86,7 @@ class LogFile:
         """
         if self._file is None:
             try:
-                self._file = open(self.path, "rb")  # noqa: SIM115 - stays open while it is followed
+                self._file = open_regular(self.path)
             except OSError:
                 return []
             self._file.seek(self._position)
@@ -110,7 +111,7 @@ class LogFile:
         """
         if self.behind <= keep_bytes + BLOCK:
             return []
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             first = file.readline(LONGEST_LINE)
             file.seek(-keep_bytes, 2)
             file.readline()  # the line that the cut goes through
@@ -130,7 +131,7 @@ class LogFile:
         first = self.position_of(at) - keep_bytes
         if first <= BLOCK:
             return []
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             head = file.readline(LONGEST_LINE)
             file.seek(first)
             file.readline()  # the line that the cut goes through
@@ -147,7 +148,7 @@ class LogFile:
             Bytes from the beginning; at most :data:`_CLOSE` bytes too early.
         """
         try:
-            file = open(self.path, "rb")  # noqa: SIM115 - closed below
+            file = open_regular(self.path)
         except OSError:
             return 0
         with file:
@@ -180,7 +181,7 @@ class LogFile:
     def _decode(self, block: bytes) -> list[Record]:
         try:
             return _decoder.decode_lines(block)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             # Some line of the block is not as it should be: find it line by line.
             return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
 
@@ -190,7 +191,7 @@ class LogFile:
         try:
             record: Record = _decoder.decode(line)
             return record
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             pass
         try:
             # Python's writers say NaN and Infinity, which JSON proper does not know; a loss that is not
@@ -217,7 +218,7 @@ _timed: Final = msgspec.json.Decoder(_Timed)
 def _time_of(line: bytes) -> int | None:
     try:
         return _timed.decode(line).at
-    except (msgspec.DecodeError, UnicodeDecodeError):  # damage is counted when it is read
+    except UNDECODABLE:  # damage is counted when it is read
         return None
 
 

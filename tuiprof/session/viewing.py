@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tuiprof.errors import SessionError
-from tuiprof.session.files import write_atomic
+from tuiprof.session.files import read_small_json, write_atomic
 
 
 class Viewing(msgspec.Struct, frozen=True):
@@ -51,8 +51,5 @@ def viewings(session: Path) -> list[Viewing]:
     Args:
         session: The session directory.
     """
-    found = []
-    for path in sorted((session / "views").glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=Viewing))
-    return found
+    found = (read_small_json(path, Viewing) for path in sorted((session / "views").glob("*.json")))
+    return [viewing for viewing in found if viewing is not None]

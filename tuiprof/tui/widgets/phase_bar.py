@@ -125,7 +125,7 @@ def phase_line(phases: list[Phase], width: int) -> Row:
             parts[order.pop()] = []
         return fit([*title, *join(parts, separator)], width)
     if room >= len(parts) * 2:
-        total = sum(phase.dur_ns for phase in phases)
+        total = sum(phase.dur_ns for phase in phases) or 1
         for part, phase in zip(parts, phases, strict=True):
             if size := int((room - len(parts)) * phase.dur_ns / total):
                 part.append((" " + glyphs.BAR * size, phase.role))
