@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +71,7 @@ class Side:
         setup: How it was run: what, and how.
         ladder: Folder of the ladder whose rung it is; None = no rung.
         rounds: What its timing trials measured, by round.
+        crowded: Says that other programs kept the machine busy during the run; empty = there was room.
     """
 
     target: str
@@ -85,6 +86,7 @@ class Side:
     setup: Mapping[str, str] = field(default_factory=dict)
     ladder: Path | None = None
     rounds: Mapping[int, Figures] = field(default_factory=dict)
+    crowded: str = ""
 
 
 def open_side(
@@ -159,10 +161,15 @@ def compare_sides(before: Side, after: Side) -> Report:
         before.trace,
         after.trace,
         names=(before.name, after.name),
-        change=_trials(before, after) or step_change(before.step_ns, after.step_ns),
+        change=_trials(before, after) or _runs(before, after),
         metrics=metrics,
         differences=differences,
-        notes=[f"{side.name}: {side.why_no_trace}" for side in (before, after) if side.why_no_trace],
+        notes=[
+            f"{side.name}: {said}"
+            for side in (before, after)
+            for said in (side.why_no_trace, side.crowded)
+            if said
+        ],
     )
 
 
@@ -187,6 +194,14 @@ def compare_targets(
         open_side(before, root=root, opener=opener, rank=rank),
         open_side(after, root=root, opener=opener, rank=rank),
     )
+
+
+def _runs(before: Side, after: Side) -> StepChange | None:
+    """Compare two runs by their steps; of a crowded machine nothing is sure, however steady the steps were."""
+    change = step_change(before.step_ns, after.step_ns)
+    if change is not None and change.sure == "yes" and (before.crowded or after.crowded):
+        return replace(change, sure="no: other programs kept the machine busy")
+    return change
 
 
 def _trials(before: Side, after: Side) -> StepChange | None:
@@ -286,6 +301,7 @@ def _newest(root: Path, text: str, name: str, variant: str, opener: Opener, rank
 
 
 def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -> Side:
+    from tuiprof.session.crowding import crowded
     from tuiprof.session.summary import read_fold
 
     trace, path, why = _trace_of(session, opener, rank)
@@ -315,6 +331,7 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
         step_ns=times,
         figures=tuple(figures),
         setup={**(_trace_setup(trace) if trace is not None else {}), **_session_setup(session)},
+        crowded=crowded(fold),
     )
 
 

@@ -65,7 +65,7 @@ class StepChange:
             return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
-        doubt = "" if self.sure == "yes" else f"; sure: {self.sure}"
+        doubt = "" if self.sure == "yes" else f"; sure: {self.sure}".replace("sure: no:", "not sure:")
         word = "faster" if faster else "slower"
         how = "is" if self.sure == "yes" else "may be"
         return Verdict(

@@ -12,6 +12,7 @@ import polars as pl
 from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.session.crowding import crowded
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
 from tuiprof.session.output import OutputReader
@@ -25,6 +26,14 @@ from tuiprof.telemetry.figures import figure, show
 
 #: Figures of a device that a summary shows, in this order, when the device gives them.
 _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
+
+
+#: From this share of a step on, what no phase covers gets a word.
+_MUCH = 0.2
+_OTHER_NOTE = (
+    "other: what no phase covers, such as evaluation between epochs, checkpoints, logging and the script's own Python; "
+    'with tuiprof.phase("…"): gives a part of it a name'
+)
 
 
 def read_fold(session: Session) -> Fold:
@@ -58,7 +67,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     return Report(
         analysis="session",
         title=f"Session {session.id}",
-        verdict=Verdict(_sentence(session, status, stats), _level(status, stats)),
+        verdict=Verdict(_sentence(session, status, fold, stats), _level(status, stats)),
         facts=(*_facts(fold, status, lead, stats), *_own_costs(session, fold)),
         tables=tuple(tables),
         rules=(
@@ -69,22 +78,36 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
         ),
-        notes=tuple(f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"),
+        notes=tuple(_notes(session, fold, status, stats)),
     )
 
 
-def _sentence(session: Session, status: Status, stats: StepStats | None) -> str:
+def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None) -> list[str]:
+    """Return what there is to know before believing the figures: why it failed, what went wrong, who else ran."""
+    said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
+    if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
+        said.insert(0, f"the last line of its stderr: {words}")
+    if stats is not None and stats.count and (sentence := crowded(fold)):
+        said.append(sentence)
+    return said
+
+
+def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | None) -> str:
     if status.state == "failed" and (stats is None or not stats.count):
         said = last_words(session)
         return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
-    if stats is None or not stats.count:
+    if not fold.ranks and status.over:
+        return f"{session.title} {status}: no Python process loaded the probe, so no step could be seen"
+    if fold.lead is None or stats is None or not stats.count:
         return (
-            f"{session.title} {status}: no training step was seen; "
-            "mark steps with tuiprof.step(), or train with a torch optimizer"
+            f"{session.title} {status}: no training step was seen; mark the end of each with tuiprof.step(). "
+            "Those of torch optimizers, torch_xla and JAX step annotations are seen by themselves"
         )
+    steps = len(fold.lead.steps)
     return (
-        f"{session.title} {status}: {format_count(stats.count)} steps, median {format_ns(stats.median_ns)} "
-        f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), {stats.rate_hz:.3g} steps/s"
+        f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
+        f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"{stats.rate_hz:.3g} steps/s"
     )
 
 
@@ -133,7 +156,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             "ns",
             "Time in the probe's own hooks, measured by itself.",
         ),
-        Fact("probe_share", "of the step", lead.cost_share, "share"),
+        Fact("probe_share", "probe share", lead.cost_share, "share"),
     ]
     if len(device):
         about = "Mean time between the device events at the ends of two steps."
@@ -191,7 +214,9 @@ def _phases(lead: WriterState | None) -> Table | None:
         Column("mean_ns", "a step", "ns", "Mean host time a step; the device may still be working on it."),
         Column("share", "share", "share"),
     )
-    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows))
+    others = means.get("other", 0.0) / total
+    note = _OTHER_NOTE if others >= _MUCH and len(means) > 1 else ""
+    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), note)
 
 
 def _devices(fold: Fold) -> Table | None:
@@ -219,7 +244,8 @@ def _devices(fold: Fold) -> Table | None:
         Column("mean", "mean", figure=True),
         Column("peak", "peak", figure=True),
     )
-    return Table("devices", "Devices", columns, pl.DataFrame(rows))
+    note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
+    return Table("devices", "Devices", columns, pl.DataFrame(rows), note)
 
 
 def _captures(fold: Fold) -> Table | None:
@@ -244,7 +270,7 @@ def _captures(fold: Fold) -> Table | None:
         Column("trace", "trace"),
         Column("why", "why"),
     )
-    return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None))
+    return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None), prose=True)
 
 
 def _step_time(lead: WriterState | None) -> Table | None:

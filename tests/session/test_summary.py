@@ -1,0 +1,80 @@
+"""What a summary says beside its figures: why a run failed, what other programs did, what its shares are of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from session.session_logs import append, head, line, new_session, step
+
+from tuiprof.comparison import compare_targets
+from tuiprof.session.store import Session
+from tuiprof.session.summary import summarise
+
+
+def recorded(
+    root: Path, name: str, *, util: float = 0.5, own_cores: float = 1.0, dur: int = 1_000_000
+) -> Session:
+    """Make a run of sixty steady steps on a host with two cores."""
+    session = new_session(root, name)
+    append(session, "rank0", head(session), *(step(n, dur + n % 3 * 1000) for n in range(60)))
+    figures = {"util": util, "tree_cpu": own_cores, "core0_util": util, "core1_util": util}
+    readings = (line("tele", at=1_000 + n * 1_000_000, dev="host", m=figures) for n in range(10))
+    append(session, "recorder", head(session, "recorder", rank=None), *readings)
+    return session
+
+
+def end(session: Session, code: int) -> None:
+    append(session, "recorder", line("end", at=100_000_000, code=code, signal=None, why="exit"))
+
+
+@pytest.mark.parametrize(
+    ("util", "own_cores", "said"),
+    [
+        (1.0, 0.5, True),  # a quarter of the machine is the run's
+        (1.0, 1.8, False),  # it is the run itself that fills it
+        (0.6, 0.1, False),  # there was room
+    ],
+)
+def test_a_crowded_machine_is_said(tmp_path: Path, util: float, own_cores: float, said: bool) -> None:
+    notes = summarise(recorded(tmp_path, "train", util=util, own_cores=own_cores)).notes
+    assert any("the machine was crowded" in note for note in notes) == said
+
+
+def test_a_comparison_with_a_crowded_run_is_not_sure(tmp_path: Path) -> None:
+    recorded(tmp_path, "before", dur=2_000_000)
+    recorded(tmp_path, "after")
+    recorded(tmp_path, "crowded", util=1.0, own_cores=0.5)
+    assert compare_targets("before", "after", root=tmp_path).fact("sure") == "yes"
+    report = compare_targets("before", "crowded", root=tmp_path)
+    assert "not sure: other programs kept the machine busy" in report.verdict.sentence
+    assert report.verdict.level == "info"
+    assert any(note.startswith("crowded: the machine was crowded: 100 %") for note in report.notes)
+
+
+def test_a_script_that_failed_after_some_steps_is_quoted(tmp_path: Path) -> None:
+    session = recorded(tmp_path, "train")
+    session.stderr.write_text("Traceback (most recent call last):\nValueError: loss is bad\n")
+    end(session, 1)
+    report = summarise(session)
+    assert "failed (exit 1): 60 steps" in report.verdict.sentence
+    assert "the last line of its stderr: ValueError: loss is bad" in report.notes
+
+
+def test_a_run_without_the_probe_is_told_from_one_without_steps(tmp_path: Path) -> None:
+    alone, stepless = new_session(tmp_path, "alone"), new_session(tmp_path, "stepless")
+    append(alone, "recorder", head(alone, "recorder", rank=None))
+    append(stepless, "recorder", head(stepless, "recorder", rank=None))
+    append(stepless, "rank0", head(stepless))
+    for session in (alone, stepless):
+        end(session, 0)
+    assert "no Python process loaded the probe" in summarise(alone).verdict.sentence
+    assert "mark the end of each with tuiprof.step()" in summarise(stepless).verdict.sentence
+
+
+def test_a_large_rest_of_the_step_is_explained(tmp_path: Path) -> None:
+    for name, forward in (("named", 900_000), ("unnamed", 400_000)):
+        session = new_session(tmp_path, name)
+        append(session, "rank0", head(session), *(step(n, ph={"forward": forward}) for n in range(20)))
+        note = summarise(session).table("phases").note
+        assert ("what no phase covers" in note) == (name == "unnamed")
