@@ -19,8 +19,10 @@ from tuiprof import formats
 from tuiprof.errors import TraceError
 from tuiprof.formats import kineto
 from tuiprof.model import Trace, Window
+from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.loading import Opening
 from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.timeline_marks import Search
 from tuiprof.tui.widgets.loading_panel import LoadingPanel
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
@@ -178,6 +180,79 @@ async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(
         assert app.table.rows.text(app.table.cursor, 0) == before
         assert app.table.sorted_by == 0
         assert "▲" in app.text("VirtualTable")
+
+
+async def test_search_event_bookmarks_and_details_stay_when_more_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are others then: what is read later begins before what was read first."""
+    rows: list[tuple[str, str, int, int, int, int | None]] = [
+        ("runtime", "cudaLaunchKernel", 20, 21, 0, 7),
+        ("kernel", "gemm one", 22, 24, 1, 7),
+        ("cpu_op", "other", 26, 27, 0, None),
+        ("runtime", "cudaLaunchKernel", 2, 3, 0, 5),
+        ("kernel", "gemm two", 4, 6, 1, 5),
+    ]
+    whole = trace_of(rows)
+    file = SlowFile(part_of(whole, 3), whole)
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until_shown(pilot, "3 events", "gemm")
+        timeline = app.timeline
+        timeline.focus()
+        await pilot.press("slash", *"GEMM", "enter")
+        await until_shown(pilot, "/GEMM 1 of 1", "launched by cudaLaunchKernel")
+        await pilot.press("b", "plus", "enter")
+        await until_shown(pilot, "launched by  (l jumps there)")
+        await until(pilot, lambda: app.view.evidence.detail.has_focus)
+        lane, row, span = timeline.lane, timeline.event, timeline.view.span
+        assert lane is not None
+        assert row is not None
+        assert timeline.lanes is not None
+        name = timeline.lanes.trace.name(row)
+        file.go_on.release()
+        await until_shown(pilot, "5 events", "/GEMM 2 of 2")
+        trace = timeline.lanes.trace
+        assert timeline.event is not None
+        assert timeline.event != row
+        assert (trace.name(timeline.event), trace.starts[timeline.event]) == (name, 22 * MS)
+        assert timeline.linked is not None
+        assert trace.name(timeline.linked) == "cudaLaunchKernel"
+        assert timeline.bookmarks == [22 * MS]
+        assert timeline.lane is not None
+        assert (timeline.lane.label, timeline.view.span) == (lane.label, span)
+        await until(pilot, lambda: (shown := app.view.evidence.detail.event) is not None and shown.row != row)
+        assert app.view.evidence.detail_open
+        assert app.view.evidence.detail.has_focus
+        timeline.focus()
+        await pilot.press("n")
+        assert timeline.event == 1  # around the end of the trace, to the hit that was not known before
+
+
+async def test_a_search_that_ends_after_more_was_read_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small_trace()
+    file = SlowFile(part_of(whole, 8), whole)
+    monkeypatch.setattr(formats, "open_trace", file.open)
+    look_up, may_end = Search.of, threading.Event()
+
+    def slow(lanes: Lanes, needle: str) -> Search:
+        if len(lanes.trace) == 8:
+            may_end.wait(20)
+        return look_up(lanes, needle)
+
+    monkeypatch.setattr(Search, "of", slow)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "8 events")
+        app.timeline.focus()
+        await pilot.press("slash", *"forward", "enter")
+        file.go_on.release()
+        await until_shown(pilot, "16 events")
+        may_end.set()
+        await until_shown(pilot, "/forward 1 of 2")
 
 
 async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(

@@ -110,11 +110,23 @@ def later_by(part: Trace, trace: Trace) -> int:
         part: What was read first.
         trace: More of the same file.
     """
-    if not len(part):
-        return 0
-    ordinal = part.events["ordinal"][0]
-    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == ordinal)
-    return int(trace.starts[found[0]] - part.starts[0]) if len(found) else 0
+    row = row_in(part, trace, 0) if len(part) else None
+    return int(trace.starts[row] - part.starts[0]) if row is not None else 0
+
+
+def row_in(part: Trace, trace: Trace, row: int) -> int | None:
+    """Return which row an event of a part of a file is in more of the same file.
+
+    Args:
+        part: What was read first.
+        trace: More of the same file.
+        row: Row of the event in the part.
+
+    Returns:
+        Its row there; None = it is not there.
+    """
+    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == part.events["ordinal"][row])
+    return int(found[0]) if len(found) else None
 
 
 def moved(window: Window, by: int) -> Window:

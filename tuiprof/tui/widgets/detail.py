@@ -118,6 +118,10 @@ class DetailPane(VerticalScroll):
         self.query_one(Painted).paint(self._draw)
         self.scroll_home(animate=False)
 
+    def forget(self) -> None:
+        """Forget the events shown so far: they name rows of a table that was replaced."""
+        self.event, self._history = None, []
+
     def action_link(self) -> None:
         """Jump from a kernel to its launch, from a launch to its work."""
         if self.event is None:

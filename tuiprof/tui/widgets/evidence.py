@@ -13,6 +13,7 @@ from textual.worker import Worker, get_current_worker
 from tuiprof.model.trace import Trace
 from tuiprof.tui.event_detail import EventDetail, describe, first_excerpt
 from tuiprof.tui.events_table import EVENTS
+from tuiprof.tui.results import row_in
 from tuiprof.tui.widgets.answer_pane import AnswerPane
 from tuiprof.tui.widgets.detail import DetailPane, Finding
 from tuiprof.tui.widgets.table import VirtualTable
@@ -81,13 +82,19 @@ class Evidence(Horizontal):
         return self.has_class("-detail")
 
     def take(self, trace: Trace) -> None:
-        """Look at another trace from now on; details of the one before are closed.
+        """Look at more of the same file from now on; details of an event stay open, those of a finding are closed.
 
         Args:
             trace: The trace.
         """
+        shown = self.detail.event if self.detail_open else None
+        row = row_in(self._trace, trace, shown.row) if shown is not None else None
         self._trace = trace
-        self.close_detail()
+        self.detail.forget()
+        if row is None:
+            self.close_detail()
+        else:
+            self.open_event(row, focus=False)
 
     def open_row(self, source: int, focus: bool) -> None:
         """Show a row of the table in the detail pane.

@@ -117,8 +117,11 @@ class TimelineCanvas(TimelineState):
         room = max(self.size.height - 2 - self.map_lines, 1)
         if self.lanes is None or self._painted == (self.view, room):
             return
+        label = self.visible_lanes[self.chosen].label if self.chosen < len(self.visible_lanes) else ""
         self.visible_lanes = self.lanes.choose(room)
-        self.chosen = min(self.chosen, max(len(self.visible_lanes) - 1, 0))
+        labels = [lane.label for lane in self.visible_lanes]
+        last = max(len(labels) - 1, 0)
+        self.chosen = labels.index(label) if label in labels else min(self.chosen, last)
         edges = self.view.edges
         marks = self._step_marks()
         taken = np.zeros(self.view.columns, dtype=bool)

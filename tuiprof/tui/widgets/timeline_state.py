@@ -8,7 +8,8 @@ from textual.widget import Widget
 
 from tuiprof.model.window import Window
 from tuiprof.tui.lanes import Lane, Lanes
-from tuiprof.tui.timeline_marks import Search
+from tuiprof.tui.results import row_in
+from tuiprof.tui.timeline_marks import Search, partner
 from tuiprof.tui.viewport import Viewport
 
 #: Lines that a timeline keeps for lanes before it gives one to the map of the whole.
@@ -127,7 +128,7 @@ class TimelineState(Widget):
         self._redraw_all()
 
     def replace(self, lanes: Lanes, by: int) -> None:
-        """Show more of the same trace, keeping cursor, selection and range where they are.
+        """Show more of the same trace, keeping cursor, selection, range and the chosen event; a search ends.
 
         Args:
             lanes: Its lanes.
@@ -136,7 +137,8 @@ class TimelineState(Widget):
         if self.lanes is None:
             self.show(lanes)
             return
-        old, first, last = self.view, *lanes.trace.span
+        old, before = self.view, self.lanes.trace
+        first, last = lanes.trace.span
         whole = Viewport.over(first, last, self.columns)
         if (old.low, old.high) == (old.first, old.last):
             self.view = whole
@@ -149,7 +151,10 @@ class TimelineState(Widget):
         if self.mark is not None:
             self.mark += by
         self.bookmarks = [at + by for at in self.bookmarks]
-        self.event = self.linked = self.search = None  # they name rows of the table that was replaced
+        # These name rows of the table that was replaced.
+        self.search = None
+        self.event = row_in(before, lanes.trace, self.event) if self.event is not None else None
+        self.linked = partner(lanes.trace, self.event) if self.event is not None else None
         self._redraw_all()
 
     def _redraw_all(self) -> None:

@@ -11,6 +11,7 @@ from textual.worker import get_current_worker
 
 from tuiprof import analyses
 from tuiprof.errors import TuiprofError
+from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
@@ -21,6 +22,7 @@ from tuiprof.tui.captures import Captures
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.results import Results, later_by, moved
+from tuiprof.tui.timeline_marks import Search
 from tuiprof.tui.widgets.trace_time import TraceTime
 from tuiprof.tui.widgets.trust import Reading, TraceHead
 
@@ -105,12 +107,14 @@ class TracePart(TraceTime):
         Attributes:
             survey: What there is to show of it.
             part: How far in its file it reaches; None = it is whole.
+            search: What was searched for in the trace before, looked up in this one.
         """
 
-        def __init__(self, survey: Survey, part: Progress | None) -> None:
+        def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
             super().__init__()
             self.survey = survey
             self.part = part
+            self.search = search
 
     def __init__(self, trace: Trace, part: Progress | None = None, step: int | None = None) -> None:
         super().__init__()
@@ -133,7 +137,9 @@ class TracePart(TraceTime):
             trace: What was read.
             part: How far in the file that is; None = all of it.
         """
-        self._run(partial(self._replace, trace, part, self.window), "replace")
+        search = self.timeline.search
+        needle = search.needle if search is not None else ""
+        self._run(partial(self._replace, trace, part, self.window, needle), "replace")
 
     def stand_among(self, captures: Captures) -> None:
         """Say which other traces there are.
@@ -143,6 +149,12 @@ class TracePart(TraceTime):
         """
         self.captures = captures
         self._show_head()
+
+    def straggler(self) -> int | None:
+        """Return the rank that holds up the others; None = none does, or it is not worked out."""
+        answer = self.results.get("ranks", self.window) or self.results.get("ranks", Window())
+        rank = answer.fact("straggler") if isinstance(answer, Report) else None
+        return rank if isinstance(rank, int) else None
 
     def advance(self, progress: Progress) -> None:
         """Say how far the reading is.
@@ -166,12 +178,30 @@ class TracePart(TraceTime):
             sanitize(str(error)), title="the rest cannot be read", severity="error", timeout=15, markup=False
         )
 
-    def _replace(self, trace: Trace, part: Progress | None, window: Window) -> None:
+    def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
         """In a thread: work out for another trace what is on the screen."""
         worker = get_current_worker()
         found = survey(trace, self.current, moved(window, later_by(self.trace, trace)))
+        search = Search.of(found.lanes, needle) if needle else None
         if not worker.is_cancelled:
-            self.post_message(self.Surveyed(found, part))
+            self.post_message(self.Surveyed(found, part, search))
+
+    def show_lanes(self, lanes: Lanes, by: int = 0, search: Search | None = None) -> None:
+        """Show the timeline of more of the trace; what was searched for before stays searched for.
+
+        Args:
+            lanes: Its lanes.
+            by: ns by which what shows stands later in it.
+            search: The search, where it was looked up in these lanes already.
+        """
+        before = self.timeline.search
+        self.timeline.replace(lanes, by)
+        if before is None:
+            return
+        if search is not None and search.needle == before.needle:
+            self.timeline.search = search
+        else:
+            self.search_for(lanes, before.needle, go=False)
 
     def _show_head(self) -> None:
         reading = None

@@ -42,12 +42,19 @@ class TraceTime(Vertical):
             self.row = row
 
     class Searched(Message):
-        """A search is done."""
+        """A search is done.
 
-        def __init__(self, lanes: Lanes, search: Search) -> None:
+        Attributes:
+            lanes: What was searched.
+            search: What was found.
+            go: Whether to go to the first hit.
+        """
+
+        def __init__(self, lanes: Lanes, search: Search, go: bool) -> None:
             super().__init__()
             self.lanes = lanes
             self.search = search
+            self.go = go
 
     @property
     def timeline(self) -> Timeline:
@@ -154,22 +161,36 @@ class TraceTime(Vertical):
         if lanes is None or not message.text:
             self.end_search()
             return
-        self.run_worker(
-            partial(self._search, lanes, message.text),
-            thread=True,
-            exclusive=True,
-            group="search",
-            exit_on_error=False,
-        )
+        self.search_for(lanes, message.text, go=True)
 
-    def _search(self, lanes: Lanes, needle: str) -> None:
+    def search_for(self, lanes: Lanes, needle: str, *, go: bool) -> None:
+        """Search the names of all events, in a worker.
+
+        Args:
+            lanes: What the timeline shows.
+            needle: The text.
+            go: Whether to go to the first hit then.
+        """
+        work = partial(self._search, lanes, needle, go)
+        self.run_worker(work, thread=True, exclusive=True, group="search", exit_on_error=False)
+
+    def _search(self, lanes: Lanes, needle: str, go: bool) -> None:
         """In a thread."""
-        self.post_message(self.Searched(lanes, Search.of(lanes, needle)))
+        self.post_message(self.Searched(lanes, Search.of(lanes, needle), go))
 
     def on_trace_time_searched(self, message: Searched) -> None:
-        """Show what was found, and go to the first from the cursor on."""
+        """Show what was found, and go to the first from the cursor on, unless the hits were only looked up anew."""
         message.stop()
-        if message.lanes is not self.timeline.lanes:
+        lanes = self.timeline.lanes
+        if lanes is None:
+            return
+        if message.lanes is not lanes:  # more of the file was read meanwhile
+            self.search_for(lanes, message.search.needle, go=message.go)
+            return
+        if not message.go:
+            self.timeline.search = message.search
+            self.timeline.relay()
+            self.refresh_bindings()
             return
         if not len(message.search.hits):
             self.notify(

@@ -165,7 +165,7 @@ class TraceView(TracePart):
         found = message.survey
         self._trust = found.trust
         if found.results is self.results:
-            self.timeline.replace(found.lanes, 0)
+            self.show_lanes(found.lanes)
             self._size_timeline(self.size.height)
             self._show_head()
             self._look_at_step()
@@ -175,7 +175,7 @@ class TraceView(TracePart):
             self.results, self.trace, self.part = found.results, found.results.trace, message.part
             self.window = moved(self.window, by)
             self.evidence.take(self.trace)
-            self.timeline.replace(found.lanes, by)
+            self.show_lanes(found.lanes, by, message.search)
             self.timeline.set_window(self.window)
             self._size_timeline(self.size.height)
             self._show_head()
@@ -360,12 +360,6 @@ class TraceView(TracePart):
         """Show all remarks."""
         if self._trust is not None:
             self.app.push_screen(ReadingScreen("what this trace cannot tell", trust_paragraphs(self._trust)))
-
-    def straggler(self) -> int | None:
-        """Return the rank that holds up the others; None = none does, or it is not worked out."""
-        answer = self.results.get("ranks", self.window) or self.results.get("ranks", Window())
-        rank = answer.fact("straggler") if isinstance(answer, Report) else None
-        return rank if isinstance(rank, int) else None
 
     def on_trace_head_trust_wanted(self) -> None:
         """Show all remarks."""
