@@ -209,20 +209,26 @@ def _path_of(source: Source) -> Path | None:
     return folder / digest.hexdigest()
 
 
-def _evict(newest: Path) -> None:
-    """Delete the entries that were not used for longest until the rest fits the limit."""
+def evict(newest: Path, variable: str, default: int) -> None:
+    """Delete the entries of a folder that were not used for longest until the rest fits the limit; never the newest.
+
+    Args:
+        newest: The entry just made; those beside it go first.
+        variable: Environment variable that sets the limit, bytes.
+        default: The limit without it, bytes.
+    """
     try:
-        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
+        limit = int(os.environ.get(variable, default))
     except ValueError:
-        limit = _DEFAULT_LIMIT
+        limit = default
     entries = []
     for entry in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process evicts, too
-            size = sum(file.stat().st_size for file in entry.iterdir())
-            entries.append((entry.stat().st_mtime_ns, size, entry))
-    total = sum(size for _, size, _ in entries)
-    for _, size, entry in sorted(entries):
-        if total <= limit:
+            size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
+            entries.append((entry == newest, entry.stat().st_mtime_ns, size, entry))
+    total = sum(size for _, _, size, _ in entries)
+    for is_newest, _, size, entry in sorted(entries):
+        if total <= limit or is_newest:
             return
         shutil.rmtree(entry, ignore_errors=True)
         total -= size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 from tuiprof.formats import Cancelled, Options
@@ -15,7 +14,6 @@ from tuiprof.formats.chrome.pool import Pool, WorkerLost, workers_for
 from tuiprof.formats.chrome.raw import ChunkPlace
 from tuiprof.formats.chrome.stretches import Inflow, Stretch, plan
 from tuiprof.formats.chrome.worker import read_at
-from tuiprof.formats.readahead import read_ahead
 from tuiprof.formats.source import Source, Stream
 
 #: How much compressed JSON shrinks at the least; to guess whether workers pay.
@@ -66,8 +64,8 @@ class EventReader:
             TraceError: It inflates to more than the limit, or cannot be read.
         """
         plain = self.source.wrapping == "plain"
-        with self.source.stream() as stream, nullcontext(stream) if plain else read_ahead(stream) as bytes_:
-            inflow = Inflow(bytes_)
+        with self.source.stream() as stream:
+            inflow = Inflow(stream)
             head = inflow.open()
             self.is_list = head.is_list
             self.properties.update(head.properties)
@@ -78,11 +76,11 @@ class EventReader:
             for number, chunk in decoded:
                 self._waiting[number] = chunk
                 self._gather(again)
-                self._report(bytes_.consumed)
+                self._report(stream.consumed)
                 meanwhile()
             self._finish(again)
             self.damage = inflow.damage
-            return self.source.size if plain else bytes_.at
+            return self.source.size if plain else stream.at
 
     def _decoded(self, cut: Iterator[Stretch], stream: Stream, workers: int) -> Iterator[tuple[int, Chunk]]:
         """Yield decoded stretches, in the order in which they get ready."""

@@ -294,10 +294,21 @@ class Builder:
                 "ordinal": rows.astype(np.uint32),
                 "bytes": np.where(freed, -size, size)[rows],
                 "address": self.stats.ints("addr")[rows],
-                "total_allocated": self.stats.ints("bytes_allocated")[rows],
-                "total_reserved": self.stats.ints("bytes_reserved")[rows],
+                "device": optional(self._allocators()[rows]),
+                "total_allocated": optional(self.stats.ints("bytes_allocated")[rows]),
             }
         )
+
+    def _allocators(self) -> Ints:
+        """Return the device whose memory each event is about; -1 = the host's.
+
+        The allocators of GPUs are told by their names (``GPU_0_bfc``, ``xla_gpu_host_bfc``), those of TPUs, which have
+        none, by the index of the device. ``bytes_reserved`` is what programs hold besides buffers, not a pool that
+        buffers are taken from.
+        """
+        named = self.stats.has("allocator_name")
+        by_name = self.stats.numbers_in("allocator_name", words.DEVICE_ALLOCATOR)
+        return np.where(named, by_name, self.stats.ints("index_on_host"))
 
     def _counters(self, ts: Ints) -> pl.DataFrame | None:
         events, values = self.stats.doubles("% util")

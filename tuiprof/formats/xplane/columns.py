@@ -38,6 +38,8 @@ WANTED: Final = (
     "addr",
     "bytes_allocated",
     "bytes_reserved",
+    "allocator_name",
+    "index_on_host",
     "dropped_traces",
 )
 _SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
@@ -166,6 +168,16 @@ class Named:
         Args:
             name: Name of the stat.
         """
+        found = self.numbers_in(name, _SIZE)
+        return np.where(found == 0, -1, found)  # 0 is what a profiler writes that does not know the size
+
+    def numbers_in(self, name: str, pattern: re.Pattern[bytes]) -> Ints:
+        """Return a number that stands in a text stat, for every event; -1 = there is none.
+
+        Args:
+            name: Name of the stat.
+            pattern: Where in the text it stands: its first group.
+        """
         column = np.full(len(self.space), -1, dtype=np.int64)
         stats, data, known = self.space.stats, self.space.buffer.data, dict[bytes, int]()
         plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
@@ -178,9 +190,8 @@ class Named:
                 text = data[at : at + int(stats.size[row])]
             size = known.get(text)
             if size is None:
-                match = _SIZE.search(text)
-                # 0 is what a profiler writes that does not know the size.
-                size = known[text] = int(match[1]) or -1 if match else -1
+                match = pattern.search(text)
+                size = known[text] = int(match[1]) if match else -1
             column[event] = size
         return column
 

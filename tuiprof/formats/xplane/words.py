@@ -38,6 +38,8 @@ _TPU_ROWS: Final = {
     "Sparse Core Syncs": Row.WAITS,
     "_counters_": Row.COUNTERS,
 }
+#: Name of the allocator of a device's memory; that of pinned memory of the host has no number.
+DEVICE_ALLOCATOR: Final = re.compile(rb"^[A-Z]+_(\d+)_")
 _DEVICE_PLANE: Final = re.compile(r"^/device:(GPU|TPU):(\d{1,4})(?!\d)")
 
 
