@@ -117,3 +117,8 @@ def test_steps_are_compared_by_what_they_launched_and_waited_for() -> None:
         row = found.table(table).rows.row(0, named=True)
         assert (row["before_count"], row["after_count"], row["change_ns"]) == (1, 1, 0), table
     assert found.table("kernels").rows["before_ns"][0] == 18_000
+
+
+def test_a_device_that_never_idles_is_idle_for_no_time_a_step() -> None:
+    found = report("device_idle", Made().step(1, 0, 9).launch("k", (1, 2), (3, 9), 1).trace())
+    assert (found.fact("idle_ns"), found.fact("idle_ns_per_step")) == (0, 0)

@@ -15,11 +15,12 @@ import xspace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuiprof import analyses
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.xplane.space import decode
 from tuiprof.formats.xplane.wire import PADDING, Buffer
-from tuiprof.model import Trace
+from tuiprof.model import Report, Trace, Unavailable
 from tuiprof.model.intervals import total, union
 
 REAL = (
@@ -29,6 +30,12 @@ REAL = (
     "xprof-tpu-inference.xplane.pb",
 )
 MS = 1_000_000_000  # ps
+
+
+def report(name: str, trace: Trace) -> Report:
+    found = analyses.run(name, trace)
+    assert isinstance(found, Report), found
+    return found
 
 
 def reference(shared: Path, name: str) -> dict[str, Any]:
@@ -228,6 +235,29 @@ def test_gzipped_file(shared: Path, tmp_path: Path) -> None:
     path = tmp_path / "copy.bin.gz"
     path.write_bytes(gzip.compress((shared / "traces" / REAL[0]).read_bytes()))
     assert len(open_trace(path)) == 675
+
+
+def test_memory_belongs_to_the_device_of_its_allocator(shared: Path) -> None:
+    gpu = report("memory", open_trace(shared / "traces/tracelens-jax08-mi300-gemm.xplane.pb"))
+    peaks = dict(gpu.table("places").rows.select("place", "peak").iter_rows())
+    assert peaks == {"device 0": 482345216, "CPU": 256}  # GPU_0_bfc, and xla_gpu_host_bfc
+    tpu = report("memory", open_trace(shared / "traces/xprof-tpu-inference.xplane.pb"))
+    rows = tpu.table("places").rows
+    # As libtpu says in `peak_bytes_in_use`, which it writes beside every allocation.
+    assert dict(rows.select("place", "peak").iter_rows()) == {
+        "device 0": 16106341504,
+        **dict.fromkeys(("device 1", "device 2", "device 3"), 10737555584),
+    }
+    assert rows["n"].sum() == 453
+
+
+def test_an_event_that_stands_for_many_is_no_memory_event(tmp_path: Path) -> None:
+    host = xspace.Plane("/host:CPU")
+    line = host.line("python").event("a", 0, 1000)
+    line.events.append(xspace.number(1, host.event_id("many")) + xspace.number(5, 12))
+    path = tmp_path / "one.xplane.pb"
+    path.write_bytes(xspace.encode(host))
+    assert isinstance(analyses.run("memory", open_trace(path)), Unavailable)
 
 
 # -- damage -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         for (label,), frame in events.group_by("place", maintain_order=True)
         if isinstance(label, str)
     ]
-    places.sort(key=lambda place: (place.label == "CPU", -place.peak))
+    places.sort(key=lambda place: (place.label == "CPU", -place.peak, place.label))
     main = places[0]
     held = main.held()
     spare = main.reserved_at_peak - main.peak if main.reserved_at_peak else None
@@ -65,7 +65,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     said = f"{main.label} peaks at {format_bytes(main.peak)} allocated"
     if main.reserved_at_peak:
         said += f" of {format_bytes(main.reserved_at_peak)} reserved"
-    said += f", {format_ns(main.peak_at - scope.low)} into the window"
+    said += f", {format_ns(max(main.peak_at - scope.low, 0))} into the window"
     if not held.is_empty():
         top = held.row(0, named=True)
         said += f"; {top['operator']} holds {format_bytes(top['bytes'])} of it"
@@ -113,7 +113,8 @@ def _events(trace: Trace, scope: Scope) -> pl.DataFrame | None:
         instants.filter(
             pl.col("total_allocated").is_not_null()
             & pl.col("bytes").is_not_null()
-            & pl.col("ts").is_between(scope.low, scope.high)
+            # The whole trace has those before its first and after its last event as well.
+            & (pl.lit(scope.window.whole) | pl.col("ts").is_between(scope.low, scope.high))
         )
         .with_columns(
             pl.when(device.fill_null(-1) < 0)
@@ -260,11 +261,13 @@ def _place_table(places: list[_Place]) -> Table:
 def _timeline(place: _Place, scope: Scope, slices: int = 100) -> Table:
     """Return the highest allocated and reserved memory in equal slices of the window."""
     span = max(scope.high - scope.low, 1)
+    told = "total_reserved" in place.frame.columns
+    reserved = pl.col("total_reserved") if told else pl.lit(None, dtype=pl.Int64)
     index = ((pl.col("ts") - scope.low) * slices // span).clip(0, slices - 1)
     frame = (
         place.frame.with_columns(index.alias("slice"))
         .group_by("slice", maintain_order=True)
-        .agg(pl.col("total_allocated").max(), pl.col("total_reserved").max())
+        .agg(pl.col("total_allocated").max(), reserved.max().alias("total_reserved"))
         .with_columns((scope.low + pl.col("slice") * span // slices).alias("start_ns"))
     )
     return Table(
