@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import gzip
 import http.server
 import threading
@@ -133,6 +134,49 @@ def test_http_errors_say_what_to_do(server: tuple[str, type[_Handler]]) -> None:
 def test_nobody_answers(server: tuple[str, type[_Handler]]) -> None:
     with pytest.raises(TraceError, match=r"http://127.0.0.1:1/x.json cannot be read|nothing at"):
         fetch("http://127.0.0.1:1/x.json")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [OSError("500, url='http://me:pw@host/x?sig=abc'"), ValueError("no http://me:pw@host/x?sig=abc")],
+)
+def test_passwords_and_signatures_are_not_repeated(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise raised
+
+    files = type("Files", (), {"info": staticmethod(fails)})
+    connect = fails if isinstance(raised, ValueError) else lambda _url: (files, "")
+    monkeypatch.setattr(fsspec.core, "url_to_fs", connect)
+    with pytest.raises(TraceError) as caught:
+        fetch("http://me:pw@host/x.json?sig=abc")
+    assert "http://host/x" in str(caught.value)
+    assert "me:pw" not in str(caught.value)
+    assert "abc" not in str(caught.value)
+
+
+def test_no_space_for_a_copy_names_the_place(
+    memory: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    memory.pipe("/x.json", b"{}")
+    monkeypatch.setattr(type(memory), "open", full)
+    with pytest.raises(TraceError, match=f"no space left for a copy of memory://x.json in {cache}"):
+        fetch("memory://x.json")
+
+
+def test_a_copy_that_another_process_is_making_stays(
+    memory: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / ".new-beside" / "copy").mkdir(parents=True)
+    (cache / ".new-beside" / "copy" / "x.json").write_bytes(b"x" * 1000)
+    monkeypatch.setenv(LIMIT_VARIABLE, "10")
+    memory.pipe("/y.json", b"{}")
+    fetch("memory://y.json")
+    assert (cache / ".new-beside" / "copy" / "x.json").exists()
 
 
 def test_a_report_of_a_file_and_a_directory_in_memory(

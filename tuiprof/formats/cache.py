@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,9 @@ LIMIT_VARIABLE = "TUIPROF_TRACE_CACHE_BYTES"
 _DEFAULT_LIMIT = 4 << 30
 #: Below this many bytes on disk a file is as quickly read again.
 WORTH_KEEPING = 4 << 20
+#: What is being written is called so; when it is that old, its writer was killed.
+UNFINISHED = ".new-"
+_GIVEN_UP_NS = 86_400 * 10**9
 _ENDS = 1 << 16
 _TABLES = ("events", "instants", "counters", "step_markers")
 
@@ -128,9 +132,9 @@ def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
 def _write(entry: Path, trace: Trace, raw: bytes) -> None:
     # A full disk, a directory without permission, properties that JSON cannot hold: then it is not kept.
     with contextlib.suppress(OSError, TypeError, ValueError, OverflowError, msgspec.MsgspecError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
-            dir=entry.parent, prefix=".new-", ignore_cleanup_errors=True
+            dir=entry.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
         ) as folder:
             new = Path(folder) / "entry"
             new.mkdir()
@@ -138,7 +142,7 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
                 table.write_ipc(new / f"{name}.arrow", compression="uncompressed")
             (new / "trace.json").write_bytes(msgspec.json.encode(_saved(trace, raw)))
             os.rename(new, entry)  # fails when another process was quicker, and its entry is as good
-        _evict(entry)
+        evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)
 
 
 def _tables(trace: Trace) -> dict[str, pl.DataFrame]:
@@ -225,7 +229,9 @@ def evict(newest: Path, variable: str, default: int) -> None:
     for entry in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process evicts, too
             size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
-            entries.append((entry == newest, entry.stat().st_mtime_ns, size, entry))
+            used_ns = entry.stat().st_mtime_ns
+            if not entry.name.startswith(UNFINISHED) or time.time_ns() - used_ns > _GIVEN_UP_NS:
+                entries.append((entry == newest, used_ns, size, entry))
     total = sum(size for _, _, size, _ in entries)
     for is_newest, _, size, entry in sorted(entries):
         if total <= limit or is_newest:

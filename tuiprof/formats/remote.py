@@ -8,10 +8,10 @@ which a connection cannot do. The copies share a limit; the longest unused go fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
+from tuiprof.formats.cache import UNFINISHED, evict
 from tuiprof.formats.sidecar import sidecar_name
 
 #: ``off`` = keep no copy beyond this process; a path = keep them there.
@@ -85,7 +86,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
                 progress,
                 cancelled,
             )
-        _evict(folder)
+        evict(folder, LIMIT_VARIABLE, _DEFAULT_LIMIT)
     with contextlib.suppress(OSError):
         os.utime(folder)  # it was used: it stays longest
     return local
@@ -96,7 +97,7 @@ def _connect(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise TraceError(f"{url} is remote, and fsspec is not installed", _REMEDY) from None
+        raise TraceError(f"{_without_secrets(url)} is remote, and fsspec is not installed", _REMEDY) from None
     try:
         return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
     except ImportError as error:
@@ -107,7 +108,8 @@ def _connect(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{url}: {error}", "s3://, gs://, http:// and https:// are read, or copy the file here"
+            f"{_without_secrets(url)}: {_redacted(str(error))}",
+            "s3://, gs://, http:// and https:// are read, or copy the file here",
         ) from None
 
 
@@ -131,7 +133,12 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
                 "sign in as for the provider's own tools (AWS_PROFILE, gcloud auth application-default login), or give "
                 "a signed URL",
             ) from error
-        said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TraceError(
+                f"no space left for a copy of {self._url} in {_place()}",
+                f"free some, or set {PLACE_VARIABLE}",
+            ) from error
+        said = _redacted(" ".join(str(error).split())) or type(error).__name__
         raise TraceError(
             f"{self._url} cannot be read: {said}", "check the connection and try again"
         ) from error
@@ -186,8 +193,10 @@ def _copy(
     done = 0
     # Of a web server a file comes as one stream: not every one of them gives parts.
     block = 0 if "http" in system.protocol else _BLOCK
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-", ignore_cleanup_errors=True) as made:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
+    ) as made:
         new = Path(made) / "copy"
         for info in files:
             name = str(info["name"])
@@ -260,27 +269,13 @@ def _name(url: str) -> str:
     return re.sub(r"[^A-Za-z0-9._#+-]", "_", name)
 
 
+def _redacted(text: str) -> str:
+    """Return what a library said, without the passwords and signatures of the URLs in it."""
+    return re.sub(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>)]+", lambda found: _without_secrets(found[0]), text)
+
+
 def _without_secrets(url: str) -> str:
     """Return a URL without password and signature, which belong neither on the screen nor in a name."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url
-
-
-def _evict(newest: Path) -> None:
-    """Delete the copies that were not used for longest until the rest fits the limit; never the newest."""
-    try:
-        limit = int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
-    except ValueError:
-        limit = _DEFAULT_LIMIT
-    entries = []
-    for entry in newest.parent.iterdir():
-        with contextlib.suppress(OSError):
-            size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
-            entries.append((entry == newest, entry.stat().st_mtime_ns, size, entry))
-    total = sum(size for _, _, size, _ in entries)
-    for is_newest, _, size, entry in sorted(entries):
-        if total <= limit or is_newest:
-            return
-        shutil.rmtree(entry, ignore_errors=True)
-        total -= size
