@@ -116,6 +116,19 @@ def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
     assert "failed (exit 7)" in done.stdout
 
 
+def test_a_script_reads_what_is_piped_in_and_a_writer_learns_of_its_end(tmp_path: Path) -> None:
+    code = "import sys; print(len(sys.stdin.readline()))"
+    endless = subprocess.Popen(["yes", "a" * 1000], stdout=subprocess.PIPE)
+    done = subprocess.run(
+        _argv("record", "-q", "--tee", "--", "python", "-c", code),
+        env=_env(tmp_path / "s"), stdin=endless.stdout, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert endless.stdout is not None
+    endless.stdout.close()
+    assert done.stdout.startswith("1001\n")
+    assert endless.wait(timeout=20) != 0  # its pipe is closed everywhere: nothing of ours holds it open
+
+
 def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
     done = tuiprof("record", "--tee", "--no-capture", "--", "python", str(script), "3", sessions=tmp_path)
     assert done.stdout.startswith("trained\n")

@@ -84,14 +84,16 @@ def record(
 ) -> int:
     """Record without a screen; print the report.
 
-    Progress goes to stderr, the report to stdout; the exit status is the script's.
+    Progress goes to stderr, the report to stdout; the exit status is the script's. What is piped in goes to the script.
     """
+    from dataclasses import replace
+
     from tuiprof.cli.foreground import follow, signals_kept
     from tuiprof.cli.reading import session_reports
     from tuiprof.report import render_all
     from tuiprof.session.launch import start
 
-    spec = launch_spec(invocation, target, **options)
+    spec = replace(launch_spec(invocation, target, **options), stdin=True)
     with signals_kept() as asked:
         session = start(spec)
         status = follow(session, asked, tee=tee, quiet=quiet)

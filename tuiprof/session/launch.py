@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -48,6 +49,8 @@ class LaunchSpec:
         triggers: Captures to make again and again.
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+        stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
+            terminal, which it would share with the screen.
     """
 
     argv: tuple[str, ...]
@@ -60,6 +63,7 @@ class LaunchSpec:
     triggers: tuple[TriggerRequest, ...] = ()
     root: Path | None = None
     patience_s: tuple[float, float] = (10.0, 10.0)
+    stdin: bool = False
 
 
 def parse_capture(
@@ -110,7 +114,8 @@ def start(spec: LaunchSpec) -> Session:
             put_capture(session, spec.capture)
         for trigger in spec.triggers:
             put_trigger(session, trigger)
-        _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s))
+        with _piped_in(spec.stdin) as stdin:
+            _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin))
     except TuiprofError as error:
         _never_started(session, error.message)
         raise
@@ -192,6 +197,23 @@ def _name(spec: LaunchSpec) -> str:
     return scripts[0] if scripts else Path(spec.argv[0]).name
 
 
+@contextlib.contextmanager
+def _piped_in(wanted: bool) -> Iterator[int | None]:
+    """Give the descriptor of a pipe, socket or file that is this process's standard input; None where it is none."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:  # it was started without one
+        mode = 0
+    if not wanted or not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+        yield None
+        return
+    copy = os.dup(0)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
+
+
 def _supervise(session: Session, plan: Plan) -> None:
     """Start the supervisor and wait until the script runs or cannot."""
     # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
@@ -209,6 +231,7 @@ def _supervise(session: Session, plan: Plan) -> None:
                 stderr=errors,
                 env=env,
                 start_new_session=True,
+                pass_fds=() if plan.stdin is None else (plan.stdin,),
             )
     except OSError as error:
         raise LaunchError(f"the supervisor could not be started: {error}") from error

@@ -13,12 +13,14 @@ class Plan(msgspec.Struct, frozen=True):
         cwd: Where.
         env: The whole environment.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+        stdin: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing.
     """
 
     command: list[str]
     cwd: str
     env: dict[str, str]
     patience_s: tuple[float, float]
+    stdin: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):

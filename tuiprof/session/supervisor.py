@@ -162,7 +162,7 @@ class _Run:
                     plan.command,
                     cwd=plan.cwd,
                     env=plan.env,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL if plan.stdin is None else plan.stdin,
                     stdout=out,
                     stderr=err,
                     process_group=0,
@@ -173,6 +173,11 @@ class _Run:
             self._last_write(End(time.monotonic_ns(), code, None, message))
             _answer(Reply(message, remedy))
             return None
+        finally:
+            if (
+                plan.stdin is not None
+            ):  # or whoever writes into a pipe would never learn that the script has ended
+                os.close(plan.stdin)
         child.returncode = 0  # reaped by Family, which sees the whole group
         try:
             self._identify(child.pid)
