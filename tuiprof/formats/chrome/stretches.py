@@ -12,6 +12,8 @@ from tuiprof.formats.source import Damaged
 
 #: Size of a stretch, bytes: the arrays of one fit the cache of a core.
 SIZE = 2 << 20
+#: Bytes read at a time: where a compressed file is damaged, at most so many before that are lost.
+_BLOCK = 1 << 19
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
 #: Between two events. Inside a string the quote of the key would end it, so this is hardly ever met there.
@@ -157,7 +159,7 @@ class Inflow:
         parts = [self._held]
         while missing > 0:
             try:
-                part = self._stream.read_some(missing)
+                part = self._stream.read_some(min(missing, _BLOCK))
             except Damaged as damage:
                 self.damage = str(damage)
                 part = b""
