@@ -24,6 +24,7 @@ def test_the_exported_surface() -> None:
     assert tuiprof.__all__ == [
         "__version__", "analyses", "compare", "errors", "model", "open_trace", "phase", "step",
     ]  # fmt: skip
+    assert set(tuiprof.__all__) <= set(dir(tuiprof))
     for name in tuiprof.__all__:
         assert getattr(tuiprof, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -65,7 +66,7 @@ def test_traces_and_paths_are_compared_alike() -> None:
     assert by_trace.fact("before") == names[0]
 
 
-def test_a_directory_a_rank_and_a_run(tmp_path: Path) -> None:
+def test_a_directory_a_rank_and_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(2):
         op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
         document = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [op]}
@@ -78,6 +79,8 @@ def test_a_directory_a_rank_and_a_run(tmp_path: Path) -> None:
         tuiprof.open_trace(tmp_path, rank=5)
     with pytest.raises(TraceError, match="there is no file"):
         tuiprof.open_trace(tmp_path / "none.json")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tuiprof.open_trace("~/rank0.json").info.rank == 0
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def open_trace(
     from tuiprof.formats.remote import fetch, is_url
 
     url = str(target)
-    path = fetch(url, progress=progress, cancelled=cancelled) if is_url(url) else Path(target)
+    path = fetch(url, progress=progress, cancelled=cancelled) if is_url(url) else Path(target).expanduser()
     found = open_set(path, run=run) if path.is_dir() or run is not None or rank is not None else None
     trace = formats.open_trace(
         path if found is None else found.file(rank).path,
@@ -140,6 +140,11 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
         return Side(name, path.name if path is not None else name, one, path)
 
     return compare_sides(side(before, "before"), side(after, "after"))
+
+
+def __dir__() -> list[str]:
+    """Return what there is, loaded or not: notebooks complete names from it."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -25,7 +26,8 @@ def discover(room: str, attribute: str) -> dict[str, Any]:
         attribute: What a module must define to count, for example ``"ANALYSIS"``.
 
     Returns:
-        Objects by their ``name``, built-ins first, in the order of their file names.
+        Objects by their ``name``, built-ins first, in the order of their file names. A third party's that cannot be
+        loaded is left out, with a warning.
     """
     package = importlib.import_module(f"tuiprof.{room}")
     found: dict[str, Any] = {}
@@ -37,7 +39,15 @@ def discover(room: str, attribute: str) -> dict[str, Any]:
         if item is not None:
             found[item.name] = item
     group = f"tuiprof.{room}"
-    for entry in (*(own for own in OWN if own.group == group), *entry_points(group=group)):
-        item = entry.load()
-        found.setdefault(item.name, item)
+    for entry in OWN:
+        if entry.group == group:
+            item = entry.load()
+            found[item.name] = item
+    for entry in entry_points(group=group):
+        try:
+            item = entry.load()
+            found.setdefault(item.name, item)
+        except Exception as error:  # noqa: BLE001 - whatever somebody else's module raises must not end tuiprof
+            said = f"{type(error).__name__}: {error}"
+            warnings.warn(f"the plug-in {entry.name!r} ({entry.value}) is left out: {said}", stacklevel=2)
     return found

@@ -1,0 +1,33 @@
+"""What third parties add through entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+import pytest
+
+from tuiprof import plugins
+
+THEIRS = SimpleNamespace(name="theirs")
+SHADOWING = SimpleNamespace(name="steps")
+
+
+def test_theirs_are_added_the_broken_left_out_and_ours_stay_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = "tuiprof.analyses"
+    found = [
+        EntryPoint("gone", "no_such_module:ANALYSIS", group),
+        EntryPoint("nameless", "math:pi", group),
+        EntryPoint("theirs", f"{__name__}:THEIRS", group),
+        EntryPoint("steps", f"{__name__}:SHADOWING", group),
+    ]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+    with pytest.warns(UserWarning, match="is left out") as warned:
+        analyses = plugins.discover("analyses", "ANALYSIS")
+    assert [str(one.message).split(" is left out: ")[0] for one in warned] == [
+        "the plug-in 'gone' (no_such_module:ANALYSIS)",
+        "the plug-in 'nameless' (math:pi)",
+    ]
+    assert analyses["theirs"] is THEIRS
+    assert analyses["steps"] is not SHADOWING
+    assert "advice" in analyses
