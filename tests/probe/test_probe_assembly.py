@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.assembly import Assembly
+from tuiprof.probe.assembly import INTERRUPTED_NS, Assembly
 from tuiprof.probe.marks import BACKWARD, BEGIN, DATA, END, STEPPED
-from tuiprof.probe.phases import phases_and_cost
+from tuiprof.probe.phases import phases_of
 from tuiprof.session import records
+
+HERE, ELSEWHERE = 1, 2  # the thread that steps, and another
 
 
 def made(*marks: tuple[Any, ...]) -> list[tuple[int, int, int, list[Any]]]:
@@ -20,6 +22,7 @@ def made(*marks: tuple[Any, ...]) -> list[tuple[int, int, int, list[Any]]]:
     results = []
     for at_once in (True, False):
         assembly = Assembly(born=1)
+        assembly.thread = HERE
         for group in [list(marks)] if at_once else [[mark] for mark in marks]:
             assembly.take(deque(group))
         steps = assembly.complete(keep_last=False)
@@ -29,20 +32,39 @@ def made(*marks: tuple[Any, ...]) -> list[tuple[int, int, int, list[Any]]]:
 
 
 def test_the_first_step_begins_with_what_is_seen_first() -> None:
-    steps = made((DATA, 5, 8, 8), (BACKWARD, 10, 20, 20), (STEPPED, 20, 30, 0, 31), (STEPPED, 40, 50, 1, 51))
+    steps = made(
+        (DATA, 5, 8, HERE), (BACKWARD, 10, 20, HERE), (STEPPED, 20, 30, 0, 31), (STEPPED, 40, 50, 1, 51)
+    )
     assert steps == [(0, 30, 25, [DATA, BACKWARD, 2]), (1, 50, 20, [2])]
     assert made((END, 0, 30, None, False, 31)) == [(0, 30, 29, [])], "with the process, if nothing is"
 
 
 def test_what_lies_before_a_beginning_is_in_no_step() -> None:
-    steps = made((DATA, 2, 3, 3), (BEGIN, 10), (DATA, 10, 12, 12), (END, 0, 30, None, False, 31))
+    steps = made((DATA, 2, 3, HERE), (BEGIN, 10), (DATA, 10, 12, HERE), (END, 0, 30, None, False, 31))
     assert steps == [(0, 30, 20, [DATA])]
+
+
+def test_parts_of_other_threads_are_in_no_step() -> None:
+    marks = (DATA, 3, 8, HERE), (DATA, 4, 9, ELSEWHERE), (BACKWARD, 10, 20, HERE), ("load", 5, 25, ELSEWHERE)
+    assert made(*marks, (STEPPED, 20, 30, 0, 31)) == [(0, 30, 27, [DATA, BACKWARD, 2])]
+
+
+def test_cost_is_that_of_every_hook_of_the_steps_without_a_profiler() -> None:
+    assembly = Assembly(born=1)
+    assembly.thread = HERE
+    parts = [(DATA, 3, 8, HERE), (BACKWARD, 10, 20, HERE)]
+    assembly.take(deque([*parts, (STEPPED, 20, 30, 0, 32)]))
+    assert (assembly.cost_steps, assembly.cost_ns) == (1, 3 * 2 * 2), "three hooks, each begins and ends"
+    assembly.take(deque([*parts, (END, 1, 130, None, True, 190)]))
+    assert (assembly.cost_steps, assembly.cost_ns) == (1, 12), "a profiler slows the hooks down as well"
+    assembly.take(deque([(END, 2, 230, None, False, 10_000_230)]))
+    assert assembly.cost_ns == 12 + 2 * INTERRUPTED_NS, "what takes so long is somebody else"
 
 
 def test_a_step_ends_with_the_phase_in_which_its_optimizer_stepped() -> None:
     steps = made(
-        (BACKWARD, 10, 20, 20), (STEPPED, 22, 30, 0, 31), ("clip", 31, 32, 32), ("optimizer", 21, 35, 35),
-        (BACKWARD, 40, 50, 50), (STEPPED, 52, 60, 1, 61), ("optimizer", 51, 65, 65),
+        (BACKWARD, 10, 20, HERE), (STEPPED, 22, 30, 0, 31), ("clip", 31, 32, HERE), ("optimizer", 21, 35, HERE),
+        (BACKWARD, 40, 50, HERE), (STEPPED, 52, 60, 1, 61), ("optimizer", 51, 65, HERE),
     )  # fmt: skip
     assert steps == [
         (0, 35, 25, [BACKWARD, 2, "clip", "optimizer"]),
@@ -52,16 +74,17 @@ def test_a_step_ends_with_the_phase_in_which_its_optimizer_stepped() -> None:
 
 def test_what_the_probe_does_inside_a_phase_is_not_its_time() -> None:
     assembly = Assembly(born=1)
-    marks = [(BACKWARD, 10, 20, 20), (STEPPED, 22, 30, 0, 31), (BEGIN, 70), ("optimizer", 21, 75, 76)]
+    assembly.thread = HERE
+    marks = [(BACKWARD, 10, 20, HERE), (STEPPED, 22, 30, 0, 31), (BEGIN, 70), ("optimizer", 21, 75, HERE)]
     assembly.take(deque(marks))
     ((_, at, dur, began, parts, _, _),) = assembly.complete(keep_last=False)
     assert (at, dur) == (75, 20 + 5), "40 were taken by opening the log"
-    assert phases_and_cost(began, parts)[0] == {"forward": 0, "backward": 10, "optimizer": 75 - 21 - 40}
+    assert phases_of(began, parts) == {"forward": 0, "backward": 10, "optimizer": 75 - 21 - 40}
 
 
 def test_a_phase_around_the_loop_changes_no_step() -> None:
     steps = made(
-        (STEPPED, 22, 30, 0, 31), (STEPPED, 42, 50, 1, 51), ("train", 5, 55, 55), (STEPPED, 62, 70, 2, 71)
+        (STEPPED, 22, 30, 0, 31), (STEPPED, 42, 50, 1, 51), ("train", 5, 55, HERE), (STEPPED, 62, 70, 2, 71)
     )
     assert [step[:3] for step in steps] == [(0, 30, 8), (1, 50, 20), (2, 70, 20)]
 

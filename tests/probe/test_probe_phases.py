@@ -3,61 +3,61 @@
 from __future__ import annotations
 
 from tuiprof.probe.marks import BACKWARD, DATA, OPTIMIZER
-from tuiprof.probe.phases import phases_and_cost
+from tuiprof.probe.phases import phases_of
 
 
 def test_a_plain_step() -> None:
-    parts = [(DATA, 10, 15, 16), (BACKWARD, 40, 70, 72), (OPTIMIZER, 75, 80, 80)]
-    assert phases_and_cost(0, parts) == ({"data": 5, "forward": 25, "backward": 30, "optimizer": 5}, 6)
+    parts = [(DATA, 10, 15, 1), (BACKWARD, 40, 70, 1), (OPTIMIZER, 75, 80, 1)]
+    assert phases_of(0, parts) == {"data": 5, "forward": 25, "backward": 30, "optimizer": 5}
 
 
 def test_without_a_loader_forward_begins_with_the_step() -> None:
-    assert phases_and_cost(3, [(BACKWARD, 40, 70, 70)])[0] == {"forward": 37, "backward": 30}
+    assert phases_of(3, [(BACKWARD, 40, 70, 1)]) == {"forward": 37, "backward": 30}
 
 
 def test_micro_batches_add_up() -> None:
     parts = [
         (DATA, 0, 1, 1),
-        (BACKWARD, 3, 5, 5),
-        (DATA, 6, 8, 8),
-        (BACKWARD, 9, 12, 12),
-        (OPTIMIZER, 12, 13, 13),
+        (BACKWARD, 3, 5, 1),
+        (DATA, 6, 8, 1),
+        (BACKWARD, 9, 12, 1),
+        (OPTIMIZER, 12, 13, 1),
     ]
-    assert phases_and_cost(0, parts)[0] == {"data": 3, "forward": 3, "backward": 5, "optimizer": 1}
+    assert phases_of(0, parts) == {"data": 3, "forward": 3, "backward": 5, "optimizer": 1}
 
 
 def test_phases_of_the_script_are_not_forward() -> None:
     parts = [
-        (DATA, 0, 10, 10),
-        ("h2d", 10, 14, 14),
-        ("inner", 21, 22, 22),
-        ("loss", 20, 26, 26),
-        (BACKWARD, 30, 50, 50),
+        (DATA, 0, 10, 1),
+        ("h2d", 10, 14, 1),
+        ("inner", 21, 22, 1),
+        ("loss", 20, 26, 1),
+        (BACKWARD, 30, 50, 1),
     ]
-    found = phases_and_cost(0, parts)[0]
+    found = phases_of(0, parts)
     assert found == {"data": 10, "h2d": 4, "inner": 1, "loss": 6, "forward": 20 - 4 - 6, "backward": 20}
 
 
 def test_what_the_script_times_itself_counts_alone() -> None:
     parts = [
-        ("forward", 10, 30, 30),
-        (BACKWARD, 33, 49, 49),
-        ("backward", 32, 50, 50),
-        (OPTIMIZER, 51, 60, 60),
+        ("forward", 10, 30, 1),
+        (BACKWARD, 33, 49, 1),
+        ("backward", 32, 50, 1),
+        (OPTIMIZER, 51, 60, 1),
     ]
-    assert phases_and_cost(0, parts)[0] == {"forward": 20, "backward": 18, "optimizer": 9}
+    assert phases_of(0, parts) == {"forward": 20, "backward": 18, "optimizer": 9}
 
 
 def test_an_optimizer_with_a_closure_counts_from_its_last_backward() -> None:
-    parts = [(DATA, 0, 5, 5), (BACKWARD, 10, 20, 20), (BACKWARD, 23, 30, 30), (OPTIMIZER, 6, 34, 34)]
-    assert phases_and_cost(0, parts)[0] == {"data": 5, "forward": 5 + 3, "backward": 17, "optimizer": 4}
+    parts = [(DATA, 0, 5, 1), (BACKWARD, 10, 20, 1), (BACKWARD, 23, 30, 1), (OPTIMIZER, 6, 34, 1)]
+    assert phases_of(0, parts) == {"data": 5, "forward": 5 + 3, "backward": 17, "optimizer": 4}
 
 
 def test_a_backward_inside_another_counts_once() -> None:
-    parts = [(DATA, 0, 5, 5), (BACKWARD, 12, 15, 15), (BACKWARD, 16, 18, 18), (BACKWARD, 10, 20, 20)]
-    assert phases_and_cost(0, parts)[0] == {"data": 5, "forward": 5, "backward": 10}
+    parts = [(DATA, 0, 5, 1), (BACKWARD, 12, 15, 1), (BACKWARD, 16, 18, 1), (BACKWARD, 10, 20, 1)]
+    assert phases_of(0, parts) == {"data": 5, "forward": 5, "backward": 10}
 
 
 def test_two_optimizers() -> None:
-    parts = [(BACKWARD, 5, 10, 10), (OPTIMIZER, 10, 12, 12), (BACKWARD, 20, 25, 25), (OPTIMIZER, 25, 30, 30)]
-    assert phases_and_cost(0, parts)[0] == {"forward": 5 + 8, "backward": 10, "optimizer": 7}
+    parts = [(BACKWARD, 5, 10, 1), (OPTIMIZER, 10, 12, 1), (BACKWARD, 20, 25, 1), (OPTIMIZER, 25, 30, 1)]
+    assert phases_of(0, parts) == {"forward": 5 + 8, "backward": 10, "optimizer": 7}

@@ -36,9 +36,7 @@ def install(runtime: Runtime, module: Any) -> None:
         try:
             return original(iterator)
         finally:  # the end of the data is a wait too
-            t = clock()
-            if ident() == steps.thread:
-                note((part, began, t, clock()))
+            note((part, began, clock(), ident()))
 
     def looking(iterator: Any) -> Any:
         """Batches are the steps, or may be."""
@@ -54,8 +52,7 @@ def install(runtime: Runtime, module: Any) -> None:
             return batch
         finally:
             t = clock()
-            if ident() == steps.thread:
-                note((part, began, t, clock()))
+            note((part, began, t, ident()))
             if hook.on:
                 try:
                     steps.data_ended(began, t, more)

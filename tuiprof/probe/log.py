@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from .assembly import Step
 from .lines import line, step_line
-from .phases import phases_and_cost
+from .phases import phases_of
 from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
 
 SCHEMA_VERSION = 1
@@ -56,7 +56,6 @@ class Log:
         self._stop = False
         self._flush_lock = threading.Lock()
         self._flush_ns = 0
-        self._parts_ns = 0
         self._opened_at = 0
         self._slow_at = 0
         self._kept = -1  # number of the step that was kept back at the last flush; -1 = none
@@ -207,9 +206,7 @@ class Log:
         steps = assembly.complete(keep_last)
         self.on_steps(steps)
         for number, at, dur, began, parts, metrics, captured in steps:
-            phases, cost_ns = phases_and_cost(began, parts)
-            self._parts_ns += cost_ns
-            lines.append(step_line(number, at, dur, phases, metrics, captured))
+            lines.append(step_line(number, at, dur, phases_of(began, parts), metrics, captured))
         return lines
 
     def _others(self) -> Iterator[tuple[Any, ...]]:
@@ -222,8 +219,9 @@ class Log:
         """Return what changes slowly: the probe's own cost, and the allocator's state."""
         steps = self._steps
         device = steps.device
-        cost_ns = steps.assembly.cost_ns + self._parts_ns + (0 if device is None else device.cost_ns)
-        items: list[tuple[Any, ...]] = [(COST, now, steps.n, cost_ns, self._flush_ns)]
+        assembly = steps.assembly
+        cost_ns = assembly.cost_ns + (0 if device is None else device.cost_ns)
+        items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
         if device is not None:
             items += [(MEMORY, now, *numbers) for numbers in device.memory()]
         return items

@@ -1,7 +1,7 @@
 """What a step was made of: from the parts that were timed to the time of each phase.
 
-On the thread that trains a part is only appended to a list, because whatever runs there runs with cold caches;
-the arithmetic is done here, in the log's thread.
+On the thread that trains a part is only noted (see :mod:`.marks`); the arithmetic is done here, in the log's
+thread.
 
 ``data`` is the time inside the DataLoader's ``next``; ``backward`` inside ``torch.autograd.backward``;
 ``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it. ``forward`` is what
@@ -16,21 +16,19 @@ from collections.abc import Sequence
 
 from .marks import BACKWARD, DATA, OPTIMIZER, Part
 
-#: Our own work takes no longer; what does was interrupted by another thread or process.
-INTERRUPTED_NS = 20_000
 _NAMES = ("data", "backward", "optimizer")
 _USUAL = (DATA, BACKWARD, OPTIMIZER)
 
 
-def phases_and_cost(start: int, parts: Sequence[Part]) -> tuple[dict[str, int], int]:
-    """Return the time of each phase, and what timing them cost, both in ns.
+def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
+    """Return the time of each phase, ns.
 
     Args:
         start: Start of the step, monotonic ns.
         parts: In order of their ends.
     """
     if len(parts) == 3:
-        (first, began, fetched, a), (second, called, returned, b), (third, stepping, ended, _) = parts
+        (first, began, fetched, _), (second, called, returned, _), (third, stepping, ended, _) = parts
         if (first, second, third) == _USUAL and called >= fetched and stepping >= returned:
             # Nearly every step of most scripts, in a fifth of the time.
             return {
@@ -38,14 +36,11 @@ def phases_and_cost(start: int, parts: Sequence[Part]) -> tuple[dict[str, int], 
                 "forward": called - fetched,
                 "backward": returned - called,
                 "optimizer": ended - stepping,
-            }, 2 * min(a - fetched + b - returned, INTERRUPTED_NS)
+            }
     phases: dict[str, int] = {}
-    cost = 0
     found: list[tuple[int, int, int]] = []
     spans: list[tuple[int, int]] = []  # phases of the script, outermost only, in order of time
-    for name, began, ended, done in parts:
-        # Beginning a part does less than ending it; to read the clock there once more would double its cost.
-        cost += 2 * min(done - ended, INTERRUPTED_NS)
+    for name, began, ended, _ in parts:
         if isinstance(name, int):
             while name == BACKWARD and found and found[-1][0] == BACKWARD and found[-1][1] >= began:
                 found.pop()  # inside this one: recomputing activations runs a backward pass of its own
@@ -57,7 +52,7 @@ def phases_and_cost(start: int, parts: Sequence[Part]) -> tuple[dict[str, int], 
         spans.append((began, ended))
     if found:
         _add_found(phases, start, found, spans)
-    return phases, cost
+    return phases
 
 
 def _add_found(

@@ -16,9 +16,8 @@ What ends a step (the highest one seen so far decides; a switch is noted once):
                         65th when there was one but no optimizer that calls torch's hooks
 ======================  =================================================================================
 
-Parts of a step (see :mod:`.phases`) are taken on the thread that steps. Code that runs between two steps of a
-model finds the caches cold, and each object it touches for the first time costs a tenth of a microsecond or more.
-So the hooks touch few: a clock, the deque, and as little of this class as possible.
+Parts of a step (see :mod:`.phases`) are noted by hooks that touch as few objects as possible (see :mod:`.marks`):
+a clock, the deque, and as little of this class as can be.
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class Steps:
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
         source: What ends a step, one of the constants above.
-        in_optimizer: An optimizer's step is running; what it calls belongs to it.
         stepped: An optimizer has stepped; the one who uses this sets it back.
         own_annotation: An annotation that ends now was made by the probe itself.
     """
@@ -95,7 +93,6 @@ class Steps:
         "device",
         "due",
         "ends",
-        "in_optimizer",
         "marks",
         "n",
         "out",
@@ -119,7 +116,6 @@ class Steps:
         self.source = NONE
         self.stepped = False
         self.own_annotation = False
-        self.in_optimizer = False
         self._device_due = 0
         self._on_first = on_first
         self._batches = 0  # before the first step, and since the last loader that ended without backward
@@ -200,7 +196,7 @@ class Steps:
         before, self.source = self.source, source
         self.ends = self._optimizer if source == OPTIMIZER else _nobody
         if before == NONE:
-            self.thread = _get_ident()
+            self.thread = self.assembly.thread = _get_ident()
             self._on_first()
             return False
         text = (
@@ -251,7 +247,7 @@ class Steps:
                 self._switch(BATCH, t, None)
                 self._between_loaders = False
                 self.marks.append((BEGIN, began))
-                self.marks.append((DATA_PART, began, t, t))
+                self.marks.append((DATA_PART, began, t, self.thread))
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:
         """An optimizer's step has returned; the one whose steps count ends the step.
@@ -269,12 +265,12 @@ class Steps:
         elif chosen() is not optimizer:
             self._others += 1
             if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
-                self.marks.append((OPTIMIZER_PART, began, t, monotonic_ns()))
+                self.marks.append((OPTIMIZER_PART, began, t, self.thread))
                 return
             self._choose(optimizer)
         self._others = 0
         self.stepped = True
-        self.marks.append((OPTIMIZER_PART, began, t, t))
+        self.marks.append((OPTIMIZER_PART, began, t, _get_ident()))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
 
@@ -317,13 +313,14 @@ class Phase:
         t = monotonic_ns()
         began = self._began
         steps = self._steps
-        if not began or (_get_ident() != steps.thread and steps.source):
+        thread = _get_ident()
+        if not began or (thread != steps.thread and steps.source):
             return
         if self._again:
             self._again -= 1
             return
         self._began = 0
-        self._note((self._name, began, t, monotonic_ns()))
+        self._note((self._name, began, t, thread))
 
     @property
     def is_open(self) -> bool:

@@ -42,8 +42,7 @@ def _never() -> bool:
 
 def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
     """Wrap ``torch.autograd.backward``, through which ``Tensor.backward`` goes as well."""
-    steps = runtime.steps
-    note, clock, ident, part = steps.marks.append, monotonic_ns, get_ident, BACKWARD
+    note, clock, ident, part = runtime.steps.marks.append, monotonic_ns, get_ident, BACKWARD
     original = torch.autograd.backward
 
     def backward(
@@ -59,9 +58,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
         began = clock()
         result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-        t = clock()
-        if ident() == steps.thread:
-            note((part, began, t, clock()))
+        note((part, began, clock(), ident()))
         return result
 
     def backward_of_any_kind(*args: Any, **kwargs: Any) -> Any:
@@ -69,9 +66,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             return original(*args, **kwargs)
         began = clock()
         result = original(*args, **kwargs)
-        t = clock()
-        if ident() == steps.thread:
-            note((part, began, t, clock()))
+        note((part, began, clock(), ident()))
         return result
 
     # To pack and unpack the arguments costs more than all the rest, so it is left to versions to come.
@@ -98,20 +93,21 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
 
+    inside = False  # an optimizer's step is running; what it calls belongs to it
+
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling() or steps.in_optimizer:
+            nonlocal inside
+            if inside or compiling():
                 return original(optimizer, *args, **kwargs)
-            steps.in_optimizer = True
+            inside = True
             began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
-            except BaseException:
-                steps.in_optimizer = False
-                raise
+            finally:
+                inside = False
             t = clock()
-            steps.in_optimizer = False
             n = steps.n
             if steps.ends() is optimizer and n < steps.due:
                 note((stepped, began, t, n, clock()))

@@ -108,8 +108,9 @@ class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
 
     Attributes:
         at: Monotonic ns.
-        steps: Steps so far.
-        ns: Time spent in the probe's hooks so far, ns.
+        steps: Steps so far that ``ns`` is the cost of: all but captured ones.
+        ns: Time spent in the probe's hooks so far, ns. Measured at the end of each step, and taken for its other
+            hooks as well.
         flush_ns: CPU time of the probe's writing thread so far, ns; it runs beside the script.
     """
 

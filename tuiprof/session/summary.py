@@ -154,7 +154,8 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             "probe cost a step",
             lead.cost_per_step_ns,
             "ns",
-            "Time in the probe's own hooks, measured by itself.",
+            "What the probe's hooks took of the thread that trains: measured at each step's end, and taken for the "
+            "step's other hooks as well. Captured steps and the opening of the log are not in it.",
         ),
         Fact("probe_share", "probe share", lead.cost_share, "share"),
     ]
