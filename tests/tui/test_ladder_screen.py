@@ -222,7 +222,7 @@ async def test_a_ladder_is_measured_watched_stopped_and_resumed(start: Start) ->
         await until_shown(pilot, "stops after this trial")
         hold.unlink()
         await until(pilot, lambda: runner_of(ladder.path) is None, 40)
-        await until_shown(pilot, "trials are still to run")
+        await until_shown(pilot, "trials are still to run", "r measure")
         assert len(LadderRun(ladder.path).meta.trials) == 1
         await pilot.press("r")
         await until(pilot, lambda: len(LadderRun(ladder.path).meta.trials) == 4, 60)
