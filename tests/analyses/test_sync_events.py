@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tuiprof.analyses import _catch_up, _idle, _starved, run
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
+from tuiprof.model.trust import ReadStats
 
 
 def report(trace: Trace, window: Window | None = None) -> Report:
@@ -278,6 +279,16 @@ def test_without_a_device_the_reason_is_given() -> None:
     assert isinstance(found, Unavailable)
     assert "CPU-only" in found.reason
     assert "kernels" in found.remedy
+
+
+@pytest.mark.parametrize("analysis", ["sync_events", "kernel_launches", "device_idle"])
+def test_a_damaged_file_is_not_taken_for_a_cpu_only_trace(analysis: str) -> None:
+    trace = Made().op("aten::mm", 0, 10).trace()
+    trace.stats = ReadStats(events=1, truncated=True)
+    found = run(analysis, trace)
+    assert isinstance(found, Unavailable)
+    assert "CPU-only" not in found.reason
+    assert "the file ends in the middle of an event" in found.reason
 
 
 def test_waits_of_two_threads_give_a_sum_and_a_union() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+from tuiprof.model.trust import Remark, Trust
 from tuiprof.report import Style, formats, render, render_all
 from tuiprof.report.sanitize import clip, sanitize, width
 
@@ -155,6 +156,21 @@ def test_sanitize_shows_what_it_replaces() -> None:
     assert sanitize("a\x1b[0m\x9b\u202e") == "a␛[0m<U+009B><U+202E>"
 
 
+def test_what_cannot_be_told_comes_last_and_once() -> None:
+    other = Unavailable("ranks", "one rank", "")
+    text = render_all([GONE, other, REPORT, GONE], "text", style=Style(width=80))
+    assert text.count("memory: unavailable") == 1
+    assert text.index(REPORT.title) < text.index("Cannot be told here") < text.index("memory: unavailable")
+    assert render_all([GONE], "text").startswith("– memory")
+
+
+def test_a_report_gives_every_remark_of_the_trust_line_with_what_to_do() -> None:
+    trust = Trust(1, (Remark("a", "cut off", "copy again", "bad"), Remark("b", "no frames", "use --stack")))
+    assert trust.line == "trust: cut off (+1 more)"
+    assert trust.text == "trust: cut off (copy again) · no frames (use --stack)"
+    assert Trust(1).text == Trust(1).line
+
+
 GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
 
 
@@ -176,7 +192,7 @@ def test_goldens(shared: Path, name: str, analysis: str) -> None:
     from tuiprof.formats import open_trace
 
     trace = open_trace(shared / "traces" / name)
-    text = render(run(analysis, trace), "text", trust=trace.trust.line, style=Style(width=100))
+    text = render(run(analysis, trace), "text", trust=trace.trust.text, style=Style(width=100))
     golden = GOLDENS / f"{name.split('.')[0]}.{analysis}.txt"
     if os.environ.get("TUIPROF_UPDATE_GOLDENS"):
         golden.parent.mkdir(parents=True, exist_ok=True)

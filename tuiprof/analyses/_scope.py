@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses._codes import distinct, member
-from tuiprof.model import Trace, Window
+from tuiprof.model import Trace, Unavailable, Window
 from tuiprof.model.intervals import Ints, clip, total, union
 
 
@@ -103,6 +103,26 @@ def device_word(trace: Trace) -> str:
     calls = distinct(trace.name_codes[trace.host_calls])
     gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
     return "GPU" if gpu else "device"
+
+
+def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:
+    """Return why an analysis of a device has nothing to say about a trace without device work.
+
+    Args:
+        trace: The trace.
+        name: Name of the analysis.
+        cpu_only: What the question means where the CPU is the device.
+        instead: Where to look then.
+    """
+    damage = next((remark for remark in trace.trust.remarks if remark.code in ("truncated", "damaged")), None)
+    if damage is not None:
+        return Unavailable(
+            name, f"no device activity in the part that could be read: {damage.text}", damage.remedy
+        )
+    lost = next((remark for remark in trace.trust.remarks if remark.code == "no-device-work"), None)
+    if lost is not None:
+        return Unavailable(name, lost.text, lost.remedy)
+    return Unavailable(name, f"a CPU-only trace: {cpu_only}", instead)
 
 
 def plural(count: float, word: str) -> str:

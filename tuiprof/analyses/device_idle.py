@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
-from tuiprof.analyses._scope import Scope, device_word
+from tuiprof.analyses._scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
@@ -89,15 +89,10 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 def _unavailable(trace: Trace) -> Unavailable:
     if len(trace.device_work):
         return Unavailable(NAME, "no device did any work in this window", "choose a wider window")
-    if len(trace.host_calls):
-        return Unavailable(
-            NAME,
-            "runtime calls but no device activity was recorded, so idle time cannot be told",
-            "another profiler may have held the device (only one can); record again",
-        )
-    return Unavailable(
+    return no_device(
+        trace,
         NAME,
-        "a CPU-only trace: the CPU is the device, and what it does is in `kernels` (operators by self time)",
+        "the CPU is the device, and what it does is in `kernels` (operators by self time)",
         "look at `kernels` and `data_loading`",
     )
 

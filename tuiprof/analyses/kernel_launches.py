@@ -8,7 +8,7 @@ import numpy as np
 
 from tuiprof.analyses import Analysis, _idle, _launch_figures, _launch_table
 from tuiprof.analyses._launch_table import Launches, QueueDepth
-from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses._scope import Scope, device_word, no_device, plural
 from tuiprof.model import Fact, Report, Rule, Trace, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
@@ -121,16 +121,11 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 
 
 def _unavailable(trace: Trace) -> Unavailable:
-    if not len(trace.device_work) and len(trace.host_calls):
-        return Unavailable(
-            NAME,
-            "runtime calls but no device activity was recorded, so no launch can be told from another call",
-            "another profiler may have held the device (only one can); record again",
-        )
     if not len(trace.device_work):
-        return Unavailable(
+        return no_device(
+            trace,
             NAME,
-            "a CPU-only trace: operators run where they are called, nothing is launched",
+            "operators run where they are called, nothing is launched",
             "look at `kernels` (operators by self time)",
         )
     if len(trace.links.launches):

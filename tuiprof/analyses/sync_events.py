@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tuiprof.analyses import Analysis, _catch_up, _wait_table, _waits
-from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses._scope import Scope, device_word, no_device, plural
 from tuiprof.analyses._step_times import step_times
 from tuiprof.analyses._wait_table import WaitTable
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -94,10 +94,11 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
 
 def _unavailable(trace: Trace) -> Unavailable:
     if not len(trace.device_work):
-        return Unavailable(
+        return no_device(
+            trace,
             NAME,
-            "a CPU-only trace: nothing runs beside the host, so the host never waits for a device",
-            "look at `kernels` (operators by self time), `steps` and `data_loading` instead",
+            "nothing runs beside the host, so the host never waits for a device",
+            "look at `kernels` (operators by self time), `steps` and `data_loading`",
         )
     return Unavailable(
         NAME,

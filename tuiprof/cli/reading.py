@@ -104,7 +104,7 @@ def report(
             click.echo(f"tuiprof: what sets the ranks apart: tuiprof report {target} ranks", err=True)
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
-        reports, trust = run_analyses(trace, analyses, step), trace.trust.line
+        reports, trust = run_analyses(trace, analyses, step), trace.trust.text
     sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))
     return 0
 
@@ -139,7 +139,7 @@ def session_reports(
     for capture in (newest.run,) if run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(session.path / "traces", run=capture)
         trace = open_rank(found, rank)
-        trust = trace.trust.line
+        trust = trace.trust.text
         reports.extend(run_analyses(trace, names, step))
     return reports, trust
 

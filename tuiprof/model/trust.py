@@ -74,3 +74,10 @@ class Trust:
         worst = [r.text for r in self.remarks if r.level == self.level]
         more = len(self.remarks) - 1
         return f"trust: {worst[0]}" + (f" (+{more} more)" if more else "")
+
+    @property
+    def text(self) -> str:
+        """All remarks with what to do about them, for a report that nobody can expand."""
+        if not self.remarks:
+            return self.line
+        return "trust: " + " · ".join(f"{r.text} ({r.remedy})" if r.remedy else r.text for r in self.remarks)

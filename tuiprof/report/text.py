@@ -216,7 +216,12 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
 
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
     blocks = [_wrap(trust, style)] if trust else []
-    blocks += [_report(report, style) for report in reports]
+    blocks += [_report(report, style) for report in reports if isinstance(report, Report)]
+    # Several captures of one run lack the same: said once.
+    lacking = dict.fromkeys(report for report in reports if isinstance(report, Unavailable))
+    gone = [line for report in lacking for line in _report(report, style)]
+    if gone:
+        blocks.append([_paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
     return "\n".join(map(to_ascii, text.split("\n"))) if style.plain else text
 

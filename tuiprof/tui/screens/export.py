@@ -249,7 +249,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         chosen = self._scopes[self._chosen].answers
         try:
             style = Style(width=None if self._format != "text" else 120, rows=None, details=True)
-            trust = self._trace.trust.line if self._trace is not None else ""
+            trust = self._trace.trust.text if self._trace is not None else ""
             text = render_all(chosen, self._format, trust=trust, style=style)
             write(path, text, replace=replace)
         except FileExistsError:
