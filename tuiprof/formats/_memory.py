@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 #: The most that the GNU C library learns from.
 _LARGEST = 31 << 20
 
@@ -14,4 +12,4 @@ def keep_freed() -> None:
     It gives large blocks back at once, and the system zeroes every page of the next one anew, unless it has seen a
     larger one come and go. Looking through a trace takes half as long with this.
     """
-    np.empty(_LARGEST, dtype=np.uint8)
+    bytes(_LARGEST)  # zeroed by the system, so no page of it is touched

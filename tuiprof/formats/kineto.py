@@ -29,8 +29,8 @@ def _sniff(head: bytes, path: Path) -> bool:
 def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats import cache
     from tuiprof.formats.chrome.layout import NotATrace
+    from tuiprof.formats.chrome.pool import start_pool
     from tuiprof.formats.chrome.raw import RawChunks
-    from tuiprof.formats.chrome.reader import EventReader
 
     if options.cache and source.size >= cache.WORTH_KEEPING:
         from tuiprof.formats.sidecar import read_sync_sites
@@ -38,11 +38,17 @@ def _open(source: Source, options: Options) -> Trace:
         kept = cache.find(source, RawChunks.restored, read_sync_sites(source.path))
         if kept is not None:
             return kept
-    reader = EventReader(source, options)
+    pool = start_pool(source, options.workers)
     try:
+        from tuiprof.formats.chrome.reader import EventReader  # loads numpy, as the workers do meanwhile
+
+        reader = EventReader(source, options, pool)
         size = reader.read(_Partial(reader, options))
     except NotATrace as reason:
         raise TraceError(f"{source.path} {reason}", _REMEDY) from None
+    finally:
+        if pool is not None:
+            pool.close()
     stats = _stats(reader, size)
     if reader.is_list and stats.malformed and not stats.events:
         raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)

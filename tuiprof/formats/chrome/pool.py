@@ -13,33 +13,46 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import tuiprof
-from tuiprof.formats.chrome.decode import Chunk
 from tuiprof.formats.chrome.stretches import Stretch
 from tuiprof.formats.chrome.worker import ANSWER, REQUEST
+from tuiprof.formats.source import Source
+
+if TYPE_CHECKING:
+    from tuiprof.formats.chrome.decode import Chunk
 
 #: Stretches a worker holds at once: one it decodes, one that waits.
 _DEPTH = 3
 #: Bytes that a worker's answers may take in the pipe while the reader is busy.
 _PIPE = 1 << 20
 #: Below this many bytes a worker does not earn its start (about 0.1 s).
-WORTH_A_WORKER = 24 << 20
+_WORTH_A_WORKER = 24 << 20
 _MOST_WORKERS = 8
+#: How much compressed JSON shrinks at the least; to guess whether workers pay.
+_SHRINKS = 8
 
 
-def workers_for(size: int, asked: int | None) -> int:
-    """Return how many worker processes pay.
+def start_pool(source: Source, asked: int | None) -> Pool | None:
+    """Start as many worker processes as pay; they load what they need while the reader does.
 
     Args:
-        size: Bytes of JSON to decode, at least.
-        asked: What the caller asked for; None = decide.
+        source: The file.
+        asked: How many the caller asked for; None = decide.
+
+    Returns:
+        The pool; None when none pay, or none may be started here.
     """
-    if asked is not None:
-        return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(0, min(cores - 1, _MOST_WORKERS, size // WORTH_A_WORKER))
+    size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
+    count = max(0, min(cores - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
+    if not count:
+        return None
+    try:
+        return Pool(count, source.path if source.wrapping == "plain" else None)
+    except OSError:
+        return None
 
 
 class WorkerLost(Exception):
@@ -63,6 +76,7 @@ class _Worker:
             pass_fds=(file,),
             bufsize=0,
             start_new_session=True,  # Ctrl-C is the reader's affair
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's threads would spin, and have nothing to do
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -81,21 +95,22 @@ class Pool:
 
     Args:
         count: How many.
-        file: Descriptor of the plain file; None = stretches come with their text, which is handed over in
-            memory.
+        path: The plain file; None = stretches come with their text, which is handed over in memory.
+
+    Raises:
+        OSError: No more processes are allowed, or the file cannot be read.
     """
 
-    def __init__(self, count: int, file: int | None) -> None:
-        self._arena = None if file is not None else _anonymous_file()
+    def __init__(self, count: int, path: Path | None) -> None:
+        self._file = _anonymous_file() if path is None else path.open("rb", buffering=0)
+        self._hands_over = path is None
         self._slots: deque[int] = deque(range(count * _DEPTH))
         self._slot_of: dict[int, int] = {}
-        shared = file if self._arena is None else self._arena.fileno()
-        assert shared is not None
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
-                worker = _Worker(shared)
+                worker = _Worker(self._file.fileno())
                 self._workers.append(worker)
                 self._selector.register(worker.answers, selectors.EVENT_READ, worker)
         except OSError:
@@ -124,13 +139,13 @@ class Pool:
         if len(worker.held) >= _DEPTH:
             return False
         offset = stretch.offset
-        if self._arena is not None:
+        if self._hands_over:
             assert stretch.data is not None
             # Slots lie far apart in a sparse file, so a stretch of any length fits its own.
             slot = self._slots.popleft()
             self._slot_of[number] = slot
             offset = slot << 33
-            _write_at(self._arena.fileno(), stretch.data, offset)
+            _write_at(self._file.fileno(), stretch.data, offset)
         try:
             worker.requests.write(REQUEST.pack(number, offset, stretch.length))
         except BrokenPipeError as error:
@@ -173,8 +188,7 @@ class Pool:
             worker.answers.close()
             worker.process.kill()
             worker.process.wait()
-        if self._arena is not None:
-            self._arena.close()
+        self._file.close()
 
 
 def _anonymous_file() -> BinaryIO:

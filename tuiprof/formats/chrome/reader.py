@@ -10,14 +10,11 @@ from tuiprof.formats import Cancelled, Options
 from tuiprof.formats.chrome import layout
 from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
 from tuiprof.formats.chrome.gather import Gathered
-from tuiprof.formats.chrome.pool import Pool, WorkerLost, workers_for
+from tuiprof.formats.chrome.pool import Pool, WorkerLost
 from tuiprof.formats.chrome.raw import ChunkPlace
 from tuiprof.formats.chrome.stretches import Inflow, Stretch, plan
 from tuiprof.formats.chrome.worker import read_at
 from tuiprof.formats.source import Source, Stream
-
-#: How much compressed JSON shrinks at the least; to guess whether workers pay.
-_SHRINKS = 8
 
 
 class EventReader:
@@ -26,6 +23,7 @@ class EventReader:
     Args:
         source: The file.
         options: How to read.
+        pool: Who decodes beside the reader; None = nobody.
 
     Attributes:
         gathered: The events, in file order.
@@ -36,8 +34,8 @@ class EventReader:
         damage: Why the compressed stream ended early; None = it did not.
     """
 
-    def __init__(self, source: Source, options: Options) -> None:
-        self.source, self.options = source, options
+    def __init__(self, source: Source, options: Options, pool: Pool | None) -> None:
+        self.source, self.options, self._pool = source, options, pool
         self.gathered = Gathered()
         self.places: list[ChunkPlace] = []
         self.properties: dict[str, Any] = {}
@@ -71,9 +69,7 @@ class EventReader:
             self.properties.update(head.properties)
             again = self._reread(stream)
             cut = plan(stream.fileno(), head.first, self.source.size) if plain else iter(inflow)
-            workers = workers_for(self.source.size * (1 if plain else _SHRINKS), self.options.workers)
-            decoded = self._decoded(cut, stream, workers)
-            for number, chunk in decoded:
+            for number, chunk in self._decoded(cut, stream):
                 self._waiting[number] = chunk
                 self._gather(again)
                 self._report(stream.consumed)
@@ -82,14 +78,13 @@ class EventReader:
             self.damage = inflow.damage
             return self.source.size if plain else stream.at
 
-    def _decoded(self, cut: Iterator[Stretch], stream: Stream, workers: int) -> Iterator[tuple[int, Chunk]]:
+    def _decoded(self, cut: Iterator[Stretch], stream: Stream) -> Iterator[tuple[int, Chunk]]:
         """Yield decoded stretches, in the order in which they get ready."""
-        pool = self._pool(stream, workers)
+        pool = self._pool
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
-                # The first is decoded here while the workers start.
-                if pool is not None and number and pool.offer(number, stretch):
+                if pool is not None and pool.offer(number, stretch):
                     yield from pool.answers(0)
                     continue
                 if number:  # Needed at the end, and slow to load: now that the others have enough to do.
@@ -104,18 +99,6 @@ class EventReader:
             for number, stretch in enumerate(cut, len(self._stretches)):
                 self._stretches.append(stretch._replace(data=None))
                 yield number, self._decoder.decode(self._text(stretch, stream))
-        finally:
-            if pool is not None:
-                pool.close()
-
-    def _pool(self, stream: Stream, workers: int) -> Pool | None:
-        """Start those who decode beside the reader."""
-        if not workers:
-            return None
-        try:
-            return Pool(workers, stream.fileno() if self.source.wrapping == "plain" else None)
-        except OSError:
-            return None  # no more processes allowed here: decode alone
 
     @staticmethod
     def _text(stretch: Stretch, stream: Stream) -> bytes:

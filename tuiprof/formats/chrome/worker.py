@@ -11,7 +11,6 @@ import pickle
 import struct
 
 from tuiprof.formats._memory import keep_freed
-from tuiprof.formats.chrome.decode import ChunkDecoder
 
 #: Number of the stretch; where its text lies in the file handed down; its length.
 REQUEST = struct.Struct("<qqq")
@@ -27,6 +26,8 @@ def serve(requests: int, answers: int, file: int) -> None:
         answers: Descriptor to write answers to.
         file: Descriptor of the file that holds the text.
     """
+    from tuiprof.formats.chrome.decode import ChunkDecoder  # who starts workers has no numpy yet
+
     keep_freed()
     decoder = ChunkDecoder()
     while len(record := _exactly(requests, REQUEST.size)) == REQUEST.size:
