@@ -8,7 +8,7 @@ import pytest
 from session_logs import new_session
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.labels import LABELS_FILE, Labels, add_note, read_labels, remove_note, set_tags
+from tuiprof.session.labels import LABELS_FILE, Labels, add_note, read_labels, set_tags
 
 
 def test_tags_and_notes_are_kept_apart_from_what_was_recorded(tmp_path: Path) -> None:
@@ -24,7 +24,6 @@ def test_tags_and_notes_are_kept_apart_from_what_was_recorded(tmp_path: Path) ->
     assert labels.notes[0].step == 12
     assert "#h200" in labels.words
     assert "NFS" in labels.words
-    assert [note.text for note in remove_note(session.path, 0).notes] == ["second"]
     assert set_tags(session.path, "").tags == ()
     assert (session.path / "session.json").read_bytes() == before
 
@@ -36,8 +35,6 @@ def test_what_is_no_tag_or_note_is_refused_and_changes_nothing(tmp_path: Path) -
         set_tags(session.path, "a/b")
     with pytest.raises(UsageProblem):
         add_note(session.path, "  ")
-    with pytest.raises(SessionError):
-        remove_note(session.path, 3)
     assert read_labels(session.path).tags == ("kept",)
 
 
@@ -45,3 +42,6 @@ def test_a_damaged_file_hides_nothing_else(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     (session.path / LABELS_FILE).write_text("{")
     assert read_labels(session.path) == Labels()
+    with pytest.raises(SessionError, match="is damaged — mend it"):
+        add_note(session.path, "would take the place of what can still be mended")
+    assert (session.path / LABELS_FILE).read_text() == "{"

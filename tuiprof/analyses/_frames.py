@@ -48,15 +48,6 @@ def is_framework(path: str) -> bool:
     return FRAMEWORK.search(inside) is not None
 
 
-def is_frame(name: str) -> bool:
-    """Return whether a name is a Python frame with file and line.
-
-    Args:
-        name: Name of a ``python_function`` event, or one frame of a sync site.
-    """
-    return _KINETO.match(name) is not None
-
-
 def is_user(name: str) -> bool:
     """Return whether a Python frame is neither the framework's nor the interpreter's.
 

@@ -72,9 +72,9 @@ def set_tags(session: Path, text: str) -> Labels:
 
     Raises:
         UsageProblem: A tag holds something else than letters, digits and ``. _ + -``, or is longer than 32.
-        SessionError: They cannot be written.
+        SessionError: Those there are damaged, or they cannot be written.
     """
-    return _write(session, msgspec.structs.replace(read_labels(session), tags=parse_tags(text)))
+    return _write(session, msgspec.structs.replace(_to_change(session), tags=parse_tags(text)))
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
@@ -109,34 +109,22 @@ def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | N
 
     Raises:
         UsageProblem: The note is empty or too long.
-        SessionError: It cannot be written.
+        SessionError: Those there are damaged, or it cannot be written.
     """
     text = text.strip()
     if not text or len(text) > LONGEST_NOTE:
         raise UsageProblem(f"a note has 1 to {LONGEST_NOTE} characters, this one {len(text)}")
-    labels = read_labels(session)
+    labels = _to_change(session)
     note = RunNote(time.time_ns(), text, t_ns, step)
     return _write(session, msgspec.structs.replace(labels, notes=(*labels.notes, note)))
 
 
-def remove_note(session: Path, index: int) -> Labels:
-    """Remove a note.
-
-    Args:
-        session: The session directory.
-        index: Which, from 0.
-
-    Returns:
-        The labels as stored.
-
-    Raises:
-        SessionError: There is no such note, or the rest cannot be written.
-    """
-    labels = read_labels(session)
-    if not 0 <= index < len(labels.notes):
-        raise SessionError(f"{session.name} has no note {index}")
-    notes = labels.notes[:index] + labels.notes[index + 1 :]
-    return _write(session, msgspec.structs.replace(labels, notes=notes))
+def _to_change(session: Path) -> Labels:
+    """Return the labels of a session that are to be written anew; damaged ones are not written over."""
+    labels = read_small_json(session / LABELS_FILE, Labels)
+    if labels is None and (session / LABELS_FILE).exists():
+        raise SessionError(f"{session / LABELS_FILE} is damaged", "mend it, or delete it to begin anew")
+    return labels or Labels()
 
 
 def _write(session: Path, labels: Labels) -> Labels:

@@ -11,7 +11,7 @@ from textual.getters import app as getters_app
 from textual.screen import Screen
 
 from tuiprof.session import process
-from tuiprof.session.replay import Live, Replay
+from tuiprof.session.replay import Feed, Live, Replay
 from tuiprof.session.store import Session
 from tuiprof.session.writer_state import WriterState
 from tuiprof.tui.app import TuiprofApp
@@ -74,7 +74,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     @property
-    def feed(self) -> Live | Replay:
+    def feed(self) -> Feed:
         """Fills the fold that is shown: as it is written, or up to a moment."""
         return self.past or self.base
 
