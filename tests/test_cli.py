@@ -129,6 +129,16 @@ def test_a_script_reads_what_is_piped_in_and_a_writer_learns_of_its_end(tmp_path
     assert endless.wait(timeout=20) != 0  # its pipe is closed everywhere: nothing of ours holds it open
 
 
+def test_a_session_without_a_trace_says_so_of_what_is_asked(script: Path, tmp_path: Path) -> None:
+    tuiprof("record", "-q", "--no-capture", "--", "python", str(script), "5", sessions=tmp_path / "s")
+    assert (
+        "sync_events: unavailable: no trace was captured"
+        in tuiprof("report", "last", "sync_events", sessions=tmp_path / "s").stdout
+    )
+    done = tuiprof("check", "last", "--max", "syncs_per_step=0", sessions=tmp_path / "s")
+    assert (done.returncode, "no trace was captured" in done.stdout) == (2, True)
+
+
 def test_tee_passes_output_through(script: Path, tmp_path: Path) -> None:
     done = tuiprof("record", "--tee", "--no-capture", "--", "python", str(script), "3", sessions=tmp_path)
     assert done.stdout.startswith("trained\n")

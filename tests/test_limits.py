@@ -70,6 +70,14 @@ def test_an_unknown_figure_suggests_the_known() -> None:
         check([parse("sync_per_step=0", "max")], [report(syncs_per_step=0)])
 
 
+def test_a_typo_is_named_even_where_something_cannot_be_told() -> None:
+    gone = Unavailable("memory", "no memory events")
+    result = check([parse("sync_per_step=0", "max")], [report(syncs_per_step=0), gone])[0]
+    assert result.outcome == "unknown"
+    assert "did you mean syncs_per_step?" in result.sentence
+    assert "memory: no memory events" in result.sentence
+
+
 def test_relative_without_a_baseline() -> None:
     with pytest.raises(UsageProblem, match="baseline"):
         check([parse("steps=+5%", "max")], [report(steps=0)])

@@ -163,13 +163,19 @@ def _test(
     if limit.relative and base is None:
         raise UsageProblem(f"the limit on {limit.key} is relative", "give --baseline FILE|SESSION")
     if measured is None:
-        why = (
-            "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
-            or "cannot be told from this trace"
-        )
-        return Result(limit, "unknown", None, None, before, why)
+        return Result(limit, "unknown", None, None, before, _why_unknown(limit, facts, missing))
     if limit.relative and before is None:
         return Result(limit, "unknown", measured, None, None, "the baseline does not tell this figure")
     bound = before * (1 + limit.value) if limit.relative and before is not None else limit.value
     passed = measured <= bound if limit.side == "max" else measured >= bound
     return Result(limit, "passed" if passed else "failed", measured, bound, before)
+
+
+def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unavailable]) -> str:
+    """Return why a figure has no value, and what was probably meant where its name is not among those found."""
+    reasons = "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
+    if _value(limit.key, facts)[1]:
+        return reasons or "cannot be told from this trace"
+    near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
+    hint = f" (did you mean {', '.join(near)}?)" if near else ""
+    return f"no such figure is told here{hint}; what could not be asked: {reasons}"

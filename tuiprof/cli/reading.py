@@ -129,11 +129,18 @@ def session_reports(
         The reports, and the trust line of the last trace (empty without one).
     """
     from tuiprof.formats.directory import open_set
+    from tuiprof.model import Unavailable
     from tuiprof.session.summary import summarise
 
     reports: list[Report | Unavailable] = [summarise(session)]
     trust = ""
     if not session.traces():
+        reports += [
+            Unavailable(
+                name, "no trace was captured in this session", "capture one: tuiprof record --capture 5 …"
+            )
+            for name in names
+        ]
         return reports, trust
     newest = traces_at(session.path / "traces", run, rank)
     for capture in (newest.run,) if run is not None else newest.runs:
