@@ -6,13 +6,15 @@ import pytest
 from made_traces import MS, large_trace, small_trace, trace_of
 
 from tuiprof.model import Trace
+from tuiprof.tui import event_links
 from tuiprof.tui import lanes as lane_builder
+from tuiprof.tui.event_links import links_of
 from tuiprof.tui.lane_cells import paint, short_name
 from tuiprof.tui.lane_extras import Samples, counter_samples, memory_samples, python_levels
 from tuiprof.tui.lane_sketch import sketch
 from tuiprof.tui.minimap import overview
 from tuiprof.tui.readout import event_words, range_words, read_out
-from tuiprof.tui.timeline_marks import Search, link_cells, partner
+from tuiprof.tui.timeline_marks import Search, link_cells
 from tuiprof.tui.viewport import Viewport
 
 
@@ -36,28 +38,67 @@ def test_a_link_out_of_view_ends_at_the_edge() -> None:
     assert drawn((0, 8), (1, 40)) == ["", "        ╰──▸"]
 
 
-def test_launch_and_work_are_partners_both_ways() -> None:
+def linked(trace: Trace, row: int) -> dict[str, int]:
+    return {link.way: link.row for link in links_of(trace, row)}
+
+
+def rows_of(trace: Trace, name: str) -> list[int]:
+    return [row for row in range(len(trace)) if name in trace.name(row)]
+
+
+def test_launch_and_work_are_linked_both_ways() -> None:
     trace = small_trace()
-    launches = [row for row in range(len(trace)) if trace.name(row) == "cudaLaunchKernel"]
-    for launch in launches:
-        work = partner(trace, launch)
-        assert work is not None
-        assert "sum_kernel" in trace.name(work)
-        assert partner(trace, work) == launch
-    sync = next(row for row in range(len(trace)) if "Synchronize" in trace.name(row))
-    assert partner(trace, sync) is None
+    for launch, work in zip(rows_of(trace, "cudaLaunchKernel"), rows_of(trace, "sum_kernel"), strict=True):
+        assert linked(trace, launch) == {"launches": work}
+        assert links_of(trace, work)[0].row == launch
+
+
+def test_a_sync_is_linked_with_what_it_waited_for_and_what_it_delayed() -> None:
+    trace = small_trace()
+    first, second = rows_of(trace, "Synchronize")
+    done, delayed = rows_of(trace, "sum_kernel")
+    assert linked(trace, first) == {"waited for": done, "delayed": delayed}
+    assert linked(trace, second) == {"waited for": delayed}  # nothing was launched after it
+    assert linked(trace, done)["awaited by"] == first
+    assert linked(trace, delayed)["held up by"] == first
+    assert linked(trace, rows_of(trace, "aten::mm")[0]) == {}
+
+
+def test_a_large_trace_is_not_searched_for_syncs_on_the_screen_before_an_analysis_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_links, "_AT_ONCE", 3)
+    trace = small_trace()
+    sync = rows_of(trace, "Synchronize")[0]
+    assert links_of(trace, sync) == ()
+    assert len(links_of(trace, sync, patient=True)) == 2
+    assert len(links_of(trace, sync)) == 2  # now it is known
 
 
 def test_what_an_event_is_linked_with_is_said_with_the_time_between() -> None:
     trace = small_trace()
-    launch = next(row for row in range(len(trace)) if trace.name(row) == "cudaLaunchKernel")
-    work = partner(trace, launch)
-    assert work is not None
-    # The launch ends at 2 ms, its kernel starts at 3 ms.
-    assert "cudaLaunchKernel 1.00 ms · launches sum_kernel · 1.00 ms between" in event_words(
-        trace, launch, work
+    launch, work, sync = (
+        rows_of(trace, name)[0] for name in ("cudaLaunchKernel", "sum_kernel", "Synchronize")
     )
-    assert "sum_kernel 5.00 ms · launched by cudaLaunchKernel · 1.00 ms" in event_words(trace, work, launch)
+    # The launch ends at 2 ms, its kernel runs from 3 to 8 ms, the sync from 6 to 9 ms, the next kernel from 15 ms.
+    said = event_words(trace, launch, links_of(trace, launch))
+    assert said.endswith("cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between")
+    said = event_words(trace, work, links_of(trace, work))
+    assert "sum_kernel 5.00 ms · f: launched by cudaLaunchKernel, 1.00 ms between" in said
+    assert "F: awaited by cudaStreamSynchronize, done 1.00 ms before its end" in said
+    said = event_words(trace, sync, links_of(trace, sync))
+    assert "f: waited for sum_kernel, done 1.00 ms before its end" in said
+    assert said.endswith("F: delayed sum_kernel, 6.00 ms after it")
+
+
+def test_the_way_of_a_sync_leads_from_its_end() -> None:
+    trace = small_trace()
+    sync = rows_of(trace, "Synchronize")[0]
+    awaited, delayed = links_of(trace, sync)
+    assert awaited.instants(trace, sync) == (9 * MS - 1, 8 * MS - 1)
+    assert delayed.instants(trace, sync) == (9 * MS - 1, 15 * MS)
+    back = next(link for link in links_of(trace, delayed.row) if link.way == "held up by")
+    assert back.instants(trace, delayed.row) == delayed.instants(trace, sync)
 
 
 def test_a_range_is_measured() -> None:

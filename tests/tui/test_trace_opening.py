@@ -217,8 +217,7 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(
         assert timeline.event is not None
         assert timeline.event != row
         assert (trace.name(timeline.event), trace.starts[timeline.event]) == (name, 22 * MS)
-        assert timeline.linked is not None
-        assert trace.name(timeline.linked) == "cudaLaunchKernel"
+        assert trace.name(timeline.links[0].row) == "cudaLaunchKernel"
         assert timeline.bookmarks == [22 * MS]
         assert timeline.lane is not None
         assert (timeline.lane.label, timeline.view.span) == (lane.label, span)

@@ -74,9 +74,7 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
         await pilot.press("down", "down", "full_stop")  # the first call of the runtime lane
         assert app.timeline.lane is not None
         assert app.timeline.lane.label == "runtime"
-        assert (
-            "cudaLaunchKernel 1.00 ms · launches sum_kernel · 1.00 ms between · f jumps there" in app.words()
-        )
+        assert "cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between" in app.words()
         assert "▸" in app.text("Timeline")
         await pilot.press("f")
         assert app.timeline.cursor == 3 * MS
@@ -90,9 +88,36 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
         await pilot.press("f")
         await settle(pilot)
         assert "launched by" in app.text("DetailPane")  # open details follow
-        await pilot.press("escape", "n", "f")
-        await pilot.pause()
-        assert app.timeline.cursor == 6 * MS  # a sync launches nothing: it stays
+
+
+async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_it_delayed() -> None:
+    app = app_of()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settle(pilot)
+        await pilot.press("n")
+        assert app.timeline.cursor == 6 * MS
+        assert "f: waited for sum_kernel, done 1.00 ms before its end" in app.words()
+        assert "▸" in app.text("Timeline")
+        await pilot.press("f")
+        assert (app.timeline.cursor, app.timeline.lane.label) == (3 * MS, "stream 7")  # type: ignore[union-attr]
+        await pilot.press("F")
+        assert app.timeline.cursor == 6 * MS
+        await pilot.press("F")
+        assert app.timeline.cursor == 15 * MS
+        assert "held up by cudaStreamSynchronize" in app.words()
+        await pilot.press("F")
+        assert app.timeline.cursor == 6 * MS
+        app.timeline.focus()
+        await pilot.press("enter")
+        await settle(pilot)
+        text = app.text("DetailPane")
+        assert "waited for  (l jumps there)" in text
+        assert "delayed  (L jumps there)" in text
+        assert "6.00 ms after it" in text
+        await pilot.press("L")
+        await settle(pilot)
+        assert "held up by  (L jumps there)" in app.text("DetailPane")
+        assert app.timeline.cursor == 15 * MS
 
 
 async def test_measuring_between_two_points() -> None:

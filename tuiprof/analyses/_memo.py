@@ -26,3 +26,13 @@ def remember(trace: Trace, key: str, make: Callable[[], T]) -> T:
         kept[key] = make()
     value: T = kept[key]
     return value
+
+
+def is_remembered(trace: Trace, key: str) -> bool:
+    """Return whether something was made for this trace under this key already.
+
+    Args:
+        trace: The trace.
+        key: A name of the module that calls.
+    """
+    return key in _kept.get(trace, {})

@@ -11,11 +11,12 @@ import polars as pl
 from tuiprof.analyses import _catch_up, _frames, _sites, _starved, _waits, _xla_waits
 from tuiprof.analyses._codes import member
 from tuiprof.analyses._codes import places as places_of
-from tuiprof.analyses._memo import remember
+from tuiprof.analyses._memo import is_remembered, remember
 from tuiprof.analyses._scope import Scope
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
+_COSTS = "wait costs"
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
 
@@ -49,7 +50,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     waits = _waits.find(trace, scope.window)
     whole = _waits.find(trace, Window())
     # What a wait costs depends on the waits after it, in the window or not.
-    starved, late = remember(trace, "wait costs", lambda: _costs(trace, whole))
+    starved, late = costs(trace)
     inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
     counts = waits.apart == _waits.COUNTED
     starved_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (starved.ns, late))
@@ -86,8 +87,25 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
 
 
+def costs(trace: Trace) -> tuple[_starved.Starvation, Ints]:
+    """Return starvation and catch-up of all waits of a trace, in the order of the waits; those apart starve nobody.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, _COSTS, lambda: _costs(trace, _waits.find(trace, Window())))
+
+
+def costs_known(trace: Trace) -> bool:
+    """Return whether they were worked out already, so that :func:`costs` answers at once.
+
+    Args:
+        trace: The trace.
+    """
+    return is_remembered(trace, _COSTS)
+
+
 def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_starved.Starvation, Ints]:
-    """Return starvation and catch-up of all waits of a trace; those apart starve nobody."""
     counts = waits.apart == _waits.COUNTED
     tracks = trace.ints("track")[waits.last]
     starts, ends = waits.starts[counts], waits.ends[counts]

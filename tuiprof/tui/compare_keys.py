@@ -10,9 +10,9 @@ from tuiprof.tui.keys import key
 from tuiprof.tui.trace_keys import KEYS as TRACE_KEYS
 
 _SHARED: Final = (
-    "filter", "next_sync", "previous_sync", "follow", "zoom_in", "zoom_out", "fit", "zoom_to", "next_step",
-    "previous_step", "measure", "bookmark", "next_bookmark", "bookmarks", "next_tab", "previous_tab", "rules", "export",
-    *(f"tab_{number}" for number in range(1, 10)),
+    "filter", "next_sync", "previous_sync", "follow", "follow_last", "zoom_in", "zoom_out", "fit", "zoom_to",
+    "next_step", "previous_step", "measure", "bookmark", "next_bookmark", "bookmarks", "next_tab", "previous_tab",
+    "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
 )  # fmt: skip
 
 

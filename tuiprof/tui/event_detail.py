@@ -11,6 +11,7 @@ import numpy as np
 
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_bytes, format_count, format_ns
+from tuiprof.tui.event_links import Link, links_of
 
 _RAW_LIMIT = 32_768
 _SOURCE_LIMIT = 4_000_000
@@ -59,6 +60,7 @@ class EventDetail:
         name: Its name, whole.
         fields: Label and value of each known figure.
         launch: Row of the host call that launched it; None = not device work, or not recorded.
+        links: What it is linked with: launch or work first, what a sync waited for and delayed.
         work: Rows of the device work it launched, first ones only.
         work_count: How many there are in all.
         chain: Rows that enclose the call, innermost first, Python frames left out.
@@ -72,6 +74,7 @@ class EventDetail:
     name: str
     fields: tuple[tuple[str, str], ...]
     launch: int | None = None
+    links: tuple[Link, ...] = ()
     work: tuple[int, ...] = ()
     work_count: int = 0
     chain: tuple[int, ...] = ()
@@ -101,6 +104,7 @@ def describe(trace: Trace, row: int) -> EventDetail:
         name=trace.name(row),
         fields=tuple(_fields(trace, row, launch)),
         launch=launch if launch >= 0 else None,
+        links=links_of(trace, row, patient=True),
         work=tuple(work[:_MOST_WORK].tolist()),
         work_count=len(work),
         chain=chain,

@@ -101,9 +101,9 @@ class TuiprofCommands(Provider):
                     continue
                 seen.add(binding.id)
                 keys = self.dashboard.settings.keys.get(binding.id or "") or self.app.get_key_display(binding)
-                run = partial(self._go_and_run, pane, binding.action)
+                there = partial(self._go_and_run, pane, binding.action)
                 text = f"{binding.description} — {binding.tooltip}"
-                yield Command(text, f"key {keys} in {name_of(pane)}", run)
+                yield Command(text, f"key {keys} in {name_of(pane)}", there)
         yield Command("theme — Choose colours", "dark, light and Textual's own", self.app.action_change_theme)
 
     async def _go_and_run(self, pane: Widget, action: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tuiprof.model.intervals import Ints
 from tuiprof.model.trace import Trace
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.event_links import Link
 from tuiprof.tui.lane_cells import short_name
 from tuiprof.tui.lanes import Lane, Lanes, idle_gap
 
@@ -64,28 +67,50 @@ def read_out(lanes: Lanes, visible: list[Lane], instant: int) -> str:
     return " " + " · ".join(parts) if parts else " nothing recorded here"
 
 
-def event_words(trace: Trace, row: int, partner: int | None) -> str:
+def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
     """Say what an event is, and what it is linked with.
 
     Args:
         trace: The trace.
         row: Its row.
-        partner: Row of what it launched, or of what launched it; None = nothing.
+        links: What it is linked with.
 
     Returns:
         One line, safe for a terminal.
     """
     said = f" {_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}"
-    if partner is None:
-        return said
-    launch, work = (row, partner) if trace.links.launch_of[partner] == row else (partner, row)
-    latency = format_ns(int(trace.starts[work] - trace.ends[launch]))
-    way = "launches" if launch == row else "launched by"
-    several = ""
-    if launch == row:
-        count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
-        several = f" and {format_count(count - 1)} more" if count > 1 else ""
-    return f"{said} · {way} {_short(trace, partner)}{several} · {latency} between · f jumps there"
+    parts = [said]
+    for place, link in enumerate(links):
+        key = "f: " if not place else "F: " if link is links[-1] else ""
+        parts.append(key + link_words(trace, row, link))
+    return " · ".join(parts)
+
+
+def link_words(trace: Trace, row: int, link: Link) -> str:
+    """Say what an event is linked with, and how much time is between.
+
+    Args:
+        trace: The trace.
+        row: Row of the event.
+        link: The link.
+
+    Returns:
+        Some words, safe for a terminal.
+    """
+    call, work = link.call_and_work(row)
+    other = _short(trace, link.row, 24)
+    if link.way in ("launches", "launched by"):
+        several = ""
+        if link.way == "launches":
+            count = int(trace.links.work_count[np.searchsorted(trace.links.launches, row)])
+            several = f" and {format_count(count - 1)} more" if count > 1 else ""
+        latency = format_ns(int(trace.starts[work] - trace.ends[call]))
+        return f"{link.way} {other}{several}, {latency} between"
+    if link.way in ("waited for", "awaited by"):
+        return (
+            f"{link.way} {other}, done {format_ns(int(trace.ends[call] - trace.ends[work]))} before its end"
+        )
+    return f"{link.way} {other}, {format_ns(int(trace.starts[work] - trace.ends[call]))} after it"
 
 
 def range_words(lanes: Lanes, low: int, high: int) -> str:
@@ -125,6 +150,6 @@ def _count(starts: Ints, low: int, high: int) -> str:
     return format_count(int(last - first))
 
 
-def _short(trace: Trace, row: int) -> str:
+def _short(trace: Trace, row: int, most: int = 40) -> str:
     name = short_name(trace.name(row))
-    return name if len(name) <= 40 else name[:39] + "…"
+    return name if len(name) <= most else name[: most - 1] + "…"

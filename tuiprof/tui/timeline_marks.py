@@ -1,4 +1,4 @@
-"""What a person puts over a timeline: a chosen event and its link, bookmarks, a search."""
+"""What a person puts over a timeline: a search, and the way from a chosen event to what it is linked with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuiprof.model.intervals import Ints
-from tuiprof.model.trace import Mask, Trace
+from tuiprof.model.trace import Mask
 from tuiprof.tui.lanes import Bars, Lane, Lanes
 
 
@@ -88,37 +88,13 @@ class Search:
         return shown
 
 
-def partner(trace: Trace, row: int) -> int | None:
-    """Return what an event is linked with: the launch of device work, or the first work of a launch.
-
-    Args:
-        trace: The trace.
-        row: Row of the event.
-    """
-    launch = int(trace.links.launch_of[row])
-    if launch >= 0:
-        return launch
-    launches = trace.links.launches
-    place = int(np.searchsorted(launches, row))
-    if place >= len(launches) or launches[place] != row:
-        return None
-    # The work of a launch is nearly always near: look among what starts later first.
-    work = trace.device_work
-    begin = int(np.searchsorted(work, row))
-    for part in (work[begin : begin + 100_000], work):
-        found = np.flatnonzero(trace.links.launch_of[part] == row)
-        if len(found):
-            return int(part[found[0]])
-    return None
-
-
 def link_cells(
     source: tuple[int, int], target: tuple[int, int], columns: int
 ) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Draw the way from a launch to its work over the cells of a timeline.
+    """Draw the way from a launch or a sync to work over the cells of a timeline.
 
     Args:
-        source: Line and column of the launch; the column may lie outside of the view.
+        source: Line and column of the call; the column may lie outside of the view.
         target: Line and column of the work.
         columns: Number of columns in view.
 

@@ -25,7 +25,12 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
     _key("next_sync", "n", "sync(True)", "next sync", "To the next host wait, or hit of a search", "Trace"),
     _key("previous_sync", "N", "sync(False)", "sync before", "To the wait or hit before", _HIDDEN),
-    _key("follow", "f", "follow", "launch ↔ work", "Jump between a launch and its work", "Trace"),
+    _key(
+        "follow", "f", "follow(0)", "launch ↔ work", "From launch to work, sync to what it awaited", "Trace"
+    ),
+    _key(
+        "follow_last", "F", "follow(-1)", "sync → delayed", "To the work a sync delayed; back to it", _HIDDEN
+    ),
     _key("window", "w", "window", "window", "Analyse the selection or step; again: all", "Trace"),
     _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
     _key("compare", "c", "compare", "compare", "Compare with another trace, session or rung", "Trace"),

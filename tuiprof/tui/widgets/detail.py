@@ -16,6 +16,7 @@ from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.event_detail import EventDetail, Excerpt
 from tuiprof.tui.keys import key
+from tuiprof.tui.readout import link_words
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.rows import fit_text
@@ -54,11 +55,20 @@ class DetailPane(VerticalScroll):
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
             "l",
-            "link",
+            "link(0)",
             "launch ↔ work",
-            "Jump between a launch and its work",
+            "From launch to work, sync to what it awaited",
             id="detail.link",
             group="Detail",
+        ),
+        key(
+            "L",
+            "link(-1)",
+            "sync → delayed",
+            "To the work a sync delayed; back to it",
+            id="detail.link_last",
+            group="Detail",
+            show=False,
         ),
         key(
             "u",
@@ -122,16 +132,20 @@ class DetailPane(VerticalScroll):
         """Forget the events shown so far: they name rows of a table that was replaced."""
         self.event, self._history = None, []
 
-    def action_link(self) -> None:
-        """Jump from a kernel to its launch, from a launch to its work."""
+    def action_link(self, place: int = 0) -> None:
+        """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
+
+        Args:
+            place: Which of its links: 0 = the first, -1 = the last.
+        """
         if self.event is None:
             return
-        if self.event.launch is not None:
-            self.post_message(self.Jump(self.event.launch))
-        elif self.event.work:
-            self.post_message(self.Jump(self.event.work[0]))
+        if self.event.links:
+            self.post_message(self.Jump(self.event.links[place].row))
         else:
-            self.notify("this event has no launch and launched nothing", timeout=3)
+            self.notify(
+                "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
+            )
 
     def action_up(self) -> None:
         """Go to the event that encloses this one."""
@@ -216,6 +230,13 @@ def _event_rows(trace: Trace, event: EventDetail, width: int) -> list[Row]:
             rows += _named(trace, row, width)
         if event.work_count > 8:
             rows.append([(f"  and {format_count(event.work_count - 8)} more", "dim")])
+    for link in event.links:
+        if link.way not in ("launches", "launched by"):
+            key_name = "l" if link is event.links[0] else "L"
+            rows += _section(f"{link.way}  ({key_name} jumps there)")
+            rows += _named(trace, link.row, width)
+            said = link_words(trace, event.row, link).rpartition(", ")[2]
+            rows.append([(" " * 11 + said, "dim")])
     if event.chain:
         rows += _section("inside, innermost first" + ("" if event.launch is None else " (of its launch)"))
         for row in event.chain[:_MOST_FRAMES]:

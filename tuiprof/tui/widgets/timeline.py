@@ -10,9 +10,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from tuiprof.tui.event_links import links_of
 from tuiprof.tui.keys import key
 from tuiprof.tui.lanes import Bars, Lane, LaneStyle
-from tuiprof.tui.timeline_marks import partner
 from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.timeline_canvas import TimelineCanvas
 
@@ -116,7 +116,7 @@ class Timeline(TimelineCanvas, can_focus=True):
         self.post_message(self.Chose(self, row))
 
     def mark_event(self, row: int | None) -> None:
-        """Mark an event, and what it launched or what launched it.
+        """Mark an event, and what it is linked with.
 
         Args:
             row: Its row in the event table; None = none.
@@ -124,7 +124,7 @@ class Timeline(TimelineCanvas, can_focus=True):
         if self.lanes is None:
             return
         self.event = row
-        self.linked = partner(self.lanes.trace, row) if row is not None else None
+        self.links = links_of(self.lanes.trace, row) if row is not None else ()
         self._paint()
         if row is not None and (line := self.line_of(row)) is not None:
             self.chosen = line

@@ -195,7 +195,7 @@ class TimelineCanvas(TimelineState):
         if (chosen := self.chosen_range) is not None:
             return found + range_words(self.lanes, *chosen)
         if self.event is not None and trace.starts[self.event] <= self.cursor <= trace.ends[self.event]:
-            return found + event_words(trace, self.event, self.linked)
+            return found + event_words(trace, self.event, self.links)
         return found + read_out(self.lanes, self.visible_lanes, self.cursor)
 
     def _style(self, kind: int, over: int) -> Style:
@@ -209,7 +209,7 @@ class TimelineCanvas(TimelineState):
         return self._styles[key]
 
     def _lay_over(self) -> None:
-        """Work out what is laid over the lanes, cursor and selection apart: the link, the event, the hits."""
+        """Work out what is laid over the lanes, cursor and selection apart: the links, the event, the hits."""
         if self._flags or self.lanes is None:
             return
         columns, edges, trace = self.view.columns, self.view.edges, self.lanes.trace
@@ -219,17 +219,18 @@ class TimelineCanvas(TimelineState):
                 self._flags[y][self.search.columns(lane, edges)] |= _Over.HIT
         if self.event is None:
             return
-        ends = [(row, self.line_of(row)) for row in (self.event, self.linked) if row is not None]
-        for row, line in ends:
+        lines = {row: self.line_of(row) for row in (self.event, *(link.row for link in self.links))}
+        for row, line in lines.items():
             if line is not None:
                 begin, end = int(trace.starts[row]), max(int(trace.ends[row]), int(trace.starts[row]) + 1)
                 self._flags[line][(edges[1:] > begin) & (edges[:-1] < end)] |= _Over.EVENT
-        if len(ends) == 2 and ends[0][1] is not None and ends[1][1] is not None and ends[0][1] != ends[1][1]:
-            launch, work = sorted(ends, key=lambda end: int(trace.links.launch_of[end[0]]) >= 0)
-            source, target = (
-                (line or 0, self.view.column_of(int(trace.starts[row]))) for row, line in (launch, work)
-            )
-            for (y, x), (sign, over) in link_cells(source, target, columns).items():
+        for link in self.links:
+            call, work = link.call_and_work(self.event)
+            above, below = lines[call], lines[work]
+            if above is None or below is None or above == below:
+                continue
+            left, at = (self.view.column_of(instant) for instant in link.instants(trace, self.event))
+            for (y, x), (sign, over) in link_cells((above, left), (below, at), columns).items():
                 if self._flags[y][x] & _Over.EVENT:
                     continue
                 # What is drawn there stays as it is: in the colour of the link it would look like part of it.

@@ -7,9 +7,10 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tuiprof.model.window import Window
+from tuiprof.tui.event_links import Link, links_of
 from tuiprof.tui.lanes import Lane, Lanes
 from tuiprof.tui.results import row_in
-from tuiprof.tui.timeline_marks import Search, partner
+from tuiprof.tui.timeline_marks import Search
 from tuiprof.tui.viewport import Viewport
 
 #: Lines that a timeline keeps for lanes before it gives one to the map of the whole.
@@ -26,7 +27,7 @@ class TimelineState(Widget):
         visible_lanes: The lanes there is room for.
         chosen: Which of them the keys act on.
         event: Row of the chosen event.
-        linked: Row of the launch of the chosen work, or of the first work of the chosen launch.
+        links: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
         mark: Where measuring began, ns.
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
@@ -69,7 +70,7 @@ class TimelineState(Widget):
         self.window = Window()
         self.chosen = 0
         self.event: int | None = None
-        self.linked: int | None = None
+        self.links: tuple[Link, ...] = ()
         self.mark: int | None = None
         self.bookmarks: list[int] = []
         self.search: Search | None = None
@@ -154,7 +155,7 @@ class TimelineState(Widget):
         # These name rows of the table that was replaced.
         self.search = None
         self.event = row_in(before, lanes.trace, self.event) if self.event is not None else None
-        self.linked = partner(lanes.trace, self.event) if self.event is not None else None
+        self.links = links_of(lanes.trace, self.event) if self.event is not None else ()
         self._redraw_all()
 
     def _redraw_all(self) -> None:

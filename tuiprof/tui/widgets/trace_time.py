@@ -133,17 +133,23 @@ class TraceTime(Vertical):
 
     # -- events and their links ----------------------------------------------------------------------------
 
-    def action_follow(self) -> None:
-        """Jump from work to its launch, from a launch to its work."""
+    def action_follow(self, place: int = 0) -> None:
+        """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
+
+        Args:
+            place: Which of its links: 0 = the first, -1 = the last.
+        """
         timeline = self.timeline
         if timeline.event is None:
             timeline.take_event(timeline.event_under_cursor())
         if timeline.event is None:
             self.notify("choose an event first: , and . go to one, a click does it too", timeout=3)
-        elif timeline.linked is None:
-            self.notify("this event has no launch and launched nothing", timeout=3)
+        elif not timeline.links:
+            self.notify(
+                "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
+            )
         else:
-            timeline.show_event(timeline.linked)
+            timeline.show_event(timeline.links[place].row)
             self.post_message(self.Followed(timeline.event))
 
     # -- search --------------------------------------------------------------------------------------------
