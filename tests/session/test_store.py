@@ -217,6 +217,10 @@ def test_list_and_find(tmp_path: Path) -> None:
     assert list_sessions(tmp_path, known={new.id: listed[0]})[0] is listed[0]
     for text in (str(new.path), new.id, new.id[:18], "train", "last"):
         assert find_session(tmp_path, text).path == new.path
+    assert find_session(tmp_path, "last~0").path == new.path
+    assert find_session(tmp_path, "last~1").path == old.path
+    with pytest.raises(UsageProblem, match=r"no session 'last~2'.* holds 2"):
+        find_session(tmp_path, "last~2")
     with pytest.raises(UsageProblem, match="did you mean 'metrics-naive'"):
         find_session(tmp_path, "metrics-niave")
     with pytest.raises(UsageProblem, match="2 sessions begin with"):

@@ -10,8 +10,8 @@ from tuiprof.cli.common import Invocation, open_screen
 
 
 @click.command(
-    epilog="BEFORE and AFTER are trace files, directories, URLs, sessions (name, path, `last`) or rungs of a "
-    "measured ladder (LADDER:VARIANT, else the newest session of that scenario)."
+    epilog="BEFORE and AFTER are trace files, directories, URLs, sessions (name, path, `last`, `last~1` the one "
+    "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario)."
 )
 @click.argument("before")
 @click.argument("after")
@@ -41,5 +41,11 @@ def compare(
     from tuiprof.report import render, stdout_style
 
     report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress, rank=rank)
+    if format_ in (
+        "text",
+        "md",
+        "html",
+    ):  # on a CPU neither side has syncs, launches or kernels: a note says so
+        report = replace(report, tables=tuple(table for table in report.tables if not table.rows.is_empty()))
     sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
     return 0

@@ -56,6 +56,7 @@ SESSION_FILE: Final = "session.json"
 #: In a folder that holds the trials of a ladder (see :mod:`tuiprof.session.ladder_state`) instead of one session.
 LADDER_FILE: Final = "ladder.json"
 _NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
+_LAST: Final = re.compile(r"last(?:~(\d{1,6}))?")
 _TRACE_SUFFIXES: Final = (
     ".pt.trace.json",
     ".pt.trace.json.gz",
@@ -317,8 +318,8 @@ def find_session(root: Path, text: str) -> Session:
 
     Args:
         root: Where sessions are kept.
-        text: A path, also below the root (a ladder's trials are); ``last``; a session's id, the beginning of one,
-            or a name (the newest of that name).
+        text: A path, also below the root (a ladder's trials are); ``last``, and ``last~1`` for the one before it;
+            a session's id, the beginning of one, or a name (the newest of that name).
 
     Raises:
         UsageProblem: There is none, or several begin with it.
@@ -332,8 +333,11 @@ def find_session(root: Path, text: str) -> Session:
         raise UsageProblem(
             f"there are no sessions in {root}", "record one: tuiprof record -- python train.py"
         )
-    if text == "last":
-        return Session(paths[0])
+    if last := _LAST.fullmatch(text):
+        back = int(last[1] or 0)
+        if back >= len(paths):
+            raise UsageProblem(f"there is no session {text!r}: {root} holds {len(paths)}", "see tuiprof list")
+        return Session(paths[back])
     named = [path for path in paths if text in (path.name, path.name.partition("-")[2])]
     if named:
         return Session(named[0])
