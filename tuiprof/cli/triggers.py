@@ -78,19 +78,23 @@ def triggers(
     Raises:
         UsageError: One of them cannot be read, or there is a budget for nothing.
     """
-    from tuiprof.session.control import EVERY, SLOW
-    from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
+    from tuiprof.session.control import trigger_requests
+    from tuiprof.session.meta import DEFAULT_BUDGET
 
     if budget is not None and slower is None and every is None:
         raise click.UsageError("--capture-budget is for --capture-slower and --capture-every")
     size = DEFAULT_BUDGET if budget is None else parse_size(budget)
-    found = []
-    if slower is not None:
-        above_ns, times = parse_slower(slower)
-        found.append(TriggerRequest(SLOW, steps, above_ns, times, None, 30.0, size, stack, shapes, memory))
-    if every is not None:
-        found.append(TriggerRequest(EVERY, steps, None, None, every, 10.0, size, stack, shapes, memory))
-    return tuple(found)
+    above_ns, times = parse_slower(slower) if slower is not None else (None, None)
+    return trigger_requests(
+        above_ns=above_ns,
+        times=times,
+        every=every,
+        steps=steps,
+        budget_bytes=size,
+        stack=stack,
+        shapes=shapes,
+        memory=memory,
+    )
 
 
 def parse_slower(text: str) -> tuple[int | None, float | None]:

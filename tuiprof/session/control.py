@@ -6,21 +6,23 @@ import contextlib
 import os
 import signal
 import time
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import read_small_json, write_atomic
-from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
+from tuiprof.session.meta import TriggerRequest
 from tuiprof.session.status import processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
 STOP_FILE: Final = "stop.json"
-#: Ids of the triggers that :func:`arm_slow` and :func:`arm_every` make.
+#: Ids of the triggers that people arm: after slow steps, and every so many steps.
 SLOW: Final = "slow"
 EVERY: Final = "every"
+#: Time between two captures of :data:`EVERY` at least, seconds.
+_EVERY_COOLDOWN_S: Final = 10.0
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -87,85 +89,40 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
     write_atomic(session.control / f"capture-{request.id}.json", msgspec.json.encode(request))
 
 
-def arm_slow(
-    session: Session,
-    *,
-    above_ns: int | None = None,
-    times: float | None = None,
-    steps: int = 3,
-    cooldown_s: float = 30.0,
-    budget_bytes: int = DEFAULT_BUDGET,
-    stack: bool = False,
-    shapes: bool = False,
-    memory: bool = False,
-) -> str:
-    """Ask for a capture of the next steps whenever a step was slow, until :func:`disarm`.
+def trigger_requests(
+    *, above_ns: int | None = None, times: float | None = None, every: int | None = None, **what: Any
+) -> tuple[TriggerRequest, ...]:
+    """Return what is to be armed so that captures are made after slow steps, every so many steps, or both.
 
-    The slow step itself is over by then and cannot be profiled. Each capture is answered like one that was
-    requested; its ``cause`` says which step was how slow. Arming again replaces what was armed.
+    Args:
+        above_ns: After a step longer than this, ns; None = not so.
+        times: After a step longer than so many times the median of the steps before; None = not so.
+        every: At each multiple of this step number; None = not so.
+        **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
+    """
+    found = []
+    if above_ns is not None or times is not None:
+        found.append(TriggerRequest(SLOW, above_ns=above_ns, times=times, **what))
+    if every is not None:
+        found.append(TriggerRequest(EVERY, every=every, cooldown_s=_EVERY_COOLDOWN_S, **what))
+    return tuple(found)
+
+
+def arm(session: Session, request: TriggerRequest) -> None:
+    """Ask for captures of the next steps whenever a step was slow, or every so many steps, until :func:`disarm`.
+
+    A slow step itself is over by then and cannot be profiled. Each capture is answered like one that was requested;
+    its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
 
     Args:
         session: A running session.
-        above_ns: Slow is longer than this, ns.
-        times: Slow is longer than so many times the median of the steps before (this or ``above_ns``).
-        steps: How many steps a capture profiles.
-        cooldown_s: Time between two captures at least.
-        budget_bytes: No capture is begun that would bring the session's traces above this.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-
-    Returns:
-        The trigger's id.
+        request: When, and what is to be recorded.
 
     Raises:
         SessionError: The run is over, or the request cannot be written.
     """
-    if (above_ns is None) == (times is None):
-        raise ValueError("either a time or a multiple of the median")
-    request = TriggerRequest(
-        SLOW, steps, above_ns, times, None, cooldown_s, budget_bytes, stack, shapes, memory
-    )
     _must_run(session)
     put_trigger(session, request)
-    return request.id
-
-
-def arm_every(
-    session: Session,
-    every: int,
-    *,
-    steps: int = 3,
-    cooldown_s: float = 10.0,
-    budget_bytes: int = DEFAULT_BUDGET,
-    stack: bool = False,
-    shapes: bool = False,
-    memory: bool = False,
-) -> str:
-    """Ask for a capture at each multiple of a step number, until :func:`disarm`.
-
-    Arming again replaces what was armed.
-
-    Args:
-        session: A running session.
-        every: A capture begins at steps ``every``, ``2 * every``, …; those within the cool-down are left out.
-        steps: How many steps a capture profiles.
-        cooldown_s: Time between two captures at least.
-        budget_bytes: No capture is begun that would bring the session's traces above this.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-
-    Returns:
-        The trigger's id.
-
-    Raises:
-        SessionError: The run is over, or the request cannot be written.
-    """
-    request = TriggerRequest(EVERY, steps, None, None, every, cooldown_s, budget_bytes, stack, shapes, memory)
-    _must_run(session)
-    put_trigger(session, request)
-    return request.id
 
 
 def put_trigger(session: Session, request: TriggerRequest) -> None:
@@ -178,6 +135,8 @@ def put_trigger(session: Session, request: TriggerRequest) -> None:
     Raises:
         SessionError: It cannot be written.
     """
+    if sum(when is not None for when in (request.above_ns, request.times, request.every)) != 1:
+        raise ValueError("a time, a multiple of the median, or a number of steps")
     for name, number in (("steps", request.steps), ("every", request.every), ("above_ns", request.above_ns)):
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1")

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
+from tuiprof.session.control import trigger_requests
+from tuiprof.session.meta import TriggerRequest
 from tuiprof.tui.screens.form import Form, form_keys
 
 _TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
 _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
-
-
-@dataclass(frozen=True, slots=True)
-class ArmWish:
-    """What is to be armed.
-
-    Attributes:
-        above_ns: Capture after a step longer than this; None = not so.
-        times: Capture after a step longer than so many times the median; None = not so.
-        every: Capture every so many steps; None = not so.
-        budget_bytes: The session's traces may take so much.
-    """
-
-    above_ns: int | None = None
-    times: float | None = None
-    every: int | None = None
-    budget_bytes: int = 500_000_000
 
 
 def parse_slow(text: str) -> tuple[int | None, float | None]:
@@ -49,7 +33,7 @@ def parse_slow(text: str) -> tuple[int | None, float | None]:
     return (round(number * _UNITS_NS[unit]) or None), None
 
 
-class ArmForm(Form[ArmWish], inherit_bindings=False):
+class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
     """Answers what to arm (nothing in a wish = disarm), or None.
 
     Args:
@@ -86,8 +70,13 @@ class ArmForm(Form[ArmWish], inherit_bindings=False):
             return "the budget is a whole number of megabytes above 0"
         return ""
 
-    def answer(self) -> ArmWish:
+    def answer(self) -> tuple[TriggerRequest, ...]:
         """Return what the fields say."""
         slow, every, budget = (self.typed(name) for name in self._values)
         above_ns, times = parse_slow(slow)
-        return ArmWish(above_ns, times, int(every) if every else None, int(budget) * 1_000_000)
+        return trigger_requests(
+            above_ns=above_ns,
+            times=times,
+            every=int(every) if every else None,
+            budget_bytes=int(budget) * 1_000_000,
+        )

@@ -149,7 +149,7 @@ class RunScreen(RunClock):
             self.app.notify("too few steps to tell what is slow: T asks", timeout=3, markup=False)
         else:
             with self.app.telling_errors():
-                control.arm_slow(self.session, above_ns=round(limit_ns))
+                control.arm(self.session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
                 said = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
                 self.app.notify(said, timeout=5, markup=False)
         self.look_armed()
@@ -157,24 +157,20 @@ class RunScreen(RunClock):
 
     def action_arm_form(self) -> None:
         """Ask when to capture by itself."""
-        from tuiprof.tui.screens.arm_form import ArmForm, ArmWish
+        from tuiprof.tui.screens.arm_form import ArmForm
 
         slow = next((trigger for trigger in self.armed if trigger.every is None), None)
         every = next((trigger for trigger in self.armed if trigger.every is not None), None)
         budget = next((trigger.budget_bytes for trigger in self.armed), DEFAULT_BUDGET)
 
-        def answered(wish: ArmWish | None) -> None:
+        def answered(wish: tuple[TriggerRequest, ...] | None) -> None:
             if wish is None:
                 return
             with self.app.telling_errors():
                 for trigger in self.armed:
                     control.disarm(self.session, trigger.id)
-                if wish.above_ns is not None or wish.times is not None:
-                    control.arm_slow(
-                        self.session, above_ns=wish.above_ns, times=wish.times, budget_bytes=wish.budget_bytes
-                    )
-                if wish.every is not None:
-                    control.arm_every(self.session, wish.every, budget_bytes=wish.budget_bytes)
+                for request in wish:
+                    control.arm(self.session, request)
             self.look_armed()
             self.redraw_now()
 
