@@ -1,15 +1,19 @@
 # One command does it all: `make check`. It uses the active environment; `make setup` makes one in .venv.
 PYTHON ?= python3
 VENV := .venv
+# PyTorch is named with the rest, so that none of it brings the CUDA build; Triton and JAX run in their interpreters.
+TORCH := torch==2.13.0 'torchmetrics>=1.6'
+FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56'
 
-.PHONY: setup check lint types layers test test-slow test-gpu bench demo build
+.PHONY: setup check lint types layers test smoke test-slow test-gpu bench demo build
 
 setup:  ## a virtual environment with everything the checks need (CPU build of PyTorch included)
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]' torch==2.13.0 'torchmetrics>=1.6'
+	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]' $(TORCH) $(FRAMEWORKS) || \
+	$(VENV)/bin/python -m pip install --quiet --editable '.[dev]' $(TORCH)
 
-check: lint types layers test  ## all that must be green before a change lands
+check: lint types layers test smoke  ## all that must be green before a change lands
 
 lint:
 	ruff check .
@@ -23,6 +27,9 @@ layers:
 
 test:
 	pytest -n 2
+
+smoke:  ## every variant of every ladder that can run here, at its small size, held to its baseline's numbers
+	pytest -n 2 --dist worksteal -rs -m slow tests/scenarios
 
 test-slow:
 	pytest -m slow

@@ -42,14 +42,14 @@
 # warmup = 20
 #
 # [tool.tuiprof.presets.smoke]
-# note = "image 32, patch 4: 64 tokens; 2 heads × 64, depth 2, 10 classes, batch 8; runs anywhere in seconds"
+# note = "image 32, patch 4: 64 tokens; 2 heads × 64, depth 1, 10 classes, batch 2; runs anywhere in seconds"
 # image = 32
 # patch = 4
 # heads = 2
 # head_dim = 64
-# depth = 2
+# depth = 1
 # classes = 10
-# batch = 8
+# batch = 2
 # workers = 1
 # steps = 14
 # warmup = 2

@@ -29,13 +29,13 @@
 # warmup = 20
 #
 # [tool.tuiprof.presets.smoke]
-# note = "2 layers, 2 heads × 64, vocabulary 64, batch 8 documents of 1 … 64 tokens; runs anywhere in seconds"
-# depth = 2
+# note = "1 layer, 2 heads × 64, vocabulary 64, batch 4 documents of 1 … 64 tokens; runs anywhere in seconds"
+# depth = 1
 # heads = 2
 # head_dim = 64
 # vocabulary = 64
 # length = 64
-# batch = 8
+# batch = 4
 # workers = 1
 # steps = 14
 # warmup = 2

@@ -1,66 +1,100 @@
-"""Every variant that can run here runs at its small size and computes what its baseline does.
+"""Every variant that can run here runs at its small size and computes what its baseline does: ``make smoke``.
 
-The variants of a ladder share a process, for half of each would be spent importing torch: the scripts are called as
-``python scenarios/x.py --variant …`` calls them. Variants that compile are slow; their caches are kept where
-``TORCHINDUCTOR_CACHE_DIR`` says.
+Variants of a ladder share a process, for half of each would be spent importing torch: the scripts are called as
+``python scenarios/x.py --variant …`` calls them, and every check is made. Compiling takes longest by far; what is
+compiled is kept in the user's cache folder, or where ``TORCHINDUCTOR_CACHE_DIR`` says.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 from typing import Any
 
+import platformdirs
 import pytest
 
-from tuiprof.resources import shipped
 from tuiprof.session import interpreter
-from tuiprof.session.scenarios import Available, availability, find_ladder, ladders
+from tuiprof.session.scenarios import Available, Missing, Variant, availability, find_ladder, ladders
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-#: What takes less than about a second each, once torch is imported.
-QUICK = {
-    "metrics": ["naive", "explicit-weight", "no-nan-check", "step-time-on-cpu", "step-time-on-device-tensor"],
-    "nan-capture": ["off", "capture", "capture-rng", "deferred-check", "reproduce"],
-    "varlen": ["pad-max-eval", "pad-longest-eval", "nested-eval"],
-}
+#: Enough for two that are measured and for what a check trains.
+STEPS = "4"
+#: Variants that need what pip can bring to any machine.
+PACKAGES = ("jax", "torchmetrics", "transformers", "triton")
+#: Groups of variants, in the order in which they are begun: those that compile take longest.
+GROUPS = [
+    f"{ladder.name}{how}"
+    for how in ("-compiled", "")
+    for ladder in ladders()
+    if any(variant.needs.compile == bool(how) for variant in ladder.variants)
+]
 RUN = """
-import contextlib, importlib, io, json, sys
+import contextlib, importlib, io, json, sys, traceback
 from pathlib import Path
-script = Path(sys.argv[1])
+script, steps = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(script.parent))
 module = importlib.import_module(script.stem)
 from common import scenario
 entries = [module.__file__, module.train, module.check, *filter(None, [getattr(module, "launcher", None)])]
-for variant in sys.argv[2:]:
-    sys.argv = [script.name, "--variant", variant, "--preset", "smoke", "--check"]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        status = scenario.main(*entries)
-    print(json.dumps([variant, status, json.loads(said.getvalue().splitlines()[-1])["tuiprof_result"]]))
+for variant in sys.argv[3:]:
+    sys.argv = [script.name, "--variant", variant, "--preset", "smoke", "--steps", steps, "--check"]
+    said, status = io.StringIO(), 1
+    try:
+        with contextlib.redirect_stdout(said):
+            status = scenario.main(*entries)
+    except Exception:
+        traceback.print_exc()
+    last = (said.getvalue().splitlines() or [""])[-1]
+    result = json.loads(last)["tuiprof_result"] if last.startswith('{"tuiprof_result"') else None
+    print(json.dumps([variant, status, result]), flush=True)
     if "torch._dynamo" in sys.modules:  # which gives up compiling what was compiled too often
         sys.modules["torch._dynamo"].reset()
 """
 
 
-def smoke(ladder: str, variants: list[str]) -> None:
-    """Run variants at their small size with their checks."""
-    script = str(shipped("scenarios") / find_ladder(ladder).script.name)
-    # One thread: two would wait for each other by spinning wherever something else needs the cores too.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN, script, *variants]
+@functools.cache
+def here() -> interpreter.Facts:
+    return interpreter.facts(sys.executable)
+
+
+def group(name: str) -> list[Variant]:
+    """Return the variants of a group: those of a ladder that compile, or the others."""
+    compiled = name.endswith("-compiled")
+    variants = find_ladder(name.removesuffix("-compiled")).variants
+    return [variant for variant in variants if variant.needs.compile == compiled]
+
+
+def smoke(variants: list[Variant]) -> None:
+    """Run variants of one ladder at their small size with their checks."""
+    environment = {
+        "TORCHINDUCTOR_CACHE_DIR": os.path.join(platformdirs.user_cache_dir("tuiprof"), "compiled"),
+        **os.environ,
+        # One thread: two would wait for each other by spinning wherever something else needs the cores too.
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    if (
+        not here().gpus
+    ):  # a script by itself chooses this before torch imports Triton; a ladder's second comes too late
+        environment["TRITON_INTERPRET"] = "1"
+    names = [variant.name for variant in variants]
+    command = [sys.executable, "-c", RUN, str(variants[0].script), STEPS, *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     outcomes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
-    assert [variant for variant, *_ in outcomes] == variants, done.stderr[-4000:]
+    assert [name for name, *_ in outcomes] == names, done.stderr[-4000:]
+    assert {name: fault for name, *rest in outcomes if (fault := _fault(*rest))} == {}, done.stderr[-4000:]
     assert done.returncode == 0, done.stderr[-4000:]
-    assert {variant: fault for variant, *rest in outcomes if (fault := _fault(*rest))} == {}
 
 
-def _fault(status: int, result: dict[str, Any]) -> str:
+def _fault(status: int, result: dict[str, Any] | None) -> str:
     """Return what is wrong with a run; empty = nothing."""
+    if result is None:
+        return f"status {status}, and no result"
     if status == 77:  # what it needs is installed, and cannot do its work here: the reason is told
         return "" if all(lack["reason"] for lack in result["unavailable"]) else "no reason"
     if status:
@@ -70,17 +104,27 @@ def _fault(status: int, result: dict[str, Any]) -> str:
     )
 
 
-@pytest.mark.parametrize("ladder", QUICK)
-def test_quick_variants_compute_what_they_should(ladder: str) -> None:
-    smoke(ladder, QUICK[ladder])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ladder", [ladder.name for ladder in ladders()])
-def test_every_variant_that_can_run_here_does(ladder: str) -> None:
-    have = interpreter.facts(sys.executable)
-    found = find_ladder(ladder).variants
-    able = [variant.name for variant in found if isinstance(availability(variant, have), Available)]
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_variant_that_can_run_here_does(name: str) -> None:
+    answers = [(variant, availability(variant, here())) for variant in group(name)]
+    able = [variant for variant, answer in answers if isinstance(answer, Available)]
     if not able:
-        pytest.skip("nothing of it can run here")
-    smoke(ladder, able)
+        lacks = [answer.reasons[0][0] for _, answer in answers if isinstance(answer, Missing)]
+        pytest.skip("; ".join(dict.fromkeys(lacks)))
+    smoke(able)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_variant_is_left_out_for_want_of(package: str) -> None:
+    lack = f"{package} is not installed"
+    without = [
+        str(variant)
+        for ladder in ladders()
+        for variant in ladder.variants
+        if isinstance(answer := availability(variant, here()), Missing)
+        and [reason for reason, _ in answer.reasons] == [lack]
+    ]
+    if here().distribution(package) is None:
+        assert without
+        pytest.skip(f"{lack}: not run are {', '.join(without)}")
+    assert not without
