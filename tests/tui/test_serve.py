@@ -102,6 +102,17 @@ def test_only_the_token_opens_the_door() -> None:
         assert ask(address, "/ws", Cookie=mine, **UPGRADE).status == 101
 
 
+def test_nonsense_is_refused_without_a_fault() -> None:
+    with served(TRACE) as address:
+        token = parse_qs(urlsplit(address).query)["token"][0]
+        mine = ask(address, f"/?token={token}").getheader("Set-Cookie", "").split(";")[0]
+        name = mine.partition("=")[0]
+        assert ask(address, "/?token=%ff%ed%a0%80").status == 401
+        assert ask(address, "/", Cookie=f"{name}=\xff\xfe").status in (400, 401)
+        assert ask(address, "/", Cookie=mine, Host="[::1").status in (400, 403)
+        assert ask(address, "/ws", Cookie=mine, Origin="http://[::1", **UPGRADE).status == 403
+
+
 def test_the_page_names_nothing_outside() -> None:
     web = Path(sys.modules["tuiprof"].__file__ or "").parent / "web"
     for name in ("page.html", "page.css", "page.js"):

@@ -107,24 +107,30 @@ class DashboardServer(Server):
             raise web.HTTPForbidden(text="tuiprof: this server is not known by that name\n")
         given = request.query.get("token")
         if given is not None:
-            if not secrets.compare_digest(given.encode(), self.token.encode()):
+            if not self._is_token(given):
                 raise _refused("the token is wrong")
             if request.path == "/":
                 return self._welcome()
-        elif not secrets.compare_digest(request.cookies.get(self._cookie, "").encode(), self.token.encode()):
+        elif not self._is_token(request.cookies.get(self._cookie, "")):
             raise _refused("the token is missing: open the address that `tuiprof serve` printed")
         response = await handler(request)
         if not response.prepared:
             _harden(response, request.host)
         return response
 
+    def _is_token(self, given: str) -> bool:
+        """Whether a text is the token; how long the answer takes tells nothing of it."""
+        return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
+
     def _named_rightly(self, request: web.Request) -> bool:
         """Whether the browser means this server: a name of somebody else's may point to this machine, too."""
-        name = urlsplit(f"//{request.host}").hostname or ""
-        if is_loopback(self.host) and not is_loopback(name):
-            return False
         origin = request.headers.get("Origin")
-        return origin is None or urlsplit(origin).netloc == request.host
+        try:
+            name = urlsplit(f"//{request.host}").hostname or ""
+            from_here = origin is None or urlsplit(origin).netloc == request.host
+        except ValueError:  # such as [::1 without the other bracket
+            return False
+        return from_here and (is_loopback(name) or not is_loopback(self.host))
 
     def _welcome(self) -> web.Response:
         """Put the token into a cookie, and out of the address line."""
