@@ -52,7 +52,8 @@ _FOLDERS = ("CONFIG", "DATA", "STATE", "CACHE")
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process, and all that it starts, an environment of its own; its user's files stay out of it."""
     for name in list(os.environ):
-        if name in _FOREIGN_NAMES or (name.startswith(_FOREIGN) and name not in _TO_TESTS):
+        foreign = name.startswith(_FOREIGN) and not name.startswith("TUIPROF_BENCH_")
+        if name in _FOREIGN_NAMES or (foreign and name not in _TO_TESTS):
             del os.environ[name]
     place = Path(tempfile.mkdtemp(prefix="tuiprof-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
