@@ -14,7 +14,7 @@ from rich.style import Style
 from synthetic import Synthetic
 from textual.strip import Strip
 
-from tuiprof.tui.squeeze import squeeze
+from tuiprof.tui.squeeze import Shown, squeeze
 
 COLOURS = st.none() | st.sampled_from(
     ["red", "bright_blue", "#6ea8fe", "#0f1216", "color(99)", "default"]
@@ -51,6 +51,41 @@ def test_it_draws_the_same(rows: list[list[tuple[str, Style]]]) -> None:
     assert cells(squeezed) == cells(data)
     assert len(squeezed) <= len(data)
     assert squeeze(squeezed) == squeezed
+
+
+WRITES = st.tuples(st.integers(1, 6), st.sampled_from([1, 1, 3]), SEGMENTS)
+
+
+@given(pictures=st.lists(st.lists(WRITES, min_size=1, max_size=5), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_lines_that_stand_there_already_are_not_sent_again(
+    pictures: list[list[tuple[int, int, list[tuple[str, Style]]]]],
+) -> None:
+    from rich.console import Console
+
+    console, shown = Console(color_system="truecolor", force_terminal=True), Shown()
+    written, sent = "", ""
+    for picture in [*pictures, pictures[0], pictures[-1]]:
+        data = "".join(
+            f"\x1b[{y};{x}H" + Strip([Segment(*segment) for segment in row]).render(console)
+            for y, x, row in picture
+        )
+        written, sent = written + data, sent + shown.unsent(data)
+        assert cells(sent) == cells(written)
+
+
+@pytest.mark.parametrize("erased", ["\x1b[2J", "\x1b[1;1H\x1b[K", "text at an unknown place", "\x1bD"])
+def test_what_may_change_any_line_makes_all_of_them_unknown(erased: str) -> None:
+    shown, line = Shown(), "\x1b[2;1Hsome text"
+    assert shown.unsent(line) == line
+    assert shown.unsent(line) == ""
+    assert shown.unsent(erased) == erased
+    assert shown.unsent(line) == line
+    assert shown.unsent("\x1b[2;1H") == "\x1b[2;1H"  # the cursor goes there all the same
+    assert shown.unsent("\x1b]52;c;eA==\x07") == "\x1b]52;c;eA==\x07"
+    assert shown.unsent(line) == ""
+    shown.forget()
+    assert shown.unsent(line) == line
 
 
 @pytest.mark.parametrize(

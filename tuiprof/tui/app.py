@@ -191,6 +191,12 @@ class TuiprofApp(App[int], inherit_bindings=False):
         if self.start.view == "library" and not self.is_headless:
             self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
 
+    def on_resize(self) -> None:
+        """Draw everything anew: a terminal of another size may have moved what it showed."""
+        forget = getattr(self._driver, "forget", None)
+        if forget is not None:
+            forget()
+
     def _tour_on_first_start(self) -> None:
         from tuiprof.tui.tour import is_first_start
 
@@ -345,12 +351,13 @@ class TuiprofApp(App[int], inherit_bindings=False):
             await self.remove_mode(mode)
         self.leave(code)
 
-    def action_help(self) -> None:
+    async def action_help(self) -> None:
         """Show the keys of this screen."""
         from tuiprof.tui.screens.help import HelpScreen
 
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen(self.screen))
+            with self.batch_update():  # else the page is drawn empty first: twice the bytes
+                await self.push_screen(HelpScreen(self.screen))
 
     def action_jump(self) -> None:
         """Show a letter on every pane, and go to the one that is chosen."""

@@ -1,4 +1,4 @@
-"""Fewer bytes for the same picture: only what changes of colours and attributes is sent.
+"""Fewer bytes for the same picture: only what changes of colours, attributes and lines is sent.
 
 Textual sets every run of cells from nothing and resets it after. On a screen of many colours that is most of what is
 sent, and over a slow link most of the wait.
@@ -15,6 +15,11 @@ from textual.driver import Driver
 _SGR: Final = re.compile(r"(\x1b\[[\d;]*m)")
 #: Moves the cursor and nothing else, so that no colour matters.
 _MOVES: Final = re.compile(r"(?:\r|\n|\x1b\[\d+;\d+H)*")
+_PLACE: Final = re.compile(r"\x1b\[(\d+);(\d+)H")
+#: Places, colours, modes and titles: what erases or scrolls is none of them.
+_CODE: Final = r"\[[\d;]*[mH]|\[\?[\d;]+[hl]|\][^\x07\x1b]*\x07"
+_UNKNOWN: Final = re.compile(rf"\x1b(?!{_CODE})")
+_SILENT: Final = re.compile(rf"(?:\x1b(?:{_CODE}))*")
 #: Attributes, colour of the text, colour behind it; empty = the terminal's own.
 State = tuple[frozenset[str], str, str]
 _PLAIN: Final[State] = (frozenset(), "", "")
@@ -85,6 +90,41 @@ def _change(shown: State, wanted: State) -> str:
     return f"\x1b[{';'.join(parts)}m"
 
 
+class Shown:
+    """What each line of the terminal was last drawn as: Textual draws a screen that comes to the front twice."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Take nothing for granted: the terminal may not show any more what was sent."""
+        self._lines.clear()
+
+    def unsent(self, data: str) -> str:
+        """Return what is to be sent, without the lines that stand there already.
+
+        Args:
+            data: Text and escape sequences; each text begins and ends without colours and attributes.
+        """
+        if _UNKNOWN.search(data):  # erases, scrolls, or something else that may change any line
+            self.forget()
+            return data
+        before, *placed = _PLACE.split(data)
+        if _SILENT.fullmatch(before) is None:  # text at an unknown place
+            self.forget()
+            return data
+        out = [before]
+        for line, column, text in zip(placed[::3], placed[1::3], placed[2::3], strict=True):
+            if text and column == "1":
+                if self._lines.get(line) == text:
+                    continue
+                self._lines[line] = text
+            elif text.strip("\r\n"):
+                self._lines.pop(line, None)
+            out.append(f"\x1b[{line};{column}H{text}")
+        return "".join(out)
+
+
 def squeezing(driver: type[Driver]) -> type[Driver]:
     """Return a driver that sends fewer bytes.
 
@@ -93,10 +133,24 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
     """
 
     class Squeezing(driver):  # type: ignore[misc, valid-type]
-        """It, with what it writes squeezed."""
+        """It, with what it writes squeezed, and lines that stand there already not sent again."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._shown = Shown()
 
         def write(self, data: str, *args: Any) -> None:
             """Write as few bytes as draw the same."""
-            super().write(squeeze(data), *args)
+            if to_send := self._shown.unsent(data):
+                super().write(squeeze(to_send), *args)
+
+        def forget(self) -> None:
+            """Draw every line anew from now on."""
+            self._shown.forget()
+
+        def start_application_mode(self) -> None:
+            """Begin with an unknown terminal."""
+            self.forget()
+            super().start_application_mode()
 
     return Squeezing
