@@ -151,6 +151,48 @@ def test_advice_for_a_cpu_speaks_of_no_device() -> None:
     assert "cores" in without
 
 
+def looped(op_us: float, *, passes: int = 10, device: bool = False, inside: str = "") -> Trace:
+    """Two steps on a CPU that call three operators again and again, in the forward and on autograd's thread."""
+    made = Made()
+    for number in range(2):
+        at = number * 4000
+        made.step(number, at, at + 4000).add("python_function", "train.py(46): loss", at + 100, at + 1900)
+        if inside:
+            made.op(inside, at + 99, at + 1901)
+        for i in range(passes * 3):
+            name, begin = ("aten::slice", "aten::nll_loss", "aten::add")[i % 3], at + 100 + i * 60
+            made.op(name, begin, begin + op_us)
+            if not inside:
+                back = f"autograd::engine::evaluate_function: {name}"
+                made.op(back, begin + 2000, begin + 2000 + op_us, track=1)
+        if device:
+            made.launch("k", (at + 1, at + 2), (at + 3, at + 4), number + 1)
+    return made.trace()
+
+
+def test_a_loop_of_short_operators_on_a_cpu_names_its_function_and_counts_its_backward() -> None:
+    findings = advice(looped(20)).table("findings").rows
+    assert findings.select("rule", "where").rows() == [("operator-loop", "train.py loss() from line 46")]
+    row = findings.row(0, named=True)
+    assert "10 times in a row (and autograd again on the way back): slice → nll_loss → add" in row["what"]
+    # Forward and backward: from the first operator to the end of the last, less one pass of ten.
+    assert row["cost_ns"] == pytest.approx(2 * (9 * 180_000 + 120_000 + 20_000) * 9 / 10)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        looped(58),  # they compute more than their calls cost
+        looped(5),  # it is the Python between them that takes the time
+        looped(20, passes=7),  # too few to be a loop over samples
+        looped(20, device=True),  # told by its launches
+        looped(20, inside="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
+    ],
+)
+def test_what_is_no_loop_of_short_operators(trace: Trace) -> None:
+    assert "operator-loop" not in rules(trace)
+
+
 def test_an_optimizer_without_multi_tensor_kernels() -> None:
     made, correlation = Made(), 0
     for number in range(2):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._kernel_names import classify, short_name
+from tuiprof.analyses._loops import Mask, loops, runs
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
-
-Mask = npt.NDArray[np.bool_]
 
 #: A kernel shorter than this costs about as much to launch as to run.
 SHORT_NS = 10_000
@@ -88,24 +86,13 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]
         _before(gap),
         _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0)),
     )
-    # What cannot be part of a loop (any more) gets a word of its own, which nothing equals.
-    own_word = -1 - np.arange(len(work), dtype=np.int32)
-    words = np.where(short, codes.astype(np.int32), own_word)
     taken = np.zeros(len(work), dtype=bool)
     found: list[dict[str, object]] = []
-    for period in range(1, LONGEST_PERIOD + 1):
-        if len(work) < period * LEAST_REPEATS:
-            break
-        same = words[:-period] == words[period:]
-        if period == 1:
-            same &= ~whole[1:]
-        run_starts, run_ends = _runs(same, period * (LEAST_REPEATS - 1))
-        for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True):
-            times = (end + period - start) // period
-            loop = slice(start, start + times * period)
-            taken[loop], words[loop] = True, own_word[loop]
-            found.append(stream.entry("loop", start, period, times))
-    run_starts, run_ends = _runs(of_kind(*_FUSABLE) & short & ~taken, 2)
+    words = np.where(short, codes, -1).astype(np.int32)
+    for start, period, times in loops(words, LONGEST_PERIOD, LEAST_REPEATS, alone=~whole):
+        taken[start : start + times * period] = True
+        found.append(stream.entry("loop", start, period, times))
+    run_starts, run_ends = runs(of_kind(*_FUSABLE) & short & ~taken, 2)
     return found + [
         stream.entry("chain", start, end - start, 1)
         for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
@@ -147,12 +134,3 @@ class _Stream:
             "host_ns": host * (count - stay) // count,
             "event": int(self.work[start]),
         }
-
-
-def _runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
-    """Return begin and end of the runs of True that are at least so long."""
-    at = np.flatnonzero(mask)
-    breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
-    starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1
-    keep = ends - starts >= least
-    return starts[keep], ends[keep]

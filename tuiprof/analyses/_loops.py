@@ -1,0 +1,56 @@
+"""Finds what repeats in a row: the same few names, in the same order, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model.intervals import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+
+def loops(
+    words: npt.NDArray[np.int32], longest: int, least: int, *, alone: Mask | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """Find loops, those of the shortest period first; what is in one is in no other.
+
+    Args:
+        words: What follows what, one code each, shape ``(k,)``; a negative code equals nothing.
+        longest: Longest period looked for.
+        least: Passes from which on it is a loop.
+        alone: Which of them may be a loop of period 1; None = all.
+
+    Yields:
+        Where the loop begins, its period, and how many whole passes there are.
+    """
+    # What cannot be part of a loop (any more) gets a word of its own, which nothing equals.
+    own_word = -1 - np.arange(len(words), dtype=np.int32)
+    words = np.where(words >= 0, words, own_word)
+    for period in range(1, longest + 1):
+        if len(words) < period * least:
+            return
+        same = words[:-period] == words[period:]
+        if period == 1 and alone is not None:
+            same &= alone[1:]
+        for start, end in zip(*(part.tolist() for part in runs(same, period * (least - 1))), strict=True):
+            times = (end + period - start) // period
+            loop = slice(start, start + times * period)
+            words[loop] = own_word[loop]
+            yield start, period, times
+
+
+def runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
+    """Return begin and end of the runs of True that are at least so long.
+
+    Args:
+        mask: Shape ``(k,)``.
+        least: Shortest run.
+    """
+    at = np.flatnonzero(mask)
+    breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
+    starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1
+    keep = ends - starts >= least
+    return starts[keep], ends[keep]
