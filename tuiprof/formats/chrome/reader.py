@@ -84,7 +84,8 @@ class EventReader:
         try:
             for number, stretch in enumerate(cut):
                 self._stretches.append(stretch._replace(data=None))
-                if pool is not None and pool.offer(number, stretch):
+                # The first is decoded here, to be shown while the workers still start.
+                if number and pool is not None and pool.offer(number, stretch):
                     yield from pool.answers(0)
                     continue
                 if number:  # Needed at the end, and slow to load: now that the others have enough to do.
