@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,16 +20,21 @@ SAME_SHARE = 0.01
 #: 1.4826 makes a median absolute deviation the standard deviation of a normal distribution; a median is 1.2533
 #: times less exact than a mean. 1.96 standard errors on either side hold the true value in 95 % of the cases.
 _ROBUST, _MEDIAN_ERROR, _Z95 = 1.4826, 1.2533, 1.96
+#: By how much the error of so few steps is larger: Student's t for 95 % over that of a normal distribution.
+_FEW = {4: 1.62, 5: 1.42, 6: 1.31, 7: 1.25}
+#: Neighbouring steps are taken to resemble each other by no more than this.
+_MOST_ALIKE = 0.9
 
 RULES = (
     Rule(
         "sure",
-        f"The medians differ by {SURE_ERRORS:g} standard errors or more (from the median absolute deviation of the "
-        f"step times of both), with at least {LEAST_STEPS} steps on each side. The interval is 1.96 of these errors. "
+        f"The medians differ by {SURE_ERRORS:g} standard errors or more, with at least {LEAST_STEPS} steps on each "
+        "side; the error is from the spread of the step times around the median, larger where steps are few or "
+        "resemble the ones before. The interval is 1.96 of these errors. "
         "It knows the spread within the two runs and not that from run to run: for that, interleaved trials "
         "(`tuiprof ladder`).",
     ),
-    Rule("same", f"Below {format_share(SAME_SHARE)} of the step time."),
+    Rule("same", f"Below {format_share(SAME_SHARE)} of the longer step time."),
 )
 
 
@@ -61,7 +68,7 @@ class StepChange:
         """The answer in one sentence."""
         a, b = format_ns(self.before_ns), format_ns(self.after_ns)
         span = self._span()
-        if abs(self.share) < SAME_SHARE:
+        if abs(self.after_ns - self.before_ns) < SAME_SHARE * max(self.before_ns, self.after_ns):
             return Verdict(f"a step takes the same: {a} before, {b} after{span}", "info")
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
@@ -113,6 +120,36 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
 
 
 def _error(times: Ints) -> float:
-    """Return the standard error of the median of step times, ns."""
-    spread = float(np.median(np.abs(times - np.median(times))))
-    return _MEDIAN_ERROR * _ROBUST * spread / float(np.sqrt(len(times)))
+    """Return the standard error of the median of step times, ns.
+
+    From the median absolute deviation, which holds for a normal distribution; from eight steps on the larger of that
+    and of what two order statistics around the median tell whatever the distribution, also of steps of two kinds (R. M.
+    Price, D. G. Bonett: "Estimating the variance of the sample median", 2001). Fewer tell that little by their spread
+    that the error is taken larger, as Student's t has it. Steps that resemble the one before tell less than their
+    number: by the correlation ``r`` of the ranks of neighbours the error grows by ``sqrt((1 + r) / (1 - r))``.
+    """
+    n = len(times)
+    error = _MEDIAN_ERROR * _ROBUST * float(np.median(np.abs(times - np.median(times)))) / math.sqrt(n)
+    if n in _FEW:
+        error *= _FEW[n]
+    else:
+        low, errors = _around_median(n)
+        ordered = np.sort(times)
+        error = max(error, float(ordered[n - low] - ordered[low - 1]) / (2 * errors))
+    alike = min(max(_likeness(times), 0.0), _MOST_ALIKE)
+    return error * math.sqrt((1 + alike) / (1 - alike))
+
+
+def _around_median(n: int) -> tuple[int, float]:
+    """Return which order statistic, counted from either end, and how many standard errors it lies off the median."""
+    low = max(round((n + 1) / 2 - math.sqrt(n)), 1)
+    if n > 200:
+        return low, 2.0
+    beyond = sum(math.comb(n, i) for i in range(low)) / 2**n
+    return low, NormalDist().inv_cdf(1 - beyond)
+
+
+def _likeness(times: Ints) -> float:
+    """Return the correlation of the ranks of neighbouring steps, corrected for their number."""
+    ranks = np.argsort(np.argsort(times, kind="stable"), kind="stable") - (len(times) - 1) / 2
+    return float((ranks[1:] * ranks[:-1]).sum() / (ranks * ranks).sum()) + 1 / len(times)
