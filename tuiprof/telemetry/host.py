@@ -79,12 +79,13 @@ class Host:
             usage = self._tree.usage(now)
             values["tree_processes"] = usage.processes
             values["tree_threads"] = usage.threads
-            values["tree_rss_bytes"] = usage.rss_bytes
-            values["loaders"] = usage.loaders
-            if usage.cpu is not None:
-                values["tree_cpu"] = usage.cpu
-            if usage.loaders_idle is not None:
-                values["loaders_idle"] = usage.loaders_idle
+            if usage.processes:  # of a run that is over nothing can be read: its last figures are no zeros
+                values["tree_rss_bytes"] = usage.rss_bytes
+                values["loaders"] = usage.loaders
+                if usage.cpu is not None:
+                    values["tree_cpu"] = usage.cpu
+                if usage.loaders_idle is not None:
+                    values["loaders_idle"] = usage.loaders_idle
         return [Sample("host", values)]
 
     def close(self) -> None:
