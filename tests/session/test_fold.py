@@ -289,6 +289,11 @@ def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
     assert strip_rows(session, fold, session.status(), fold.now_ns, 80)
 
 
+def test_a_note_of_an_unknown_level_is_told_like_any_other() -> None:
+    fold = _fold(Batch("rank0", [Note(5, "bad", "one"), Note(6, "\x1b[2J", "two")]))
+    assert [(note.level, note.text) for note in fold.notes] == [("bad", "one"), ("info", "two")]
+
+
 def test_replay_shows_what_was_known_then(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     append(session, "rank0", head(session), *(step(n) + line("dev", n=n, dur=n + 1) for n in range(1000)))

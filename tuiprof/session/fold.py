@@ -35,6 +35,8 @@ KEEP_NOTES: Final = 1000
 #: A process that is so far behind another of its rank is not the one to watch.
 SILENT_NS: Final = 10_000_000_000
 RECORDER: Final = "recorder"
+#: Of a note; one of a level that is not known here is told like any other.
+_LEVELS: Final = ("info", "warn", "bad")
 
 
 class DeviceHistory:
@@ -311,7 +313,8 @@ class Fold:
             capture.by_writer[state.name] = record
             capture.t_ns = max(capture.t_ns, t_ns)
         elif isinstance(record, Note):
-            self._note(NoteLine(t_ns, state.name, record.level, record.text))
+            level = record.level if record.level in _LEVELS else "info"
+            self._note(NoteLine(t_ns, state.name, level, record.text))
         else:
             state.end = record
 
