@@ -122,3 +122,14 @@ def test_steps_are_compared_by_what_they_launched_and_waited_for() -> None:
 def test_a_device_that_never_idles_is_idle_for_no_time_a_step() -> None:
     found = report("device_idle", Made().step(1, 0, 9).launch("k", (1, 2), (3, 9), 1).trace())
     assert (found.fact("idle_ns"), found.fact("idle_ns_per_step")) == (0, 0)
+
+
+def test_operators_that_read_alike_are_compared_as_one() -> None:
+    made = Made()
+    for number, name in enumerate(("aten::add", "add")):
+        made.op(name, number * 10, number * 10 + 5).launch(
+            "k", (number * 10 + 1, number * 10 + 3), (number * 10 + 4, number * 10 + 9), number + 1
+        )
+    trace = made.trace()
+    rows = compare(trace, trace).table("launches").rows
+    assert rows.select("name", "before_count", "after_count", "change_ns").rows() == [("add", 2, 2, 0)]

@@ -107,7 +107,9 @@ def step_change(before: Ints, after: Ints) -> StepChange | None:
     fewest = min(len(before), len(after))
     basis = f"{len(before)} and {len(after)} steps"
     if fewest < LEAST_STEPS:
-        return StepChange(a, b, None, None, f"cannot be told from {fewest} steps", basis)
+        return StepChange(
+            a, b, None, None, f"cannot be told from {fewest} step{'s' if fewest > 1 else ''}", basis
+        )
     errors = (_error(before), _error(after))
     error = float(np.hypot(errors[0], errors[1]))
     sure = "yes" if abs(b - a) >= SURE_ERRORS * error else "no: within the spread of the steps"

@@ -348,11 +348,15 @@ def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
         found = run("kernel_launches", side.trace, side.window)
         host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
         if isinstance(found, Report):
-            frame = found.table("by_operator").rows.select(
-                pl.col("operator").alias("name"),
-                pl.col(host).cast(pl.Float64).alias(f"{name}_ns"),
-                pl.col(count).cast(pl.Float64).alias(f"{name}_count"),
-                pl.col("event").cast(pl.Int64).alias(f"{name}_event"),
+            # `aten::add` and `add` read alike.
+            frame = (
+                found.table("by_operator")
+                .rows.group_by(pl.col("operator").alias("name"), maintain_order=True)
+                .agg(
+                    pl.col(host).cast(pl.Float64).sum().alias(f"{name}_ns"),
+                    pl.col(count).cast(pl.Float64).sum().alias(f"{name}_count"),
+                    pl.col("event").cast(pl.Int64).first().alias(f"{name}_event"),
+                )
             )
         else:
             values = dict.fromkeys((f"{name}_ns", f"{name}_count"), pl.Float64)
