@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: A trace that takes longer to read is told to be opened by hand.
 PATIENCE_S: Final = 300.0
-#: Where the syncs are harmless, the first of these that asks for action is told instead.
-_OTHERS: Final = ("kernel_launches", "device_idle")
+#: Where the syncs are harmless, or there is no device, the first of these that asks for action is told instead.
+_OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
 _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
