@@ -16,7 +16,8 @@ from textual.widgets import Input
 from tuiprof.resources import shipped
 from tuiprof.session.meta import Scenario
 from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.library_words import when
+from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library_words import items, when
 from tuiprof.tui.screens.ladder import LadderScreen
 from tuiprof.tui.screens.library import LibraryScreen
 from tuiprof.tui.screens.live import LiveScreen
@@ -379,6 +380,20 @@ async def test_it_fits(start: Start, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         text = await until_shown(pilot, "Ladders", "can run", "q quit", "? help")
         assert all(len(line) <= size[0] for line in text.splitlines())
+
+
+def test_a_long_name_gives_way_to_what_can_run() -> None:
+    names = ("metrics", "a-ladder-of-a-name-that-is-very-long")
+    variants = (VariantItem("one", runnable=True), VariantItem("two", runnable=False))
+    ladders = tuple(LadderItem(name, "", "", "one", "", (), (), variants) for name in names)
+    for width in (20, 30, 60):
+        lines = [
+            choice.draw(width) for choice in items(Shelf(ladders), "") if choice.key.startswith("ladder:")
+        ]
+        texts = ["".join(text for text, _ in line) for line in lines]
+        assert [len(text) for text in texts] == [width, width]
+        assert all(text.endswith("1 of 2 can run") for text in texts)
+    assert "…" in "".join(text for text, _ in items(Shelf(ladders), "")[2].draw(30))
 
 
 def test_times_are_said_as_people_do() -> None:

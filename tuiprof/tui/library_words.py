@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tuiprof.session.glance import Summary
     from tuiprof.session.labels import Labels
 
+#: What every trace ends in, and so tells none from another.
+_ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
     "finished": (glyphs.DONE, "good", ""),
@@ -81,7 +84,7 @@ def items(shelf: Shelf, filter_: str, marked: Sequence[str] = ()) -> list[Choice
         (
             "Traces",
             [
-                Choice(f"trace:{path}", [(sanitize(path.name), "text")])
+                Choice(f"trace:{path}", [(sanitize(_ENDING.sub("", path.name)), "text")])
                 for path in shelf.traces
                 if kept(path.name)
             ],
@@ -109,13 +112,12 @@ def _ladder_line(ladder: LadderItem, width: int) -> Row:
     """Return ``metrics   8 of 8 can run``."""
     total, can = len(ladder.variants), ladder.runnable
     count: Row = (
-        [(f"{total} variants ", "dim")]
+        [(f"{total} variants", "dim")]
         if can is None
-        else [(f"{can} of {total}", "text" if can else "dim"), (" can run ", "dim")]
+        else [(f"{can} of {total}", "text" if can else "dim"), (" can run", "dim")]
     )
-    if row_width(count) + len(ladder.name) + 2 > width:
-        count = count[:1]
-    return spread([(sanitize(ladder.name), "text")], count, width)
+    name: Row = [(sanitize(ladder.name), "text")]
+    return spread(fit(name, max(width - row_width(count) - 2, 4)), count, width)
 
 
 def _labelled(shelf: Shelf, session: Summary) -> str:

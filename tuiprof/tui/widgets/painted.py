@@ -35,7 +35,7 @@ class Painted(Lines):
         """Call the function; what is cut off below is marked."""
         rows = self._painter(width, height) if self._painter is not None and width else []
         if 0 < height < len(rows):
-            last = fit(rows[height - 1], width - 2)
+            last = fit(rows[height - 1], width - 2, ellipsis="")
             rows = [*rows[: height - 1], [*last, (f" {glyphs.ELLIPSIS}", "dim")]]
         return rows
 
