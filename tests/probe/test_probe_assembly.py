@@ -54,11 +54,13 @@ def test_cost_is_that_of_every_hook_of_the_steps_without_a_profiler() -> None:
     assembly.thread = HERE
     parts = [(DATA, 3, 8, HERE), (BACKWARD, 10, 20, HERE)]
     assembly.take(deque([*parts, (STEPPED, 20, 30, 0, 32)]))
-    assert (assembly.cost_steps, assembly.cost_ns) == (1, 3 * 2 * 2), "three hooks, each begins and ends"
+    assert (assembly.cost_steps, assembly.cost_ns) == (1, 3 * 3 * 2), (
+        "three hooks, each three times what ended"
+    )
     assembly.take(deque([*parts, (END, 1, 130, None, True, 190)]))
-    assert (assembly.cost_steps, assembly.cost_ns) == (1, 12), "a profiler slows the hooks down as well"
+    assert (assembly.cost_steps, assembly.cost_ns) == (1, 18), "a profiler slows the hooks down as well"
     assembly.take(deque([(END, 2, 230, None, False, 10_000_230)]))
-    assert assembly.cost_ns == 12 + 2 * INTERRUPTED_NS, "what takes so long is somebody else"
+    assert assembly.cost_ns == 18 + 3 * INTERRUPTED_NS, "what takes so long is somebody else"
 
 
 def test_a_step_ends_with_the_phase_in_which_its_optimizer_stepped() -> None:

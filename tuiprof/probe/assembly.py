@@ -10,6 +10,7 @@ from .marks import BEGIN, END, OPTIMIZER, STEPPED, Mark, Part
 
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
+_TAILS = 3
 _MOST_PARTS = 20_000
 
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
@@ -28,9 +29,9 @@ class Assembly:
         ended: Number of steps that ended so far.
         cost_ns: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a
             step: from its last look at the clock for the script to the end of our own work. That is taken for
-            each hook of the step, twice, because a hook also begins: in steps of 0.5 to 20 ms five to six tails
-            were what all three hooks of a step took. Not in it: the opening of the log at the end of the first
-            step, and captures (their cost is in their own record).
+            each hook of the step, :data:`_TAILS` times, because a hook is also called and begins: the benchmark of
+            the probe measures that from outside, and this figure is within a quarter of it. Not in it: the opening
+            of the log at the end of the first step, and captures (their cost is in their own record).
         cost_steps: Number of steps that this is the cost of: all but captured ones.
     """
 
@@ -97,7 +98,7 @@ class Assembly:
         self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
         if not captured:
             hooks = len(self._parts) + (not self._by_optimizer)
-            self.cost_ns += 2 * hooks * min(done - t, INTERRUPTED_NS)
+            self.cost_ns += _TAILS * hooks * min(done - t, INTERRUPTED_NS)
             self.cost_steps += 1
         self._began = t
         self._parts = []

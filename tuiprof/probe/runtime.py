@@ -169,7 +169,7 @@ class Runtime:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
         self.log.forget()
         device = self.steps.device
-        self.steps.__init__(self._first_step, self.steps.marks)  # type: ignore[misc]
+        self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()

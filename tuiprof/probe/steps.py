@@ -65,6 +65,7 @@ class Steps:
     Args:
         on_first: Called once, on the stepping thread, before the first step is recorded.
         marks: The deque to use again (hooks hold its ``append``); None = a new one.
+        several: There are several optimizers.
 
     Attributes:
         marks: What was timed, oldest first.
@@ -72,7 +73,8 @@ class Steps:
         out: What else happened, oldest first.
         n: Number of the step that is running, from 0.
         due: The first step at whose end there is more to do than to note it.
-        ends: Returns the optimizer whose step ends a step; None = something else ends it.
+        optimizer_due: The same where the optimizer that has stepped must end the step, being the only one there is;
+            0 = that has to be looked at.
         thread: The thread that steps.
         device: Records device events at step boundaries; None = no device.
         capture: Serves capture requests at step boundaries; None = nothing to do.
@@ -88,13 +90,14 @@ class Steps:
         "_on_first",
         "_optimizer",
         "_others",
+        "_several",
         "assembly",
         "capture",
         "device",
         "due",
-        "ends",
         "marks",
         "n",
+        "optimizer_due",
         "out",
         "own_annotation",
         "source",
@@ -102,14 +105,15 @@ class Steps:
         "thread",
     )
 
-    def __init__(self, on_first: Callable[[], None], marks: deque[Mark] | None = None) -> None:
+    def __init__(
+        self, on_first: Callable[[], None], marks: deque[Mark] | None = None, several: bool = False
+    ) -> None:
         self.marks: deque[Mark] = deque(maxlen=_MOST_MARKS) if marks is None else marks
         self.marks.clear()
         self.assembly = Assembly(monotonic_ns())
         self.out: deque[tuple[Any, ...]] = deque()
         self.n = 0
-        self.due = 0
-        self.ends: Callable[[], Any] = _nobody
+        self.due = self.optimizer_due = 0
         self.thread = threading.main_thread().ident
         self.device: Any = None
         self.capture: Any = None
@@ -122,6 +126,7 @@ class Steps:
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
         self._others = 0
+        self._several = several
 
     # -- the end of a step ----------------------------------------------------------------------------------
 
@@ -156,9 +161,18 @@ class Steps:
             # Opening the log, and starting, stopping and writing a profile, belong to no step: the next one
             # begins after them. They are not a cost of each step either.
             self.marks.append((BEGIN, monotonic_ns()))
-        self.due = self._device_due if self.device is not None else _NEVER
+        self._set_due(self._device_due if self.device is not None else _NEVER)
         if self.capture is not None:  # also when it was offered just now by another thread
-            self.due = 0
+            self._set_due(0)
+
+    def _set_due(self, n: int) -> None:
+        """Let the next steps only be noted.
+
+        Args:
+            n: The first step at whose end there is more to do.
+        """
+        self.due = n
+        self.optimizer_due = n if self.source == OPTIMIZER and not self._several else 0
 
     def attend(self, capture: Any) -> None:
         """Let the next step boundary serve a capture (from the log's thread).
@@ -167,7 +181,7 @@ class Steps:
             capture: Has ``boundary`` and ``disturbing``.
         """
         self.capture = capture
-        self.due = 0
+        self._set_due(0)
 
     def time_on(self, device: Any) -> None:
         """Time the steps on a device as well, from the next boundary on.
@@ -176,13 +190,14 @@ class Steps:
             device: Has ``boundary``.
         """
         self.device = device
-        self.due = self._device_due = 0
+        self._device_due = 0
+        self._set_due(0)
 
     def silence(self) -> None:
         """Record nothing from now on: there is no log any more."""
         self.source = CLOSED
         self.thread = None
-        self.ends = _nobody
+        self._set_due(0)
         self.out = deque(maxlen=0)
         self.marks.clear()
 
@@ -194,7 +209,7 @@ class Steps:
             now complete; False when a step has ended.
         """
         before, self.source = self.source, source
-        self.ends = self._optimizer if source == OPTIMIZER else _nobody
+        self._set_due(0)
         if before == NONE:
             self.thread = self.assembly.thread = _get_ident()
             self._on_first()
@@ -277,8 +292,16 @@ class Steps:
     def _choose(self, optimizer: Any) -> None:
         """Let the steps of this optimizer count."""
         self._optimizer = weakref.ref(optimizer)
-        if self.source == OPTIMIZER:
-            self.ends = self._optimizer
+
+    def several_optimizers(self) -> None:
+        """From now on it has to be looked at which optimizer has stepped."""
+        self._several = True
+        self.optimizer_due = 0
+
+    @property
+    def knows_several(self) -> bool:
+        """Whether there are several optimizers."""
+        return self._several
 
 
 class Phase:

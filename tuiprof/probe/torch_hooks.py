@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import weakref
 from threading import get_ident
 from time import monotonic_ns
+from types import CodeType
 from typing import Any, Callable
 
 from .marks import BACKWARD, STEPPED
@@ -35,9 +38,32 @@ def install(runtime: Runtime, torch: Any) -> None:
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
 
 
+def _nothing() -> None:
+    """Stand in for a weak reference."""
+
+
 def _never() -> bool:
     """Return False: this version of PyTorch has no compiler."""
     return False
+
+
+def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
+    """Whether a function takes what its hook takes, by name and order, and nothing more.
+
+    To pack and unpack arguments costs a hook as much as all the rest, so it is left to versions to come.
+
+    Args:
+        original: The function; what ``functools.wraps`` says that it wraps decides.
+        hook: What is to take its place.
+    """
+    code = getattr(inspect.unwrap(original), "__code__", None)
+    return code is not None and _parameters(code) == _parameters(hook.__code__)
+
+
+def _parameters(code: CodeType) -> tuple[Any, ...]:
+    """Return names of parameters, and whether there are ``*args`` or ``**kwargs``."""
+    named = code.co_argcount + code.co_kwonlyargcount
+    return (*code.co_varnames[:named], code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS))
 
 
 def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
@@ -69,12 +95,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         note((part, began, clock(), ident()))
         return result
 
-    # To pack and unpack the arguments costs more than all the rest, so it is left to versions to come.
-    known = backward.__code__.co_varnames[: backward.__code__.co_argcount]
-    code = getattr(original, "__code__", None)
-    if code is None or code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] != known:
-        backward = backward_of_any_kind
-    backward = functools.wraps(original)(backward)
+    backward = functools.wraps(original)(backward if _takes(original, backward) else backward_of_any_kind)
     backward._tuiprof = True  # type: ignore[attr-defined]
     torch.autograd.backward = backward
 
@@ -88,18 +109,17 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
-    note, clock, stepped = steps.marks.append, monotonic_ns, STEPPED
+    note, clock, stepped, absent = steps.marks.append, monotonic_ns, STEPPED, object()
     optimizer_class = torch.optim.Optimizer
     name = "_patch_step_function" if hasattr(optimizer_class, "_patch_step_function") else "_hook_for_profile"
     patch = getattr(optimizer_class, name)
-
     inside = False  # an optimizer's step is running; what it calls belongs to it
+    newest: Callable[[], Any] = _nothing
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step_of_any_kind(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal inside
-            if inside or compiling():
+            if compiling() or inside:
                 return original(optimizer, *args, **kwargs)
             inside = True
             began = clock()
@@ -107,25 +127,49 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
                 result = original(optimizer, *args, **kwargs)
             finally:
                 inside = False
-            t = clock()
-            n = steps.n
-            if steps.ends() is optimizer and n < steps.due:
-                note((stepped, began, t, n, clock()))
-                steps.n = n + 1
-            elif hook.on:
-                try:
-                    steps.optimizer_ended(optimizer, began, t)
-                except Exception:
-                    hook.failed()
+            ended(optimizer, began, clock())
             return result
 
-        step._tuiprof = True  # type: ignore[attr-defined]
-        return step
+        def step(self: Any, closure: Any = absent) -> Any:
+            nonlocal inside
+            if compiling() or inside:
+                return original(self) if closure is absent else original(self, closure)
+            inside = True
+            began = clock()
+            try:
+                result = original(self) if closure is absent else original(self, closure)
+            finally:
+                inside = False
+            t = clock()
+            n = steps.n
+            if n < steps.optimizer_due:
+                note((stepped, began, t, n, clock()))
+                steps.n = n + 1
+            else:
+                ended(self, began, t)
+            return result
+
+        hooked = functools.wraps(original)(step if _takes(original, step) else step_of_any_kind)
+        hooked._tuiprof = True  # type: ignore[attr-defined]
+        return hooked
+
+    def ended(optimizer: Any, began: int, t: int) -> None:
+        """Look at what a step that has ended means."""
+        if hook.on:
+            try:
+                steps.optimizer_ended(optimizer, began, t)
+            except Exception:
+                hook.failed()
 
     @functools.wraps(patch)
     def patch_step(optimizer: Any) -> Any:
+        nonlocal newest
         result = patch(optimizer)
         try:
+            before = newest()
+            if before is not None and before is not optimizer:
+                steps.several_optimizers()
+            newest = weakref.ref(optimizer)
             kind = type(optimizer)
             if not getattr(kind.step, "_tuiprof", False):
                 kind.step = wrap(kind.step)
