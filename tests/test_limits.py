@@ -50,6 +50,23 @@ def test_relative_to_a_baseline() -> None:
     assert "baseline 1" in result[0].sentence
 
 
+def test_rounding_decides_nothing() -> None:
+    # 3 × 0.9 is 2.7000000000000002 in floating point, 0.1 + 0.2 is 0.30000000000000004.
+    assert check([parse("a=-10%", "min")], [report(a=2.7)], [report(a=3)])[0].outcome == "passed"
+    assert outcomes(["a=0.3", "a=0.2999999"], [report(a=0.1 + 0.2)]) == ["passed", "failed"]
+    assert outcomes(["a=0"], [report(a=1e-12)]) == ["failed"]
+
+
+def test_what_is_beyond_by_little_shows_that_it_is() -> None:
+    result = check([parse("a=1234567", "max")], [report(a=1234568)])[0]
+    assert result.sentence == "a is 1234568, allowed ≤ 1234567"
+
+
+def test_a_share_of_a_negative_baseline() -> None:
+    now, base = [report(a=-98)], [report(a=-100)]
+    assert outcomes(["a=+5%", "a=+1%", "a=-5%"], now, base) == ["passed", "failed", "failed"]
+
+
 def test_what_cannot_be_told_is_no_pass() -> None:
     assert outcomes(["syncs_per_step=2"], [report(syncs_per_step=None)]) == ["unknown"]
     gone = Unavailable("sync_events", "a CPU-only trace")
@@ -59,7 +76,7 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     assert outcomes(["a=+5%"], [report(a=1)], [report(b=1)]) == ["unknown"]
 
 
-@pytest.mark.parametrize("text", ["syncs", "=3", "syncs=many", "syncs=5%"])
+@pytest.mark.parametrize("text", ["syncs", "=3", "syncs=many", "syncs=5%", "syncs=nan", "syncs=inf"])
 def test_a_limit_that_is_none(text: str) -> None:
     with pytest.raises(UsageProblem, match="KEY=VALUE"):
         parse(text, "max")

@@ -8,6 +8,7 @@ relative to a baseline.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from tuiprof.errors import UsageProblem
 from tuiprof.model import Fact, Report, Unavailable
 
 _SCALES = {"us": 1e3, "ms": 1e6, "s": 1e9}
+#: A figure beyond its bound by no more than this share of it is off by the rounding of the division only.
+_ROUNDING = 1e-9
 _RELATIVE = re.compile(r"([+-]\d+(?:\.\d+)?)%")
 
 Outcome = Literal["passed", "failed", "unknown"]
@@ -66,8 +69,8 @@ class Result:
         if self.outcome == "unknown":
             return f"{name}: {self.why}"
         sign = {"max": "≤", "min": "≥"}[self.limit.side]
-        base = f" (baseline {self.baseline:g})" if self.baseline is not None else ""
-        return f"{name} is {self.measured:g}, allowed {sign} {self.bound:g}{base}"
+        base = f" (baseline {self.baseline:.10g})" if self.baseline is not None else ""
+        return f"{name} is {self.measured:.10g}, allowed {sign} {self.bound:.10g}{base}"
 
 
 def parse(text: str, side: Literal["max", "min"]) -> Limit:
@@ -86,7 +89,7 @@ def parse(text: str, side: Literal["max", "min"]) -> Limit:
         number = float(relative[1]) / 100 if relative else float(value)
     except ValueError:
         equals = ""
-    if not equals or not key:
+    if not equals or not key or not math.isfinite(number):
         raise UsageProblem(
             f"--{side} {text!r} is not KEY=VALUE", "for example syncs_per_step=0, or step_median_ms=+5%"
         )
@@ -166,8 +169,10 @@ def _test(
         return Result(limit, "unknown", None, None, before, _why_unknown(limit, facts, missing))
     if limit.relative and before is None:
         return Result(limit, "unknown", measured, None, None, "the baseline does not tell this figure")
-    bound = before * (1 + limit.value) if limit.relative and before is not None else limit.value
-    passed = measured <= bound if limit.side == "max" else measured >= bound
+    # 5 % more of a negative figure (memory that shrinks) is above it as well.
+    bound = before + abs(before) * limit.value if limit.relative and before is not None else limit.value
+    beyond = measured - bound if limit.side == "max" else bound - measured
+    passed = beyond <= _ROUNDING * abs(bound)
     return Result(limit, "passed" if passed else "failed", measured, bound, before)
 
 

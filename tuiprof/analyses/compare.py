@@ -343,25 +343,21 @@ def _placed(table: Table) -> Table:
 
 def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
     """Compare launches by the operator that makes them, as the launch view has them."""
+    host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
         found = run("kernel_launches", side.trace, side.window)
-        host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
-        if isinstance(found, Report):
-            # `aten::add` and `add` read alike.
-            frame = (
-                found.table("by_operator")
-                .rows.group_by(pl.col("operator").alias("name"), maintain_order=True)
-                .agg(
-                    pl.col(host).cast(pl.Float64).sum().alias(f"{name}_ns"),
-                    pl.col(count).cast(pl.Float64).sum().alias(f"{name}_count"),
-                    pl.col("event").cast(pl.Int64).first().alias(f"{name}_event"),
-                )
+        schema = {"operator": pl.String, host: pl.Float64, count: pl.Float64, "event": pl.Int64}
+        rows = found.table("by_operator").rows if isinstance(found, Report) else pl.DataFrame(schema=schema)
+        # `aten::add` and `add` read alike.
+        together = rows.group_by(pl.col("operator").alias("name"), maintain_order=True)
+        frames.append(
+            together.agg(
+                pl.col(host).cast(pl.Float64).sum().alias(f"{name}_ns"),
+                pl.col(count).cast(pl.Float64).sum().alias(f"{name}_count"),
+                pl.col("event").cast(pl.Int64).first().alias(f"{name}_event"),
             )
-        else:
-            values = dict.fromkeys((f"{name}_ns", f"{name}_count"), pl.Float64)
-            frame = pl.DataFrame(schema={"name": pl.String, **values, f"{name}_event": pl.Int64})
-        frames.append(frame)
+        )
     joined = frames[0].join(frames[1], on="name", how="full", coalesce=True)
     return _change_table("launches", "Launches by operator, host time in the calls", joined, stepped)
 
