@@ -16,17 +16,16 @@ _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for communication that no computation hides, device by device."""
     exposed, last = 0, -1
-    work, devices = trace.device_work, trace.ints("device")
-    is_collective = (trace.named(_COLLECTIVE) | trace.is_category("collective"))[work]
-    if not is_collective.any():
+    collective = trace.named(_COLLECTIVE) | trace.is_category("collective")
+    if not collective[trace.device_work].any():
         return
     for device in trace.device_indices:
-        mine = devices[work] == device
-        rows, others = work[mine & is_collective], work[mine & ~is_collective]
+        work = trace.work_of(device)
+        rows, others = work[collective[work]], work[~collective[work]]
         busy = union(trace.starts[rows], trace.ends[rows])
         hidden = intersection(*busy, *union(trace.starts[others], trace.ends[others]))
         exposed += total(*busy) - total(*hidden)
-        last = int(rows[np.argmax((trace.ends - trace.starts)[rows])]) if len(rows) else last
+        last = int(rows[np.argmax(trace.ends[rows] - trace.starts[rows])]) if len(rows) else last
     count = len(trace.steps) or 1
     yield Finding(
         "communication runs while the device computes nothing",

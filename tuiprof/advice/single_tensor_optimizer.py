@@ -15,7 +15,7 @@ LEAST_LAUNCHES = 50
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps of many launches, none of them a multi-tensor kernel."""
-    steps = np.flatnonzero(trace.named(r"^Optimizer\.step#") & (trace.ints("device") < 0))
+    steps = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
     if not len(steps):
         return
     launches, starts = trace.links.launches, trace.starts[trace.links.launches]

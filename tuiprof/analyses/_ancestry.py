@@ -14,6 +14,8 @@ from tuiprof.model.intervals import Ints
 
 _OPERATORS, _FRAMES = 5, 6
 _STEP = r"^ProfilerStep#\d+$"
+#: Whose a Python frame is; not every name of a trace needs looking at.
+_UNKNOWN, _OTHER, _USER, _PROFILER = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,8 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
     """
     k = len(rows)
     names, codes = trace.names, trace.name_codes
-    marker = trace.named(_STEP)  # PyTorch 1.9 writes step markers as operators
-    operator = trace.is_category("cpu_op") & ~marker
-    annotation = trace.is_category("annotation") & ~marker
-    python = trace.is_category("python_function")
-    kinds = _frame_kinds(trace, python)
+    marker = trace.names_like(_STEP)  # PyTorch 1.9 writes step markers as operators
+    kinds = np.full(len(names), _UNKNOWN, dtype=np.int8)
     found = Ancestry(
         np.full(k, -1, dtype=np.int64),
         np.full((k, _OPERATORS), -1, dtype=np.int64),
@@ -83,19 +82,23 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
         at = level[inside]
         name = codes[at]
 
-        hit = annotation[at] & (found.annotation[inside] < 0)
+        hit = trace.is_category("annotation", rows=at) & ~marker[name] & (found.annotation[inside] < 0)
         found.annotation[inside[hit]] = name[hit]
 
-        hit = operator[at]
+        hit = trace.is_category("cpu_op", rows=at) & ~marker[name]
         who = inside[hit]
         found.outer_operator[who], found.outer_row[who] = name[hit], at[hit]
         room = operators_seen[who] < _OPERATORS
         found.operators[who[room], operators_seen[who[room]]] = name[hit][room]
         operators_seen[who] += 1
 
-        kind = np.where(python[at], kinds[name], 0)
-        found.by_profiler[inside] |= (kind == 2) & (frames_seen[inside] == 0)
-        hit = kind == 1
+        python = trace.is_category("python_function", rows=at)
+        if not python.any():
+            continue
+        _tell_apart(names, name[python], kinds)
+        who = inside[python & (kinds[name] == _PROFILER)]
+        found.by_profiler[who] |= frames_seen[who] == 0
+        hit = python & (kinds[name] == _USER)
         who = inside[hit]
         room = frames_seen[who] < _FRAMES
         found.frames[who[room], frames_seen[who[room]]] = name[hit][room]
@@ -103,10 +106,9 @@ def of(trace: Trace, rows: Ints) -> Ancestry:
     return found
 
 
-def _frame_kinds(trace: Trace, python: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """Return for every distinct name 1 = a frame of the user, 2 = of the profiler, 0 = anything else."""
-    kinds = np.zeros(len(trace.names), dtype=np.int8)
-    for code in distinct(trace.name_codes[python]).tolist():
-        name = trace.names[code]
-        kinds[code] = 2 if _frames.is_profiler(name) else 1 if _frames.is_user(name) else 0
-    return kinds
+def _tell_apart(names: list[str], frames: Ints, kinds: npt.NDArray[np.int8]) -> None:
+    """Write whose frames these are into ``kinds``, which has a place for every distinct name."""
+    met = distinct(frames)
+    for code in met[kinds[met] == _UNKNOWN].tolist():
+        name = names[code]
+        kinds[code] = _PROFILER if _frames.is_profiler(name) else _USER if _frames.is_user(name) else _OTHER

@@ -60,7 +60,7 @@ def busy(scope: Scope) -> Ints:
     work = trace.device_work
     position = _position(scope)[trace.steps.step_of[work]]
     work, position = work[position >= 0], position[position >= 0]
-    devices = np.searchsorted(trace.device_indices, trace.ints("device")[work])
+    devices = np.searchsorted(trace.device_indices, trace.ints("device", work))
     count = max(len(trace.device_indices), 1)
     keys = position * count + devices
     times = union_by(keys, trace.starts[work], trace.ends[work], len(scope.steps) * count)
@@ -120,7 +120,7 @@ def outermost(trace: Trace, rows: Ints) -> Ints:
         trace: The trace.
         rows: Rows in order of start.
     """
-    track = trace.ints("track")[rows]
+    track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):
         mine = np.flatnonzero(track == one)

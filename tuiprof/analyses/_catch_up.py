@@ -43,7 +43,7 @@ def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Int
         busy_starts, busy_ends = trace.busy(device)
         if not len(mine) or len(busy_starts) < 2:
             continue
-        work = trace.device_work[trace.ints("device")[trace.device_work] == device]
+        work = trace.work_of(device)
         late = _late_gaps(trace, work, busy_ends[:-1], busy_starts[1:])
         charged = union(starved.starts[mine], starved.ends[mine])
         late = intersection(*late, *complement(*charged, int(busy_starts[0]), int(busy_ends[-1])))

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses import _ancestry, _kernel_names
-from tuiprof.analyses._codes import distinct
+from tuiprof.analyses._codes import member
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses._step_times import step_times
 from tuiprof.model import Trace, Window
@@ -84,22 +84,22 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
         starts,
         ends,
         trace.info.origin_unix_ns,
-        bool((trace.ints("device")[rows] >= 0).all()),
+        not trace.on_host[rows].any(),
     )
 
 
 def _rows(trace: Trace) -> Ints:
     """Return the rows of collectives, in order of start: those of devices, else those of the host."""
     work = trace.device_work
-    collective = trace.is_category("collective")
-    for code in distinct(trace.name_codes[work]).tolist():
-        if _kernel_names.category(trace.names[code]) == "collective":
-            collective |= trace.name_codes == code
-    on_device = work[collective[work]]
+    codes = trace.name_codes[work]
+    kinds = _kernel_names.classify(trace.names, codes)
+    named = member(codes, [code for code, kind in kinds.items() if kind == "collective"])
+    on_device = work[named | trace.is_category("collective", rows=work)]
     if not len(on_device):
-        host = trace.named(_HOST.pattern) & (trace.ints("device") < 0)
-        on_device = np.flatnonzero(host & ~_inside_another(trace, host)).astype(np.int64)
-    pairwise = np.flatnonzero(trace.named(f"(?i){_POINT_TO_POINT.pattern}")[on_device])
+        host = trace.named(_HOST.pattern) & trace.on_host
+        on_device = np.flatnonzero(host)
+        on_device = on_device[~trace.nesting.directly_in(host, on_device)]  # one call recorded twice
+    pairwise = np.flatnonzero(trace.named(f"(?i){_POINT_TO_POINT.pattern}", on_device))
     if len(pairwise):
         # Libraries build an all-to-all of sends and receives: the range around the launch tells.
         rows = on_device[pairwise]
@@ -108,15 +108,6 @@ def _rows(trace: Trace) -> Ints:
         whole = np.array([code >= 0 and bool(_OF_ALL.search(trace.names[code])) for code in ranges])
         on_device = np.delete(on_device, pairwise[~whole])
     return on_device
-
-
-def _inside_another(
-    trace: Trace, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which events lie directly in another of them: one call recorded twice."""
-    parent = trace.nesting.parent
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (parent >= 0) & mask[np.maximum(parent, 0)]
-    return inside
 
 
 @dataclass(frozen=True, slots=True)

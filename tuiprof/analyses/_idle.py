@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.schema import HOST_CALLS
 
 #: What the host was doing, most specific first: an instant belongs to the first that applies.
 HOST_CAUSES: dict[str, str] = {
@@ -45,12 +48,24 @@ COMPILE = (
     r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
     r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
 )
+#: The profiler's own work does not stand on the threads that launch.
+_OWN_LANES = ("overhead",)
+#: Host causes as they are recorded, by category or by name, from "compile" on.
+_RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("compile",), COMPILE),
+    ((), GARBAGE),
+    (("dataloader",), DATA_LOADING),
+    (_OWN_LANES, ""),
+    (HOST_CALLS, ""),
+    (("cpu_op",), ""),
+    (("python_function",), ""),
+)
 #: A submission is believed to reach a busy device within the trace's own tenth percentile of launch latency, but never
 #: more than the first of these; an idle device within the second.
 MAX_SUBMISSION_NS, SUBMISSION_NS = 20_000, 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gaps:
     """Idle gaps of one device between its first and last work in a window, in order of time.
 
@@ -85,8 +100,15 @@ class Gaps:
         Args:
             *causes: Names out of ``CAUSES``.
         """
-        total: Ints = self.causes[[CAUSES.index(cause) for cause in causes]].sum(axis=0)
+        total: Ints = np.zeros(len(self.starts), dtype=np.int64)
+        for cause in causes:
+            total += self.causes[CAUSES.index(cause)]
         return total
+
+    @cached_property
+    def host_bound(self) -> Ints:
+        """Idle time in each gap because the host was too slow, ns, shape ``(g,)``."""
+        return self.of(*HOST_BOUND)
 
 
 def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
@@ -114,7 +136,7 @@ def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
         return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
     first, last = int(busy_starts[0]), int(busy_ends[-1])
     starts, ends = complement(busy_starts, busy_ends, first, last)
-    rows = trace.device_work[trace.ints("device")[trace.device_work] == device]
+    rows = trace.work_of(device)
     # Rows are sorted by start: the first work that starts with the busy interval is the one that ended the gap.
     work = rows[np.searchsorted(trace.starts[rows], ends, side="left")]
     launch = trace.links.launch_of[work]
@@ -123,11 +145,11 @@ def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     end = np.where(known, trace.ends[np.maximum(launch, 0)], starts)
     begin = np.clip(begin, starts, ends)
     allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
-    launching_until = np.clip(end + allowance, begin, ends)
+    launching_until = np.where(known, np.clip(end + allowance, begin, ends), begin)
 
     causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
     late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
-    before = np.zeros(len(late), dtype=np.int64)
+    before: Ints = np.zeros(len(late), dtype=np.int64)
     for index, coverage in enumerate(_host_activity(trace)):
         if coverage is not None:
             covered = coverage.between(starts[late], begin[late])
@@ -135,9 +157,8 @@ def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
             before = covered
     causes[CAUSES.index("unrecorded"), late] = (begin - starts)[late] - before
     causes[CAUSES.index("launching")] = launching_until - begin
-    causes[CAUSES.index("hand-over")] = ends - launching_until
-    causes[:, ~known] = 0
-    causes[CAUSES.index("launch not recorded"), ~known] = (ends - starts)[~known]
+    causes[CAUSES.index("hand-over")] = np.where(known, ends - launching_until, 0)
+    causes[CAUSES.index("launch not recorded")] = np.where(known, 0, ends - starts)
     return Gaps(device, first, last, starts, ends, work, launch, causes)
 
 
@@ -165,30 +186,10 @@ def _host_activity(trace: Trace) -> list[Coverage | None]:
 
 
 def _find_host_activity(trace: Trace) -> list[Coverage | None]:
-    tracks = trace.ints("track")
-    launching = distinct(tracks[trace.links.launches])
-    on_host = member(tracks, launching) & (trace.ints("device") < 0)
-    waits = _waits.find(trace, Window())
-    allocator, collective = (waits.kind == waits.kinds.index(k) for k in ("allocator", "collective wait"))
-    sets: list[tuple[Ints, Ints]] = [
-        (waits.starts[mask], waits.ends[mask]) for mask in (~allocator & ~collective, allocator, collective)
-    ]
-    masks = (
-        trace.is_category("compile") | trace.named(COMPILE),
-        trace.named(GARBAGE),
-        trace.is_category("dataloader") | trace.named(DATA_LOADING),
-        trace.is_category("overhead"),
-        trace.is_category("runtime", "driver"),
-        trace.is_category("cpu_op"),
-        trace.is_category("python_function"),
-    )
-    for number, mask in enumerate(masks):
-        # The profiler's own work stands on lanes of its own.
-        rows = np.flatnonzero(mask if number == 3 else mask & on_host)
-        sets.append((trace.starts[rows], trace.ends[rows]))
     covered: list[Coverage | None] = []
-    starts, ends = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    for more_starts, more_ends in sets:
+    starts: Ints = np.empty(0, dtype=np.int64)
+    ends = starts
+    for more_starts, more_ends in _activities(trace):
         if not len(more_starts):
             covered.append(None)
             continue
@@ -196,3 +197,22 @@ def _find_host_activity(trace: Trace) -> list[Coverage | None]:
         starts, ends = union(np.concatenate((starts, merged[0])), np.concatenate((ends, merged[1])))
         covered.append(Coverage(starts, ends))
     return covered
+
+
+def _activities(trace: Trace) -> Iterator[tuple[Ints, Ints]]:
+    """Yield starts and ends of what the host does, one host cause but the last after the other."""
+    waits = _waits.find(trace, Window())
+    allocator, collective = (waits.kind == waits.kinds.index(k) for k in ("allocator", "collective wait"))
+    for which in (~allocator & ~collective, allocator, collective):
+        yield waits.starts[which], waits.ends[which]
+    launching = distinct(trace.track_codes[trace.links.launches])
+    on_host = member(trace.track_codes, launching) & trace.on_host
+    for categories, named in _RECORDED:
+        mask = trace.is_category(*categories)
+        if named:
+            mask |= trace.named(named)
+        if categories != _OWN_LANES:
+            mask &= on_host
+        rows = np.flatnonzero(mask)
+        rows = rows[~trace.nesting.directly_in(mask, rows)]  # covered by what it lies in
+        yield trace.starts[rows], trace.ends[rows]

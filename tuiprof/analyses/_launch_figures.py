@@ -58,7 +58,7 @@ def _frame(trace: Trace, scope: Scope, launches: Launches, gaps: list[_idle.Gaps
         at = np.searchsorted(rows, item.launch)
         inside = (at < len(rows)) & (item.launch >= 0)
         inside[inside] = rows[at[inside]] == item.launch[inside]
-        np.add.at(idle, at[inside], item.of(*_idle.HOST_BOUND)[inside])
+        np.add.at(idle, at[inside], item.host_bound[inside])
     return pl.DataFrame(
         {
             "event": rows,
@@ -204,7 +204,7 @@ def _ns(value: float) -> str:
 def _sensitivity(gaps: list[_idle.Gaps], bound_share: float) -> Table:
     """Return the verdict at half, once and twice the thresholds."""
     span = sum(item.high - item.low for item in gaps) or 1
-    bound = [item.of(*_idle.HOST_BOUND) for item in gaps]
+    bound = [item.host_bound for item in gaps]
     share = sum(int(times.sum()) for times in bound) / span
     rows = []
     for factor in (0.5, 1.0, 2.0):

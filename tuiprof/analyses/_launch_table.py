@@ -74,13 +74,13 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
 def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
     """Return how much work was queued or running on its device when each call began."""
     depth = np.zeros(len(rows), dtype=np.int64)
-    devices = trace.ints("device")
-    work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
+    devices = trace.ints("device", first_work)
     for device in trace.device_indices:
-        on_device = work[devices[work] == device]
-        launched = np.sort(trace.starts[trace.links.launch_of[on_device]])
-        ended = np.sort(trace.ends[on_device])
-        mine = np.flatnonzero(devices[first_work] == device)
+        work = trace.work_of(device)
+        launch = trace.links.launch_of[work]
+        launched = np.sort(trace.starts[launch[launch >= 0]])
+        ended = np.sort(trace.ends[work[launch >= 0]])
+        mine = np.flatnonzero(devices == device)
         begins = trace.starts[rows[mine]]
         depth[mine] = np.searchsorted(launched, begins, side="left") - np.searchsorted(
             ended, begins, side="right"
@@ -123,7 +123,7 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
         high: End, ns; above ``low``.
         slices: Number of slices at most.
     """
-    work = trace.device_work[trace.ints("device")[trace.device_work] == device]
+    work = trace.work_of(device)
     launch = trace.links.launch_of[work]
     begin = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
     end = np.maximum(trace.ends[work], begin)

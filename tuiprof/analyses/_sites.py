@@ -61,7 +61,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     frames = sites["frames"].to_list()
     thread_of_track = {track.index: _thread(track.tid) for track in trace.tracks if track.kind == "thread"}
     wait_thread = np.array(
-        [thread_of_track.get(int(track), -1) for track in trace.ints("track")[rows]], dtype=np.int64
+        [thread_of_track.get(track, -1) for track in trace.track_codes[rows].tolist()], dtype=np.int64
     )
     call = np.where(outer_rows >= 0, outer_rows, _library_call(trace, rows))
     joined = 0

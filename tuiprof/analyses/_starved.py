@@ -57,25 +57,22 @@ def starvation(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
     k = len(starts)
     result = Starvation(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
     result.starts[:], result.ends[:] = starts, starts
-    work = trace.device_work
-    if not k or not len(work):
+    if not k or not len(trace.device_work):
         return result
-    launch = trace.links.launch_of[work]
-    # Work without a launch in the trace counts as launched when it started: it can only shorten starvation.
-    launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
-    device = trace.ints("device")[work]
     result.device[:] = _device_of(trace, tracks, copies, starts, ends)
     for one in distinct(result.device):
         mine = np.flatnonzero(result.device == one)
-        on_device = np.flatnonzero(device == one)
-        _on_one_device(trace, result, mine, work[on_device], launched[on_device], starts[mine], ends[mine])
+        _on_one_device(trace, result, mine, trace.work_of(int(one)), starts[mine], ends[mine])
     return result
 
 
 def _on_one_device(
-    trace: Trace, result: Starvation, mine: Ints, work: Ints, launched: Ints, starts: Ints, ends: Ints
+    trace: Trace, result: Starvation, mine: Ints, work: Ints, starts: Ints, ends: Ints
 ) -> None:
     """Fill in the waits for one device; ``ends`` ascend."""
+    launch = trace.links.launch_of[work]
+    # Work without a launch in the trace counts as launched when it started: it can only shorten starvation.
+    launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
     order = np.argsort(launched, kind="stable")
     work, launched = work[order], launched[order]
     work_starts, work_ends = trace.starts[work], trace.ends[work]
@@ -109,15 +106,14 @@ def _on_one_device(
 
 def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Ints:
     """Return the device each wait waits for: that of its copy, else of its thread's last launch before it."""
-    devices = trace.ints("device")
     indices = trace.device_indices
     if len(indices) < 2:
         return np.full(len(starts), indices[0] if indices else -1, dtype=np.int64)
     links = trace.links
     work = trace.device_work[links.launch_of[trace.device_work] >= 0]
     calls, position = np.unique(links.launch_of[work], return_index=True)
-    device_of_call = devices[work[position]]
-    call_track, call_start = trace.ints("track")[calls], trace.starts[calls]
+    device_of_call = trace.ints("device", work[position])
+    call_track, call_start = trace.track_codes[calls], trace.starts[calls]
     result = np.full(len(starts), indices[0], dtype=np.int64)
     for track in distinct(tracks):
         mine = np.flatnonzero(tracks == track)
@@ -126,5 +122,5 @@ def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
             at = np.searchsorted(call_start[on_track], ends[mine], side="left") - 1
             result[mine] = device_of_call[on_track[np.maximum(at, 0)]]
     with_copy = copies >= 0
-    result[with_copy] = devices[copies[with_copy]]
+    result[with_copy] = trace.ints("device", copies[with_copy])
     return result

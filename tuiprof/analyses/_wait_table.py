@@ -57,8 +57,9 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
     numbers = np.append(trace.steps.numbers, -1)
-    bytes_ = trace.ints("bytes")
-    moved = np.where(waits.copy >= 0, bytes_[np.maximum(waits.copy, 0)], -1) if len(trace) else waits.copy
+    copied = np.flatnonzero(waits.copy >= 0)
+    moved = np.full(len(waits), -1, dtype=np.int64)
+    moved[copied] = trace.ints("bytes", waits.copy[copied])
     frame = pl.DataFrame(
         {
             "event": waits.last,
@@ -107,7 +108,7 @@ def costs_known(trace: Trace) -> bool:
 
 def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_starved.Starvation, Ints]:
     counts = waits.apart == _waits.COUNTED
-    tracks = trace.ints("track")[waits.last]
+    tracks = trace.track_codes[waits.last]
     starts, ends = waits.starts[counts], waits.ends[counts]
     found = _starved.starvation(trace, tracks[counts], waits.copy[counts], starts, ends)
     late = np.zeros(len(waits), dtype=np.int64)
@@ -280,14 +281,16 @@ def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
     seconds, firsts = _xla_waits.marks(trace)
     marked = member(rows, seconds)
     begins[marked] = trace.starts[firsts[np.searchsorted(seconds, rows[marked])]]
-    return (
-        trace.events[rows]
-        .select(pl.col("name").cast(pl.String).alias("call"), pl.Series("ns", trace.ends[rows] - begins))
-        .group_by("call", maintain_order=True)
+    each = (
+        pl.DataFrame({"code": trace.name_codes[rows], "ns": trace.ends[rows] - begins})
+        .group_by("code", maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("ns").sum().alias("total_ns"),
             pl.col("ns").max().alias("longest_ns"),
         )
-        .sort("total_ns", "call", descending=[True, False])
+    )
+    words = pl.Series([trace.names[code] for code in each["code"].to_list()], dtype=pl.String)
+    return each.select(words.alias("call"), pl.exclude("code")).sort(
+        "total_ns", "call", descending=[True, False]
     )

@@ -78,13 +78,13 @@ def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
         if word is not None:
             kind_of_name[code] = KINDS.index(word)
-    kind = kind_of_name[trace.name_codes] if len(trace.names) else np.empty(0, dtype=np.int64)
-    rows = np.flatnonzero(trace.is_category("runtime", "driver") & (kind >= 0))
+    kind = kind_of_name[trace.name_codes[trace.host_calls]]
+    rows, kind = trace.host_calls[kind >= 0], kind[kind >= 0]
     xla, words = _xla_waits.calls(trace)
-    kinds = np.concatenate((kind[rows], np.array([KINDS.index(word) for word in words], dtype=np.int64)))
+    kinds = np.concatenate((kind, np.array([KINDS.index(word) for word in words], dtype=np.int64)))
     rows = np.concatenate((rows, xla))
     order = np.argsort(rows, kind="stable")
-    return rows[order].astype(np.int64), kinds[order]
+    return rows[order], kinds[order]
 
 
 def find(trace: Trace, window: Window) -> Waits:
@@ -170,7 +170,7 @@ def _find(trace: Trace) -> Waits:
     first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
     starts, ends, waited = starts[order], ends[order], waited[order]
     ancestry = _ancestry.of(trace, last)
-    asked_not_to_block = (first == last) & trace.named("MemcpyAsync")[last]
+    asked_not_to_block = (first == last) & trace.named("MemcpyAsync", last)
     kinds = _refine(trace, kinds, copy, asked_not_to_block, ancestry)
     apart = _apart(trace, last, kinds, ancestry)
     return Waits(first, last, copy, starts, ends, waited, kinds, KINDS, apart, ancestry)
@@ -178,12 +178,11 @@ def _find(trace: Trace) -> Waits:
 
 def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
     """Return calls that launched one copy between host and device, and that copy, both as rows."""
-    work = trace.device_work[trace.is_category("memcpy")[trace.device_work]]
-    named = trace.named(_HOST_COPY.pattern)
-    work = work[named[work] & (trace.links.launch_of[work] >= 0)]
+    work = trace.device_work[trace.is_category("memcpy", rows=trace.device_work)]
+    work = work[trace.named(_HOST_COPY.pattern, work) & (trace.links.launch_of[work] >= 0)]
     calls, position = np.unique(trace.links.launch_of[work], return_index=True)
     alone = member(calls, trace.links.launches[trace.links.work_count == 1])
-    return calls[alone].astype(np.int64), work[position[alone]]
+    return calls[alone], work[position[alone]]
 
 
 def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
@@ -193,8 +192,8 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
     stood until the stream came to it. Where the trace does not say what memory it was (ROCm), it did when
     it had even ended by then. A copy of pinned memory never does.
     """
-    pageable = trace.named("Pageable")[copies]
-    pinned = trace.named("Pinned")[copies]
+    pageable = trace.named("Pageable", copies)
+    pinned = trace.named("Pinned", copies)
     reached = np.where(pageable, trace.starts[copies], trace.ends[copies])
     result: Mask = ~pinned & (reached <= trace.ends[calls])
     return result
@@ -202,7 +201,7 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
 
 def _outermost(trace: Trace, rows: Ints) -> Mask:
     """Return which calls do not lie inside another of them on their track."""
-    track = trace.ints("track")[rows]
+    track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):
         mine = np.flatnonzero(track == one)
@@ -217,7 +216,7 @@ def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
 
     MTIA records one synchronise twice: as the caller's call and, on a lane of the device, as the driver's.
     """
-    correlation = trace.ints("correlation")[rows]
+    correlation = trace.ints("correlation", rows)
     order = np.argsort(correlation, kind="stable")
     repeated = np.zeros(len(rows), dtype=bool)
     repeated[1:] = correlation[order[1:]] == correlation[order[:-1]]
@@ -235,7 +234,7 @@ def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple
     first = rows.copy()
     if not len(copies) or not len(rows):
         return np.empty(0, dtype=np.int64), first
-    parent, track = trace.nesting.parent, trace.ints("track")
+    parent, track = trace.nesting.parent, trace.track_codes
     syncs = member(kinds, [KINDS.index(f"{what} sync") for what in ("stream", "event", "device")])
     launches = trace.links.launches
     for one in distinct(track[rows[syncs]]):
@@ -260,9 +259,9 @@ def _refine(
     to_host, to_device, pageable_to_host, pageable_to_device = (KINDS.index(kind) for kind in COPY_KINDS)
     made = copy >= 0
     works = np.maximum(copy, 0)
-    pageable = asked_not_to_block & trace.named("Pageable")[works]
+    pageable = asked_not_to_block & trace.named("Pageable", works)
     direction = np.where(
-        trace.named(_TO_HOST.pattern)[works],
+        trace.named(_TO_HOST.pattern, works),
         np.where(pageable, pageable_to_host, to_host),
         np.where(pageable, pageable_to_device, to_device),
     )

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.analyses._codes import member
 from tuiprof.analyses._memo import remember
 from tuiprof.analyses._wait_kinds import AWAIT, READ
 from tuiprof.model import Trace
@@ -62,9 +63,9 @@ def _calls(trace: Trace) -> tuple[Ints, list[str]]:
             kind_of[code] = READ
     if not kind_of:
         return np.empty(0, dtype=np.int64), []
-    host = trace.is_category("runtime", "driver", "other", "cpu_op", "annotation", "python_function")
-    rows = np.flatnonzero(np.isin(trace.name_codes, list(kind_of)) & host & (trace.ints("device") < 0))
-    rows = rows[~np.isin(rows, marks(trace)[1])].astype(np.int64)
+    host = ("runtime", "driver", "other", "cpu_op", "annotation", "python_function")
+    rows = np.flatnonzero(member(trace.name_codes, kind_of) & trace.on_host)
+    rows = rows[trace.is_category(*host, rows=rows) & ~np.isin(rows, marks(trace)[1])]
     return rows, [kind_of[code] for code in trace.name_codes[rows].tolist()]
 
 
@@ -73,7 +74,8 @@ def _marks(trace: Trace) -> tuple[Ints, Ints]:
     codes = [code for code, name in enumerate(trace.names) if _AWAIT.search(name) or _LITERAL.search(name)]
     if trace.info.format == "xplane" or not codes:
         return nothing, nothing
-    rows = np.flatnonzero(np.isin(trace.name_codes, codes) & (trace.ints("dur") < MARK_NS)).astype(np.int64)
+    rows = np.flatnonzero(member(trace.name_codes, codes))
+    rows = rows[trace.ends[rows] - trace.starts[rows] < MARK_NS]
     before = trace.nesting.before
     firsts: list[int] = []
     seconds: list[int] = []

@@ -43,7 +43,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         window: The part to look at.
     """
     scope = Scope.of(trace, window)
-    inside = trace.in_window(window) & (trace.ints("device") < 0)
+    inside = trace.in_window(window) & trace.on_host
     compiling = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & inside).astype(
         np.int64
     )

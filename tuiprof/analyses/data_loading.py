@@ -122,7 +122,7 @@ def fetches(trace: Trace) -> Ints:
     Args:
         trace: The trace.
     """
-    host = trace.ints("device") < 0
+    host = trace.on_host
     mask = trace.named(_idle.DATA_LOADING) | (trace.named(_OWN_RANGE) & trace.is_category("annotation"))
     rows = np.flatnonzero((mask & host) | trace.is_category("dataloader")).astype(np.int64)
     return _by_step.outermost(trace, rows)
@@ -147,7 +147,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     rows = np.flatnonzero(is_user)
     last = np.searchsorted(trace.starts[fetches], trace.starts[rows], side="right") - 1
     # Outermost fetches of one thread follow each other; those of several threads are told apart by the track.
-    track, fetch = trace.ints("track"), fetches[np.maximum(last, 0)]
+    track, fetch = trace.track_codes, fetches[np.maximum(last, 0)]
     rows = rows[(last >= 0) & (trace.ends[rows] <= trace.ends[fetch]) & (track[rows] == track[fetch])]
     if not len(rows):
         return ()

@@ -8,7 +8,7 @@ import polars as pl
 from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
 from tuiprof.analyses._scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.model.intervals import total
+from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 
@@ -98,10 +98,9 @@ def _unavailable(trace: Trace) -> Unavailable:
 
 
 def _work_ns(trace: Trace, found: list[_idle.Gaps]) -> int:
-    work, devices = trace.device_work, trace.ints("device")
     summed = 0
     for gaps in found:
-        rows = work[devices[work] == gaps.device]
+        rows = trace.work_of(gaps.device)
         starts, ends = np.maximum(trace.starts[rows], gaps.low), np.minimum(trace.ends[rows], gaps.high)
         keep = ends > starts
         summed += total(starts[keep], ends[keep])
@@ -182,16 +181,17 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
 def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
     """List the longest gaps with what came before and after, and where the host was."""
     length = np.concatenate([gaps.ns for gaps in found])
-    order = np.argsort(-length, kind="stable")[:_LONGEST]
+    least = np.partition(length, -_LONGEST)[-_LONGEST] if len(length) > _LONGEST else 0
+    long = [np.flatnonzero(gaps.ns >= least) for gaps in found]
+    order = np.argsort(-length[length >= least], kind="stable")[:_LONGEST]
     starts, ends, work, launch = (
-        np.concatenate([getattr(gaps, name) for gaps in found])[order]
+        np.concatenate([getattr(gaps, name)[mine] for gaps, mine in zip(found, long, strict=True)])[order]
         for name in ("starts", "ends", "work", "launch")
     )
-    causes = np.concatenate([gaps.causes for gaps in found], axis=1)[:, order]
-    device = np.concatenate([np.full(len(gaps.starts), gaps.device) for gaps in found])[order]
+    causes = np.hstack([gaps.causes[:, mine] for gaps, mine in zip(found, long, strict=True)])[:, order]
+    device = np.repeat([gaps.device for gaps in found], [len(mine) for mine in long])[order]
     ancestry = _ancestry.of(trace, np.maximum(launch, 0))
-    by_end = trace.device_work[np.argsort(trace.ends[trace.device_work], kind="stable")]
-    before = by_end[np.maximum(np.searchsorted(trace.ends[by_end], starts, side="right") - 1, 0)]
+    before = _ended_at(trace, starts)
     step = trace.steps.step_of[np.maximum(launch, 0)]
     rows = {
         "start_ns": starts,
@@ -233,6 +233,17 @@ def _longest(trace: Trace, found: list[_idle.Gaps]) -> Table:
         pl.DataFrame(rows, schema_overrides=texts),
         empty="no gaps",
     )
+
+
+def _ended_at(trace: Trace, instants: Ints) -> Ints:
+    """Return the row of the device work that ends at each instant, of several the one that began last."""
+    moments, place = np.unique(instants, return_inverse=True)
+    ends = trace.ends[trace.device_work]
+    at = np.searchsorted(moments, ends)
+    met = np.flatnonzero(moments[np.minimum(at, len(moments) - 1)] == ends) if len(moments) else at[:0]
+    rows = np.zeros(len(moments), dtype=np.int64)
+    rows[at[met]] = trace.device_work[met]  # in order of start, so the last stays
+    return rows[place]
 
 
 def _place(trace: Trace, ancestry: _ancestry.Ancestry, i: int) -> str:

@@ -103,7 +103,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         launches,
         gaps,
         depths,
-        sum(int(item.of(*_idle.HOST_BOUND).sum()) for item in gaps),
+        sum(int(item.host_bound.sum()) for item in gaps),
         sum(item.high - item.low for item in gaps),
         float(ended.mean()) if len(ended) else 0.0,
         int(kernels.sum()),
@@ -153,9 +153,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     if scope.step_count:
         bound_per_step = (
             sum(
-                float(
-                    g.of(*_idle.HOST_BOUND)[scope.in_steps(np.maximum(g.launch, 0)) & (g.launch >= 0)].sum()
-                )
+                float(g.host_bound[scope.in_steps(np.maximum(g.launch, 0)) & (g.launch >= 0)].sum())
                 for g in figures.gaps
             )
             / scope.step_count

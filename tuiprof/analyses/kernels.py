@@ -72,7 +72,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     codes = trace.name_codes[work]
     kinds = _kernel_names.classify(trace.names, distinct(codes))
     kinds_of = {code: kind.replace("triton", "Triton or Inductor") for code, kind in kinds.items()}
-    category = trace.events["category"].cast(pl.String).gather(work)
+    category = trace.events["category"].gather(work).cast(pl.String)
     frame = (
         pl.DataFrame(
             {
@@ -230,7 +230,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     table = table.with_columns(
         pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
     )
-    threads = len(distinct(trace.ints("track")[rows]))
+    threads = len(distinct(trace.track_codes[rows]))
     busy = total(*union(trace.starts[rows], trace.ends[rows]))
     first = table.row(0, named=True)
     sentence = (

@@ -186,7 +186,7 @@ def _operators(trace: Trace, at: Ints, tracks: Ints) -> list[str]:
     is_operator = trace.is_category("cpu_op")
     allocates = trace.named(_ALLOCATES)
     result = np.full(len(at), -1, dtype=np.int64)
-    track_of = trace.ints("track")
+    track_of = trace.track_codes
     for track in distinct(tracks):
         rows = np.flatnonzero((track_of == track) & is_operator)
         mine = np.flatnonzero(tracks == track)

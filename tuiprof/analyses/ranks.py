@@ -12,6 +12,7 @@ from tuiprof.analyses._collectives import RankSteps, Waiting, of_rank, waiting
 from tuiprof.analyses._scope import plural
 from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.traceset import TraceSet
 from tuiprof.model.units import format_ns, format_share
@@ -149,7 +150,7 @@ def _chosen(together: TraceSet) -> list[int]:
     return [files[i].rank for i in np.linspace(0, len(files) - 1, most).astype(int).tolist()]
 
 
-def _only(rank: RankSteps, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> RankSteps:
+def _only(rank: RankSteps, numbers: Ints) -> RankSteps:
     """Return a rank with these steps alone."""
     keep = np.flatnonzero(np.isin(rank.numbers, numbers))
     inside = np.flatnonzero(np.isin(rank.step, keep))

@@ -154,7 +154,7 @@ def _parts(scope: Scope) -> dict[str, Ints]:
         ("compile", _idle.COMPILE, "compile"),
         ("garbage collector", _idle.GARBAGE, ""),
     ):
-        mask = trace.named(pattern) & (trace.ints("device") < 0)
+        mask = trace.named(pattern) & trace.on_host
         if category:
             mask |= trace.is_category(category)
         rows = np.flatnonzero(mask)
@@ -263,7 +263,7 @@ def _phases(scope: Scope, times: Ints) -> Table:
     """Return the outermost named ranges inside the steps."""
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
-    rows = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0)).astype(np.int64)
+    rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
     rows = _by_step.outermost(trace, rows)
     rows = rows[scope.in_steps(rows)]
     found = []

@@ -6,10 +6,13 @@ sorted by start, and no interval touches the next.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+#: Times have 64 bits; rows, steps and codes may be narrower.
+Ints = npt.NDArray[np.integer[Any]]
 
 
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -23,7 +26,8 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
         The disjoint set that covers the same points.
     """
     keep = ends > starts
-    starts, ends = starts[keep], ends[keep]
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
     if not len(starts):
         return starts, ends
     if (starts[1:] < starts[:-1]).any():

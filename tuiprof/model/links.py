@@ -43,21 +43,21 @@ def link(trace: Trace) -> Links:
     Args:
         trace: The trace.
     """
-    correlation = trace.ints("correlation")
-    launch_of = np.full(len(trace), -1, dtype=np.int64)
-    work = trace.device_work
-    calls = trace.host_calls
-    # 0 is what CUPTI writes for "no correlation".
-    calls = calls[correlation[calls] > 0]
-    if len(calls) and len(work):
-        # Stable by correlation, so that of equal ones the earliest call comes first and is the one found.
-        calls = calls[np.argsort(correlation[calls], kind="stable")]
-        keys = correlation[calls]
-        position = np.minimum(np.searchsorted(keys, correlation[work], side="left"), len(keys) - 1)
-        found = keys[position] == correlation[work]
-        launch_of[work[found]] = calls[position[found]]
-    matched = launch_of[work]
-    # Counting by row needs no sort.
-    counts = np.bincount(matched[matched >= 0], minlength=1)
-    launches = np.flatnonzero(counts)
-    return Links(launch_of, launches, counts[launches], int((matched < 0).sum()))
+    launch_of: Ints = np.full(len(trace), -1, dtype=np.int32 if len(trace) < 2**31 else np.int64)
+    work, calls = trace.device_work, trace.host_calls
+    keys, wanted = trace.ints("correlation", calls), trace.ints("correlation", work)
+    # Stable by correlation, so that of equal ones the earliest call comes first and is the one found.
+    order = np.argsort(keys, kind="stable")
+    order = order[
+        np.searchsorted(keys, 0, side="right", sorter=order) :
+    ]  # CUPTI writes 0 for "no correlation"
+    calls, keys = calls[order], keys[order]
+    if not len(calls):
+        return Links(launch_of, calls, calls, len(work))
+    position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
+    found = keys[position] == wanted
+    launch_of[work[found]] = calls[position[found]]
+    counts = np.bincount(position[found], minlength=len(calls))
+    launching = np.flatnonzero(counts)
+    launching = launching[np.argsort(calls[launching], kind="stable")]
+    return Links(launch_of, calls[launching], counts[launching], int((~found).sum()))

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tuiprof.model.intervals import Ints
+
+#: Events looked at together.
+_BLOCK: Final = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,13 @@ class Nesting:
         parent: Row of the innermost event that encloses this one on its track; -1 at the top. Shape ``(n,)``.
         order: Rows track by track, within a track in order of start. Shape ``(n,)``.
         ends: End of each event, ns. Shape ``(n,)``.
-        first: Whether an event is the first of its track. Shape ``(n,)``.
+        first: Row of the first event of each track.
     """
 
     parent: Ints
     order: Ints
     ends: Ints
-    first: npt.NDArray[np.bool_]
+    first: Ints
 
     @cached_property
     def depth(self) -> Ints:
@@ -44,10 +48,21 @@ class Nesting:
     @cached_property
     def before(self) -> Ints:
         """The row before each event on its track; -1 for the first. Shape ``(n,)``."""
-        before = np.full(len(self.order), -1, dtype=np.int64)
+        before = np.full_like(self.order, -1)
         before[self.order[1:]] = self.order[:-1]
         before[self.first] = -1
         return before
+
+    def directly_in(self, mask: npt.NDArray[np.bool_], rows: Ints) -> npt.NDArray[np.bool_]:
+        """Return which events have a parent that is among some events.
+
+        Args:
+            mask: Whether each event of the trace is one of them, shape ``(n,)``.
+            rows: Rows to ask about, shape ``(k,)``.
+        """
+        parent = self.parent[rows]
+        inside: npt.NDArray[np.bool_] = (parent >= 0) & mask[np.maximum(parent, 0)]
+        return inside
 
     def outward(self, rows: Ints) -> Iterator[Ints]:
         """Walk from events to everything that encloses them, innermost first.
@@ -88,8 +103,9 @@ def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
     parents of each other.
 
     Because the rows are sorted, the parent is the closest earlier row of the track that ends no earlier. All
-    rows look for theirs at once: each starts at the row before it and, while that one ends too early, moves on
-    to where that one is looking. Siblings thereby skip each other in doubling strides.
+    rows of a block look for theirs at once: each starts at the row before it and, while that one ends too early, moves
+    on to where that one is looking. Siblings thereby skip each other in doubling strides, and blocks keep what is
+    looked at small enough to stay in the processor's cache.
 
     Args:
         starts: Starts in ns, ascending; of equal starts the longer event first.
@@ -97,31 +113,27 @@ def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
         tracks: Track of each event.
     """
     n = len(starts)
-    parent = np.full(n, -1, dtype=np.int64)
-    first = np.zeros(n, dtype=bool)
-    if not n:
-        return Nesting(parent, parent, ends, first)
-    # Tracks are few: a narrow key makes the stable sort a radix sort.
-    key = tracks.astype(np.int16) if tracks.max() < 2**15 else tracks
-    order = np.argsort(key, kind="stable")
+    row = np.int32 if n < 2**31 else np.int64
+    order: Ints = np.argsort(tracks, kind="stable").astype(row)  # a radix sort, where tracks are narrow
     end, track = ends[order], tracks[order]
-    found: npt.NDArray[np.int32 | np.int64] = np.arange(-1, n - 1, dtype=np.int32 if n < 2**31 else np.int64)
-    first_of_track = np.append(True, track[1:] != track[:-1])
-    first[order[first_of_track]] = True
-    # What ends after everything before it on its track is enclosed by nothing.
-    reach = np.empty_like(end)
-    begins = np.flatnonzero(first_of_track).tolist()
-    for low, high in zip(begins, [*begins[1:], n], strict=True):
-        np.maximum.accumulate(end[low:high], out=reach[low:high])
-    found[first_of_track] = -1
-    found[1:][reach[:-1] < end[1:]] = -1
-    looking = np.flatnonzero((found >= 0) & (end[np.maximum(found, 0)] < end))
-    own_end, candidate = end[looking], found[looking]
-    while len(looking):  # each does have a parent, so that nobody moves on past the first of a track
-        candidate = found[candidate]
-        found[looking] = candidate
-        too_short = end[candidate] < own_end
-        looking, own_end, candidate = looking[too_short], own_end[too_short], candidate[too_short]
-    nested = found >= 0
-    parent[order[nested]] = order[found[nested]]
-    return Nesting(parent, order, ends, first)
+    first = np.flatnonzero(np.append(True, track[1:] != track[:-1])[:n])
+    found: Ints = np.arange(-1, n - 1, dtype=row)
+    parent: Ints = np.full(n, -1, dtype=row)
+    for begin, stop in zip(first.tolist(), [*first[1:].tolist(), n], strict=False):
+        reach = end[begin] - 1
+        for low in range(begin, stop, _BLOCK):
+            block = slice(low, min(low + _BLOCK, stop))
+            own_end, candidate = end[block], found[block]
+            # What ends after everything before it on its track is enclosed by nothing.
+            reaches = np.maximum.accumulate(np.append(reach, own_end))
+            candidate[reaches[:-1] < own_end] = -1
+            reach = reaches[-1]
+            looking = np.flatnonzero((candidate >= 0) & (end[candidate] < own_end))
+            wanted, at = own_end[looking], candidate[looking]
+            while len(looking):  # each does have a parent, so that nobody moves on past the first of a track
+                at = candidate[looking] = found[at]
+                too_short = end[at] < wanted
+                looking, wanted, at = looking[too_short], wanted[too_short], at[too_short]
+            nested = np.flatnonzero(candidate >= 0)
+            parent[order[low + nested]] = order[candidate[nested]]
+    return Nesting(parent, order, ends, order[first])

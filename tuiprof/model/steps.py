@@ -69,7 +69,7 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     numbers = markers["step"].cast(pl.Int64).to_numpy()
     starts = markers["start"].cast(pl.Int64).to_numpy()
     ends = markers["end"].cast(pl.Int64).to_numpy()
-    step_of = np.full(len(trace), -1, dtype=np.int64)
+    step_of = np.full(len(trace), -1, dtype=np.int32)
     if len(numbers) and len(trace):
         # Events are sorted by start, so those that start within a step are a slice; where steps overlap, the one that
         # began last has them.
@@ -77,18 +77,17 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
         after = np.searchsorted(trace.starts, ends, side="left")
         for index, (low, high) in enumerate(zip(first.tolist(), after.tolist(), strict=True)):
             step_of[low:high] = index
-        on_device = trace.ints("device") >= 0
-        launch = trace.links.launch_of
-        step_of[on_device] = np.where(launch[on_device] >= 0, step_of[np.maximum(launch[on_device], 0)], -1)
+        on_device = np.flatnonzero(~trace.on_host)
+        launch = trace.links.launch_of[on_device]
+        step_of[on_device] = np.where(launch >= 0, step_of[np.maximum(launch, 0)], -1)
     return Steps(numbers, starts, ends, step_of)
 
 
 def _markers_by_name(trace: Trace) -> pl.DataFrame:
     """Find ``ProfilerStep#N`` ranges; of several with one number (one a thread) the longest counts."""
     found = {code: int(match[1]) for code, name in enumerate(trace.names) if (match := _MARKER.match(name))}
-    rows = np.flatnonzero(
-        np.isin(trace.name_codes, list(found)) & ~trace.is_category("device_annotation", "kernel")
-    )
+    rows = np.flatnonzero(trace.named(_MARKER.pattern))
+    rows = rows[~trace.is_category("device_annotation", "kernel", rows=rows)]
     return (
         pl.DataFrame(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -140,7 +141,7 @@ class Trace:
         self._raw = raw
         #: The ranks of its job, itself among them; None = it is alone, or nobody looked.
         self.siblings: TraceSet | None = None
-        self._ints: dict[str, Ints] = {}
+        self._work: dict[int, Ints] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:
@@ -149,24 +150,17 @@ class Trace:
 
     # -- columns as arrays ---------------------------------------------------------------------------------
 
-    def ints(self, column: str, missing: int = -1) -> Ints:
-        """Return an integer column as int64, shape ``(len(self),)``.
+    def ints(self, column: str, rows: Ints | None = None) -> Ints:
+        """Return an integer column as int64, -1 for null, shape ``(len(self),)`` or that of ``rows``.
+
+        Most columns mean something for a few events only: ask for those, and the rest is never unpacked.
 
         Args:
             column: Column name.
-            missing: What stands for null.
+            rows: Rows in ``events``; None = all.
         """
-        key = f"{column}?{missing}"
-        if key not in self._ints:
-            series = self.events[column]
-            if series.null_count():
-                series = (
-                    series.fill_null(missing)
-                    if series.dtype == pl.Int64
-                    else series.cast(pl.Int64).fill_null(missing)
-                )
-            self._ints[key] = series.cast(pl.Int64).to_numpy()
-        return self._ints[key]
+        series = self.events[column] if rows is None else self.events[column].gather(rows)
+        return series.cast(pl.Int64).fill_null(-1).to_numpy()
 
     @cached_property
     def starts(self) -> Ints:
@@ -178,6 +172,8 @@ class Trace:
         """End of every event, ns."""
         return self.starts + self.ints("dur")
 
+    # Codes are as narrow as can be, but signed: -1 may stand for none.
+
     @cached_property
     def category_codes(self) -> npt.NDArray[np.uint8]:
         """Category of every event as an index into ``CATEGORIES``."""
@@ -186,7 +182,18 @@ class Trace:
     @cached_property
     def name_codes(self) -> Ints:
         """Name of every event as an index into :attr:`names`."""
-        return self.events["name"].to_physical().cast(pl.Int64).to_numpy()
+        codes = self.events["name"].to_physical().to_numpy()
+        return codes.astype(np.min_scalar_type(-len(self.names) - 1))
+
+    @cached_property
+    def track_codes(self) -> Ints:
+        """Track of every event as an index into :attr:`tracks`."""
+        return self.events["track"].to_numpy().astype(np.min_scalar_type(-len(self.tracks) - 1))
+
+    @cached_property
+    def on_host(self) -> Mask:
+        """Which events belong to no device."""
+        return (self.events["device"].fill_null(-1) < 0).to_numpy()
 
     @cached_property
     def names(self) -> list[str]:
@@ -203,29 +210,39 @@ class Trace:
         """
         return self.names[int(self.name_codes[row])]
 
-    def is_category(self, *categories: str) -> Mask:
-        """Return which events belong to any of these categories, shape ``(len(self),)``.
+    def is_category(self, *categories: str, rows: Ints | None = None) -> Mask:
+        """Return which events belong to any of these categories, shape ``(len(self),)`` or that of ``rows``.
 
         Args:
             *categories: Names out of ``CATEGORIES``.
+            rows: Rows in ``events``; None = all.
         """
-        codes = self.category_codes
+        codes = self.category_codes if rows is None else self.category_codes[rows]
         mask: Mask = np.zeros(len(codes), dtype=bool)
         for name in categories:
             mask |= codes == _CATEGORY_CODE[name]
         return mask
 
-    def named(self, predicate: str) -> Mask:
+    def named(self, predicate: str, rows: Ints | None = None) -> Mask:
         """Return which events have a name that matches a regular expression (searched anywhere).
 
         Args:
             predicate: A regular expression as :mod:`re` reads it. Only distinct names are searched.
+            rows: Rows in ``events``; None = all.
         """
-        import re
+        hits = self.names_like(predicate)
+        if not hits.any():
+            return np.zeros(len(self) if rows is None else len(rows), dtype=bool)
+        return hits[self.name_codes if rows is None else self.name_codes[rows]]
 
-        pattern = re.compile(predicate)
-        hits = np.fromiter((bool(pattern.search(n)) for n in self.names), dtype=bool, count=len(self.names))
-        return hits[self.name_codes] if hits.any() else np.zeros(len(self), dtype=bool)
+    def names_like(self, predicate: str) -> Mask:
+        """Return which of :attr:`names` match a regular expression (searched anywhere).
+
+        Args:
+            predicate: A regular expression as :mod:`re` reads it.
+        """
+        search = re.compile(predicate).search
+        return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
 
     # -- extent --------------------------------------------------------------------------------------------
 
@@ -275,7 +292,17 @@ class Trace:
     @cached_property
     def device_indices(self) -> tuple[int, ...]:
         """Devices that did any work, ascending."""
-        return tuple(int(d) for d in np.unique(self.ints("device")[self.device_work]) if d >= 0)
+        return tuple(int(d) for d in np.unique(self.ints("device", self.device_work)) if d >= 0)
+
+    def work_of(self, device: int) -> Ints:
+        """Return the rows of the work of one device, in order of start.
+
+        Args:
+            device: Device index.
+        """
+        if device not in self._work:
+            self._work[device] = self.device_work[self.ints("device", self.device_work) == device]
+        return self._work[device]
 
     @cached_property
     def links(self) -> links.Links:
@@ -285,7 +312,7 @@ class Trace:
     @cached_property
     def nesting(self) -> nesting.Nesting:
         """Parent and depth of every event within its track."""
-        return nesting.nest(self.starts, self.ends, self.ints("track"))
+        return nesting.nest(self.starts, self.ends, self.track_codes)
 
     @cached_property
     def steps(self) -> steps.Steps:
@@ -301,7 +328,7 @@ class Trace:
         """
         key = (device, window)
         if key not in self._busy:
-            rows = self.device_work[self.ints("device")[self.device_work] == device]
+            rows = self.work_of(device)
             starts, ends = self.starts[rows], self.ends[rows]
             if window is not None:
                 low, high = self.bounds(window)

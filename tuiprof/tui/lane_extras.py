@@ -86,8 +86,8 @@ def python_levels(trace: Trace, track: Track) -> list[Ints]:
         trace: The trace.
         track: The thread.
     """
-    here = trace.is_category("python_function") & (trace.ints("track") == track.index)
-    rows = np.flatnonzero(here).astype(np.int64)
+    here = trace.is_category("python_function") & (trace.track_codes == track.index)
+    rows: Ints = np.flatnonzero(here)
     if not len(rows):
         return []
     user = np.fromiter((is_user(name) for name in trace.names), dtype=bool, count=len(trace.names))

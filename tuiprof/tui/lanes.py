@@ -194,7 +194,7 @@ def build(trace: Trace) -> Lanes:
     Args:
         trace: The trace.
     """
-    tracks = trace.ints("track")
+    tracks = trace.track_codes
     # The profiler's own lanes say nothing about the program, unless a format knows no other.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
         track for track in trace.tracks if track.kind == "other"
@@ -260,7 +260,7 @@ def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], 
     """Return the thread that trains: where the step markers are, else where most happens."""
     if not host:
         return None
-    tracks = trace.ints("track")
+    tracks = trace.track_codes
     marked = np.bincount(tracks[steps & ~trace.is_category("device_annotation")], minlength=len(trace.tracks))
     best = max(host, key=lambda t: (marked[t.index], len(by_track.get(t.index, _none()))))
     return best if marked[best.index] or best.index in by_track else None
@@ -285,11 +285,11 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
 def _device_lanes(trace: Trace) -> list[Lane]:
     """Return a lane for each stream that works, the busiest first in importance, and one of idleness a device."""
     work = trace.device_work
-    device, tracks = trace.ints("device")[work], trace.ints("track")[work]
+    device, tracks = trace.ints("device", work), trace.track_codes[work]
     several = len(trace.device_indices) > 1
     lanes: list[Lane] = []
     groups = _group(work, tracks)
-    busy = {track: int(trace.ints("dur")[rows].sum()) for track, rows in groups.items()}
+    busy = {track: int((trace.ends[rows] - trace.starts[rows]).sum()) for track, rows in groups.items()}
     rank = {track: place for place, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
     for index in trace.device_indices:
         here = np.unique(tracks[device == index])
