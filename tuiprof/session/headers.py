@@ -277,40 +277,10 @@ def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladd
     if baseline not in names:
         line = text.line_of("baseline = ")
         raise text.problem(line, f"the baseline {baseline!r} is not one of its variants")
-    # A script with a command line of its own need not know what the default check says.
-    usual = DEFAULT_CHECK if table.command == DEFAULT_COMMAND else ()
-    check = usual if table.check is None else table.check
-    variants: list[Variant] = []
-    for index, entry in enumerate(table.variants):
-        line = text.line_of_variant(index)
-        try:
-            needs = _needs({**table.needs, **entry.needs}, dependencies, python)
-        except msgspec.ValidationError as error:
-            raise text.problem(line, f"needs of {entry.name!r}: {error}") from error
-        if entry.name in names[:index]:
-            raise text.problem(line, f"there are two variants {entry.name!r}")
-        for other in (entry.baseline, entry.builds_on):
-            if other and other not in names:
-                raise text.problem(line, f"{entry.name!r} refers to {other!r}, which is not a variant")
-        if entry.preset and entry.preset not in presets:
-            raise text.problem(line, f"{entry.name!r} refers to {entry.preset!r}, which is not a preset")
-        variants.append(
-            Variant(
-                ladder=table.name,
-                name=entry.name,
-                note=" ".join(entry.note.split()),
-                baseline=entry.baseline or baseline,
-                builds_on=entry.builds_on,
-                changes=entry.changes,
-                published=entry.published,
-                needs=needs,
-                preset=entry.preset,
-                presets=tuple(presets),
-                script=script.absolute(),
-                command=table.command,
-                check=check or None,
-            )
-        )
+    variants = tuple(
+        _variant(script, text, table, index, presets, baseline, dependencies, python)
+        for index in range(len(names))
+    )
     source = ", ".join(filter(None, (table.reference.hardware, table.reference.software)))
     return Ladder(
         name=table.name,
@@ -320,8 +290,52 @@ def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladd
         source=source,
         needs=dependencies,
         presets=presets,
-        variants=tuple(variants),
+        variants=variants,
         script=script.absolute(),
+    )
+
+
+def _variant(
+    script: Path,
+    text: _Text,
+    table: _Table,
+    index: int,
+    presets: Mapping[str, str],
+    baseline: str,
+    dependencies: tuple[str, ...],
+    python: str,
+) -> Variant:
+    """Return a variant of a ladder, checked against the rest of its header."""
+    entry, names = table.variants[index], [entry.name for entry in table.variants]
+    line = text.line_of_variant(index)
+    try:
+        needs = _needs({**table.needs, **entry.needs}, dependencies, python)
+    except msgspec.ValidationError as error:
+        raise text.problem(line, f"needs of {entry.name!r}: {error}") from error
+    if entry.name in names[:index]:
+        raise text.problem(line, f"there are two variants {entry.name!r}")
+    for other in (entry.baseline, entry.builds_on):
+        if other and other not in names:
+            raise text.problem(line, f"{entry.name!r} refers to {other!r}, which is not a variant")
+    if entry.preset and entry.preset not in presets:
+        raise text.problem(line, f"{entry.name!r} refers to {entry.preset!r}, which is not a preset")
+    # A script with a command line of its own need not know what the default check says.
+    usual = DEFAULT_CHECK if table.command == DEFAULT_COMMAND else ()
+    check = usual if table.check is None else table.check
+    return Variant(
+        ladder=table.name,
+        name=entry.name,
+        note=" ".join(entry.note.split()),
+        baseline=entry.baseline or baseline,
+        builds_on=entry.builds_on,
+        changes=entry.changes,
+        published=entry.published,
+        needs=needs,
+        preset=entry.preset,
+        presets=tuple(presets),
+        script=script.absolute(),
+        command=table.command,
+        check=check or None,
     )
 
 
