@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +9,7 @@ from made_traces import HOSTILE
 from textual.app import App, ComposeResult
 
 from tuiprof.model import Column
+from tuiprof.tui.widgets import frame_rows
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.rows import Heading, ListRows, column_widths
 from tuiprof.tui.widgets.table import VirtualTable
@@ -222,3 +225,59 @@ async def test_an_empty_table_says_why() -> None:
         assert "no syncs: the host never waits" in app.line(1)
         await pilot.press("enter", "s", "y", "down")
         assert app.opened == []
+
+
+async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_rows, "_SLOW_ROWS", 2)
+    rows = FrameRows(frame(), COLUMNS)
+    go_on, threads = threading.Event(), []
+
+    def held(column: int) -> None:
+        threads.append(threading.current_thread())
+        go_on.wait(20)
+        FrameRows.prepare_sort(rows, column)
+
+    monkeypatch.setattr(rows, "prepare_sort", held)
+    app = TableApp(rows)
+    async with app.run_test(size=(60, 10)) as pilot:
+        await pilot.press("right", "s")
+        await pilot.pause()
+        assert "duration …" in app.line(0)
+        assert order(rows) == [0, 1, 2, 3]
+        await pilot.press("down")  # keys go on working
+        assert app.table.cursor == 1
+        go_on.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert order(rows) == [0, 3, 1, 2]
+        assert "duration ▼" in app.line(0)
+        assert app.table.current == 1  # the cursor stays on its row
+        await pilot.press("s")
+        await pilot.pause()
+        assert order(rows) == [1, 3, 0, 2]
+        assert threads != [threading.main_thread()]
+        assert len(threads) == 1  # the other way round is known then
+
+
+async def test_an_order_that_comes_too_late_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_rows, "_SLOW_ROWS", 2)
+    rows, others = FrameRows(frame(), COLUMNS), FrameRows(frame(), COLUMNS)
+    go_on = threading.Event()
+
+    def held(column: int) -> None:
+        go_on.wait(20)
+        FrameRows.prepare_sort(rows, column)
+
+    monkeypatch.setattr(rows, "prepare_sort", held)
+    app = TableApp(rows)
+    async with app.run_test(size=(60, 10)) as pilot:
+        await pilot.press("right", "s")
+        app.table.load(others)
+        go_on.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.table.sorted_by is None
+        assert order(others) == [0, 1, 2, 3]
+        assert "…" not in app.line(0)

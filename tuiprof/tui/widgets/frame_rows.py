@@ -19,6 +19,8 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import filter_expression
 from tuiprof.tui.widgets.rows import Heading, Rows
 
+#: From so many rows on, the first sort of a column takes longer than a frame.
+_SLOW_ROWS: Final = 100_000
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -114,6 +116,22 @@ class FrameRows:
             order, known = self._sorted(column)
             self._order = np.concatenate((order[:known][::-1], order[known:])) if descending else order
         self._refresh()
+
+    def is_slow_to_sort(self, column: int) -> bool:
+        """Return whether a column of many rows is sorted for the first time.
+
+        Args:
+            column: Index into :attr:`columns`.
+        """
+        return len(self.frame) >= _SLOW_ROWS and column not in self._ascending
+
+    def prepare_sort(self, column: int) -> None:
+        """Work out the order of a column; what is in view stays as it is.
+
+        Args:
+            column: Index into :attr:`columns`.
+        """
+        self._sorted(column)
 
     def filter(self, text: str) -> None:
         """Keep the rows that a filter describes.

@@ -67,6 +67,12 @@ class Rows(Protocol):
     def sort(self, column: int | None, descending: bool = False) -> None:
         """Sort by a column, unknown values last; None = back to the order given at first."""
 
+    def is_slow_to_sort(self, column: int) -> bool:
+        """Return whether sorting by a column takes longer than a person should wait for a key."""
+
+    def prepare_sort(self, column: int) -> None:
+        """Work out the order of a column, in any thread; what is in view stays as it is."""
+
     def filter(self, text: str) -> None:
         """Keep the rows in which any text contains this, ignoring case; empty = all."""
 
@@ -144,6 +150,13 @@ class ListRows:
             source: Index in the list given at first.
         """
         return self._view.index(source) if source in self._view else None
+
+    def is_slow_to_sort(self, column: int) -> bool:
+        """Return False: the list is short."""
+        return False
+
+    def prepare_sort(self, column: int) -> None:
+        """Do nothing: the list is short."""
 
     def sort(self, column: int | None, descending: bool = False) -> None:
         """Sort by a column, unknown values last.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
 from textual.message import Message
+from textual.worker import Worker
 
 from tuiprof.tui.table_keys import KEYS
-from tuiprof.tui.widgets.rows import GAP
+from tuiprof.tui.widgets.rows import GAP, Rows
 from tuiprof.tui.widgets.table_canvas import LEAD, TableCanvas
+from tuiprof.tui.worker_errors import tell_worker_error
 
 
 class VirtualTable(TableCanvas, can_focus=True):
@@ -53,23 +56,60 @@ class VirtualTable(TableCanvas, can_focus=True):
             super().__init__()
             self.table = table
 
+    class Ordered(Message):
+        """The order of a column was worked out.
+
+        Attributes:
+            rows: Of which rows.
+            column: Index of the column.
+            descending: Whether the largest were wanted first.
+        """
+
+        def __init__(self, rows: Rows, column: int, descending: bool) -> None:
+            super().__init__()
+            self.rows = rows
+            self.column = column
+            self.descending = descending
+
     def _announce(self) -> None:
         source = self.current
         if source is not None:
             self.post_message(self.Highlighted(self, source))
 
     def sort_by(self, column: int | None, descending: bool = False) -> None:
-        """Sort, keeping the cursor on its row.
+        """Sort, keeping the cursor on its row; of many rows once a worker has found the order.
 
         Args:
             column: Index of the column; None = the order given at first.
             descending: Largest first.
         """
+        self.sorting = None
+        if column is not None and self.rows.is_slow_to_sort(column):
+            self.sorting = column
+            self.refresh()
+            work = partial(self._find_order, self.rows, column, descending)
+            self.run_worker(work, thread=True, exclusive=True, group="sort", exit_on_error=False)
+            return
         source = self.current
         self.rows.sort(column, descending)
         self.sorted_by, self.descending = column, descending
         self._return_to(source)
         self.post_message(self.Sorted(self))
+
+    def _find_order(self, rows: Rows, column: int, descending: bool) -> None:
+        """In a thread: sort, while the old order still shows."""
+        rows.prepare_sort(column)
+        self.post_message(self.Ordered(rows, column, descending))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Tell what went wrong while sorting."""
+        tell_worker_error(self, event)
+
+    def on_virtual_table_ordered(self, message: Ordered) -> None:
+        """Show the order, unless other rows or another order are wanted meanwhile."""
+        message.stop()
+        if message.rows is self.rows and message.column == self.sorting:
+            self.sort_by(message.column, message.descending)
 
     # -- moving --------------------------------------------------------------------------------------------
 

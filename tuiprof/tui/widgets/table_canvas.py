@@ -72,6 +72,7 @@ class TableCanvas(ScrollView):
         self.column = 0
         self.sorted_by: int | None = None
         self.descending = False
+        self.sorting: int | None = None  # by which column the rows are being sorted, away from the screen
         self._widths: list[int] = []
         self._order: list[int] = []
         self._in_order = False
@@ -89,7 +90,7 @@ class TableCanvas(ScrollView):
             in_order: Whether the columns keep their order however little room there is.
         """
         self.rows, self.empty, self._in_order = rows, empty, in_order
-        self.sorted_by, self.descending = None, False
+        self.sorted_by, self.descending, self.sorting = None, False, None
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
         position = rows.position(source) if source is not None else 0
         self.cursor = position or 0
@@ -112,7 +113,7 @@ class TableCanvas(ScrollView):
         """
         self.rows, self.empty = state.rows, state.empty
         self.cursor, self.column = state.cursor, state.column
-        self.sorted_by, self.descending = state.sorted_by, state.descending
+        self.sorted_by, self.descending, self.sorting = state.sorted_by, state.descending, None
         self._measure()
         self._changed()
 
@@ -261,6 +262,7 @@ class TableCanvas(ScrollView):
         for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
             heading = self.rows.headings[index]
             mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
+            mark = "…" if index == self.sorting else mark
             label = f"{heading.label} {mark}" if mark else heading.label
             if cell_len(label) > width:  # the mark takes the place of what is cut
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
