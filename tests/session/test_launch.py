@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tuiprof.errors import LaunchError, SessionError
+from tuiprof.errors import LaunchError, SessionError, UsageProblem
 from tuiprof.session import launch
 from tuiprof.session.control import request_capture, request_stop
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
@@ -357,5 +357,5 @@ def test_capture_option() -> None:
     assert (request.steps, request.at, request.stack, request.memory) == (5, 20, True, False)
     assert parse_capture("4").at == DEFAULT_CAPTURE.at
     for text in ("", "x", "0", "5@", "5@x", "-1@3", "5@20@3"):
-        with pytest.raises(LaunchError, match="N@STEP"):
+        with pytest.raises(UsageProblem, match="N@STEP"):
             parse_capture(text)

@@ -38,6 +38,10 @@ from tuiprof.errors import TuiprofError
 _TAKES_COMMAND = ("run", "record")
 
 
+#: Options of the program, not of a verb.
+_OF_THE_PROGRAM = ("--sessions", "--scenarios", "--theme", "--ascii", "--no-ascii")
+
+
 class _Verbs(click.Group):
     """A group that suggests the verb the user may have meant."""
 
@@ -149,6 +153,14 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
     return args, None
 
 
+def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickException:
+    """Return what to show of an error; an option of the program that stands behind the verb is told so."""
+    if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
+        where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
+        return click.UsageError(f"{error.option_name} stands before the verb: {where}", error.ctx)
+    return error
+
+
 def _first_verb(args: list[str]) -> int:
     """Return the index of the first argument that is a verb; the last index if none is."""
     return next((i for i, arg in enumerate(args) if arg in cli.commands), len(args) - 1)
@@ -176,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("tuiprof: interrupted", err=True)
         return 130
     except click.ClickException as error:
-        error.show()
+        _with_hint(error, args).show()
         return error.exit_code
     except TuiprofError as error:
         click.echo(f"tuiprof: {error.message}", err=True)

@@ -10,8 +10,10 @@ from tuiprof.cli.common import Invocation, open_screen
 
 
 @click.command(
+    short_help="Say what changed between two runs, and how sure that is.",
     epilog="BEFORE and AFTER are trace files, directories, URLs, sessions (name, path, `last`, `last~1` the one "
-    "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario)."
+    "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario). "
+    "After a change: tuiprof compare last~1 last",
 )
 @click.argument("before")
 @click.argument("after")

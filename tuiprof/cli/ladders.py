@@ -46,7 +46,13 @@ _NOTHING_CAN_RUN: Final = 5
 @click.option(
     "--format", "-f", "format_", type=click.Choice(_FORMATS), help="Default: text, or by the name of FILE."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report there instead of printing it.",
+)
 @click.option(
     "--checks",
     "checks_at_once",

@@ -32,7 +32,7 @@ def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
     return 0
 
 
-@click.command(epilog="\n".join(f"{shell}: {line}" for shell, line in _ACTIVATE.items()))
+@click.command(epilog="\b\n" + "\n".join(f"{shell:<6}{line}" for shell, line in _ACTIVATE.items()))
 @click.argument("shell", type=click.Choice(list(_ACTIVATE)))
 def completion(shell: str) -> int:
     """Print the completion script for a shell."""

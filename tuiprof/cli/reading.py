@@ -60,7 +60,7 @@ def open_(
     return open_screen(Start.trace(path, place=place if place in path.parents else None))
 
 
-@click.command()
+@click.command(short_help="Print what a trace, a directory of them or a session tells.")
 @click.argument("target")
 @click.argument("analyses", nargs=-1)
 @click.option(

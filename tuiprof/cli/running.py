@@ -114,7 +114,7 @@ def record(
 def attach(invocation: Invocation, session: str) -> int:
     """Watch a run that is going on.
 
-    SESSION is a name, a path or a prefix; without it the last one.
+    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
     """
     from tuiprof.tui.start import Start
 
@@ -181,8 +181,7 @@ def launch_spec(
 
     Raises:
         UsageError: The options for captures contradict each other or cannot be read.
-        UsageProblem: There is no such scenario or variant.
-        LaunchError: ``--capture`` cannot be read.
+        UsageProblem: There is no such scenario or variant, or ``--capture`` cannot be read.
     """
     from dataclasses import replace
 

@@ -28,7 +28,10 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     return size
 
 
-@click.command()
+@click.command(
+    short_help="Take a picture of a screen, without a terminal.",
+    epilog="For example: tuiprof snapshot last -o run.svg. The operators of a trace: --screen trace --press 4.",
+)
 @click.argument("target", default="last")
 @click.option(
     "--output",

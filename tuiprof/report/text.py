@@ -148,14 +148,17 @@ def _drop(
 ) -> tuple[list[Column], list[int], list[list[str]], list[str], list[str]]:
     """Leave out columns of a table that cannot fit even squeezed: the last first, but never the place.
 
-    Where a row is about a place, the texts that follow it go before they are squeezed to stubs.
+    Where a row is about a place, the texts that follow it go before they are squeezed to stubs; else the last figures
+    go before the name is.
     """
     dropped: list[str] = []
     if style.width is None:
         return columns, widths, cells, heads, dropped
     keep = list(range(len(columns)))
     place = next((i for i in keep if columns[i].elide == "start"), None)
-    floors = [_LEAST if place is None or i < place else _COMFORT for i in keep]
+    # What a row is about, else its name, is worth more than the last figures.
+    about = place if place is not None else next((i for i in keep if columns[i].kind == "text"), 0)
+    floors = [_COMFORT if i == about or (place is not None and i > place) else _LEAST for i in keep]
     room = style.width
 
     def least(indices: list[int]) -> int:
@@ -204,7 +207,7 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
         lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
     if not style.details and len(shown) > 2:
         more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
-        lines += ["", *_wrap(f"also in --format csv, json and md: {more}", style, "  ")]
+        lines += ["", *_wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
     if report.rules:
         lines += ["", _paint("rules", "2", style)]
         for rule in report.rules:

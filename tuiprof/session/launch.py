@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from tuiprof.errors import LaunchError, SessionError, TuiprofError
+from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.session.command import choose_python, resolve
 from tuiprof.session.control import put_capture, put_trigger
 from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
@@ -78,11 +78,11 @@ def parse_capture(
         memory: Record allocations.
 
     Raises:
-        LaunchError: It is neither.
+        UsageProblem: It is neither.
     """
     steps, at, first = text.partition("@")
     if not steps.isdecimal() or int(steps) < 1 or (at and not first.isdecimal()):
-        raise LaunchError(
+        raise UsageProblem(
             f"--capture {text!r} is not N or N@STEP", "for example 5@20: 5 steps from step 20 on"
         )
     begin = int(first) if at else DEFAULT_CAPTURE.at
