@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tuiprof.formats import kineto, open_trace
@@ -170,8 +172,8 @@ def test_partial_traces_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert seen[0].starts.tolist() == whole.starts[: len(seen[0])].tolist()
 
 
-def test_workers_read_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
+def _many(path: Path) -> Path:
+    """Write a trace of several stretches; gzipped when it is called so."""
     events = [
         {
             "ph": "X",
@@ -184,12 +186,34 @@ def test_workers_read_the_same(tmp_path: Path) -> None:
         }
         for i in range(30000)
     ]
-    path.write_text(json.dumps({"traceEvents": events, "z": 1}))
+    text = json.dumps({"traceEvents": events, "z": 1}).encode()
+    path.write_bytes(gzip.compress(text, 1) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_workers_read_the_same(tmp_path: Path, name: str) -> None:
+    path = _many(tmp_path / name)
     alone, together = open_trace(path, workers=0), open_trace(path, workers=2)
     assert together.events.equals(alone.events)
     assert together.tracks == alone.tracks
     assert together.stats == alone.stats
     assert together.raw_event(29999) == alone.raw_event(29999)
+
+
+def test_a_worker_that_is_killed_takes_nothing_along(tmp_path: Path) -> None:
+    path = _many(tmp_path / "t.json")
+    before = set(psutil.Process().children())
+    killed: list[int] = []
+
+    def kill(done: int, size: int) -> None:
+        for worker in set(psutil.Process().children()) - before if not killed else ():
+            killed.append(worker.pid)
+            worker.kill()
+
+    trace = open_trace(path, workers=1, progress=kill)
+    assert killed
+    assert trace.events.equals(open_trace(path, workers=0).events)
 
 
 def test_the_sidecar_of_the_probe(tmp_path: Path) -> None:

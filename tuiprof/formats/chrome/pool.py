@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import pickle
 import selectors
@@ -17,16 +15,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import tuiprof
 from tuiprof.formats.chrome.stretches import Stretch
-from tuiprof.formats.chrome.worker import ANSWER, REQUEST
+from tuiprof.formats.chrome.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
 from tuiprof.formats.source import Source
 
 if TYPE_CHECKING:
     from tuiprof.formats.chrome.decode import Chunk
 
-#: Stretches a worker holds at once: one it decodes, one that waits.
-_DEPTH = 3
-#: Bytes that a worker's answers may take in the pipe while the reader is busy.
-_PIPE = 1 << 20
+#: Stretches a worker holds at once, at least; and all together, so that one goes on while the reader loads Polars.
+_DEPTH, _TOGETHER = 3, 6
 #: Below this many bytes a worker does not earn its start (about 0.1 s).
 _WORTH_A_WORKER = 24 << 20
 _MOST_WORKERS = 8
@@ -60,12 +56,12 @@ class WorkerLost(Exception):
 
 
 class _Worker:
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, shared: int) -> None:
         home = str(Path(tuiprof.__file__).parents[1])  # an editable install may not be on the path
         code = (
             f"import sys; sys.path[:] = {[*sys.path, home]!r}\n"
             "from tuiprof.formats.chrome import worker\n"
-            f"worker.serve(0, 1, {file})"
+            f"worker.serve(0, 1, {file}, {shared})"
         )
         # -S -E: nothing of the environment is needed, and reading it costs as much as numpy.
         self.process = subprocess.Popen(
@@ -73,21 +69,19 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            pass_fds=(file,),
+            pass_fds=(file, shared),
             bufsize=0,
             start_new_session=True,  # Ctrl-C is the reader's affair
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's threads would spin, and have nothing to do
+            env={
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+            },  # numpy's threads would spin, and have nothing to do
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.requests, self.answers = self.process.stdin, self.process.stdout
         self.held: deque[int] = deque()
-        self.received = bytearray()
         os.set_blocking(self.answers.fileno(), False)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            # Refused once the user's share of pipe memory is spent; a smaller pipe only waits more.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(self.answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)
 
 
 class Pool:
@@ -102,15 +96,16 @@ class Pool:
     """
 
     def __init__(self, count: int, path: Path | None) -> None:
-        self._file = _anonymous_file() if path is None else path.open("rb", buffering=0)
-        self._hands_over = path is None
-        self._slots: deque[int] = deque(range(count * _DEPTH))
+        self._shared = _anonymous_file()
+        self._file = self._shared if path is None else path.open("rb", buffering=0)
+        self._most = max(_DEPTH, _TOGETHER // count)
+        self._slots: deque[int] = deque(range(count * self._most))
         self._slot_of: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
-                worker = _Worker(self._file.fileno())
+                worker = _Worker(self._file.fileno(), self._shared.fileno())
                 self._workers.append(worker)
                 self._selector.register(worker.answers, selectors.EVENT_READ, worker)
         except OSError:
@@ -136,18 +131,16 @@ class Pool:
             WorkerLost: The worker is gone.
         """
         worker = min(self._workers, key=lambda w: len(w.held))
-        if len(worker.held) >= _DEPTH:
+        if len(worker.held) >= self._most:
             return False
+        slot = self._slot_of[number] = self._slots.popleft()
         offset = stretch.offset
-        if self._hands_over:
+        if self._file is self._shared:
             assert stretch.data is not None
-            # Slots lie far apart in a sparse file, so a stretch of any length fits its own.
-            slot = self._slots.popleft()
-            self._slot_of[number] = slot
-            offset = slot << 33
-            _write_at(self._file.fileno(), stretch.data, offset)
+            offset = text_place(slot)
+            write_at(self._shared.fileno(), stretch.data, offset)
         try:
-            worker.requests.write(REQUEST.pack(number, offset, stretch.length))
+            worker.requests.write(REQUEST.pack(number, slot, offset, stretch.length))
         except BrokenPipeError as error:
             raise WorkerLost from error
         worker.held.append(number)
@@ -164,21 +157,15 @@ class Pool:
         """
         for key, _ in self._selector.select(timeout):
             worker: _Worker = key.data
-            while part := worker.answers.read(_PIPE):
-                worker.received += part
-            if part == b"" and worker.held:
-                raise WorkerLost
-            while len(worker.received) >= ANSWER.size:
-                number, length = ANSWER.unpack_from(worker.received)
-                if len(worker.received) < ANSWER.size + length:
-                    break
-                with memoryview(worker.received) as view:
-                    chunk: Chunk = pickle.loads(view[ANSWER.size : ANSWER.size + length])
-                del worker.received[: ANSWER.size + length]
+            while record := worker.answers.read(ANSWER.size):
+                number, length = ANSWER.unpack(record)
+                slot = self._slot_of.pop(number)
+                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_place(slot), length))
+                self._slots.append(slot)
                 worker.held.remove(number)
-                if number in self._slot_of:
-                    self._slots.append(self._slot_of.pop(number))
                 yield number, chunk
+            if record == b"" and worker.held:
+                raise WorkerLost
 
     def close(self) -> None:
         """End the workers."""
@@ -189,6 +176,7 @@ class Pool:
             worker.process.kill()
             worker.process.wait()
         self._file.close()
+        self._shared.close()
 
 
 def _anonymous_file() -> BinaryIO:
@@ -196,10 +184,3 @@ def _anonymous_file() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tuiprof"), "r+b", buffering=0)
     return tempfile.TemporaryFile(buffering=0)
-
-
-def _write_at(file: int, data: bytes, offset: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(file, rest, offset)
-        rest, offset = rest[written:], offset + written

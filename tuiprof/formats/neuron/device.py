@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
-from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, words
+from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, times, words
 from tuiprof.model import Track
 
 #: Instructions that wait or signal and compute nothing.
@@ -62,7 +62,7 @@ def _instructions(tables: Tables) -> Stretch:
         "Instruction",
         ("start_ts", "end_ts", "duration_ns", "engine", "timeline_track", "pcore_idx", "opcode"),
     )
-    start, dur = _times(frame)
+    start, dur = times(frame)
     opcode = coded(frame, "opcode")
     engine = coded(frame, "engine").beside(coded(frame, "timeline_track"), _engine)
     track = engine.beside(coded(frame, "pcore_idx"), lambda name, core: f"{name} {core}".strip())
@@ -83,7 +83,7 @@ def _transfers(tables: Tables, table: str) -> Stretch:
         ("start_ts", "end_ts", "duration_ns", "queue_name", "queue_type", "queue_idx", "timeline_track", "engine_idx",
          "transfer_bytes", "op", "variable"),
     )  # fmt: skip
-    start, dur = _times(frame)
+    start, dur = times(frame)
     queue = coded(frame, "queue_name").beside(
         coded(frame, "timeline_track"), lambda name, lane: f"DMA {name or lane}"
     )
@@ -96,21 +96,11 @@ def _collectives(tables: Tables) -> Stretch:
     frame = tables.columns(
         "CcOp", ("start_ts", "end_ts", "duration_ns", "operation", "stream_id", "input_size")
     )
-    start, dur = _times(frame)
+    start, dur = times(frame)
     category = Coded.same("collective", len(frame))
     track = coded(frame, "stream_id").map(lambda stream: f"collectives {stream}")
     size = numbers(frame, "input_size").to_numpy()
     return Stretch("CcOp", start, dur, coded(frame, "operation"), category, track, 0, -1, size)
-
-
-def _times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
-    start = numbers(frame, "start_ts", 0)
-    length = (
-        numbers(frame, "duration_ns", 0)
-        if "duration_ns" in frame.columns
-        else numbers(frame, "end_ts", 0) - start
-    )
-    return start.to_numpy(), length.to_numpy()
 
 
 def describe_tracks(names: list[str]) -> tuple[Track, ...]:

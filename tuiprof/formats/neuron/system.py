@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
-from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, words
+from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, times, words
 from tuiprof.model import Track
 
 _TABLE: Final = "SystemProfileEvents"
@@ -57,12 +57,7 @@ def read(tables: Tables) -> tuple[list[Stretch], int | None]:
         ("name", "start_ts", "end_ts", "duration_ns", "trace_event_source", "instance_id", "process_id", "thread_id",
          "nc_idx", "pcore_idx", "flow_id", "framework_stream_id", "extra_attributes_json", "group", "exec_id", "size"),
     )  # fmt: skip
-    start = numbers(frame, "start_ts", 0).to_numpy()
-    dur = (
-        numbers(frame, "duration_ns", 0)
-        if "duration_ns" in frame.columns
-        else numbers(frame, "end_ts", 0) - start
-    ).to_numpy()
+    start, dur = times(frame)
     origin = int(start.min())
     name, extra = coded(frame, "name"), words(frame, "extra_attributes_json")
     source = _source(frame, name)

@@ -24,6 +24,9 @@ Codes = npt.NDArray[np.uint32]
 
 _PART: Final = re.compile(r"^([A-Z][A-Za-z]+?)(?:_(\d+))?\.parquet$")
 
+#: Stands for a time that is not said.
+_NEVER: Final = -(1 << 63)
+
 #: Tables that make a directory a Neuron profile.
 TELLING: Final = frozenset(
     {"Instruction", "SystemProfileEvents", "DmaPacket", "DmaPacketAggregated", "SchemaFields"}
@@ -236,6 +239,26 @@ def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
     if column not in frame.columns:
         return pl.Series(column, [missing], dtype=pl.Int64).new_from_index(0, len(frame))
     return frame[column].cast(pl.Int64, strict=False).fill_null(missing)
+
+
+def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return starts and lengths, ns.
+
+    A row without a length lasts until its ``end_ts``, where it has one. One without a start lies nowhere: its length is
+    -1.
+
+    Args:
+        frame: The table, with ``start_ts``, ``duration_ns`` and ``end_ts``, each as far as it is there.
+    """
+    start, length = (numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns"))
+    unsaid, lost = length == _NEVER, start == _NEVER
+    if unsaid.any():
+        end = numbers(frame, "end_ts", _NEVER).to_numpy()
+        length = np.where(unsaid, np.where(end == _NEVER, 0, end - start), length)
+    if lost.any():
+        length = np.where(lost, -1, length)
+        start = np.where(lost, 0 if lost.all() else start[~lost].min(), start)
+    return start, length
 
 
 @dataclass(frozen=True, slots=True)
