@@ -64,7 +64,7 @@ def test_a_read_encloses_its_await_and_is_one_wait() -> None:
         ("TfrtTpuBuffer::AwaitReady", "runtime", "await"),
         ("$api.py:3105 block_until_ready", "python_function", "await"),
         ("jax/_src/array.py(210): block_until_ready", "python_function", "await"),
-        ("nrt_execute", "runtime", "device read"),
+        ("nrt_execute", "runtime", "blocking execute"),
     ],
 )
 def test_names_of_awaits_and_reads(name: str, category: str, kind: str) -> None:

@@ -289,3 +289,25 @@ def test_kineto_files_are_not_taken_for_neuron(shared: Path) -> None:
     for path in (shared / "traces").glob("*.json*"):
         if not path.name.startswith(("neuron", "reference")):
             assert sniff(path) == "kineto", path
+
+
+def test_rows_that_lack_a_time(tmp_path: Path) -> None:
+    def event(name: str, **times: int | None) -> dict[str, Any]:
+        nowhere = dict.fromkeys(("start_ts", "end_ts", "duration_ns"))
+        return {"name": name, "trace_event_source": "neuron_rt", "process_id": 1, **nowhere, **times}
+
+    folder = tmp_path / "sys@latest"
+    rows = [
+        event("whole", start_ts=ORIGIN + 10, end_ts=ORIGIN + 30, duration_ns=20),
+        event("no length", start_ts=ORIGIN + 40, end_ts=ORIGIN + 70),
+        event("no end either", start_ts=ORIGIN + 80),
+        event("nowhere", end_ts=ORIGIN + 90),
+    ]
+    write(folder, "SystemProfileEvents", rows)
+    trace = open_trace(folder)
+    assert trace.events.select(pl.col("name").cast(pl.String), "ts", "dur").rows() == [
+        ("whole", 0, 20),
+        ("no length", 30, 30),
+        ("no end either", 70, 0),
+    ]
+    assert (trace.info.origin_unix_ns, trace.stats.malformed) == (ORIGIN + 10, 1)

@@ -73,13 +73,14 @@ TO_HOST, TO_DEVICE = "copy to host", "copy to device"
 PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE = "pageable copy to host", "pageable copy to device"
 COPY_KINDS: Final = (TO_HOST, TO_DEVICE, PAGEABLE_TO_HOST, PAGEABLE_TO_DEVICE)
 
-#: XLA: the host waits for a buffer, or reads one; also a blocking execute or read of the Neuron runtime.
-AWAIT, READ = "await", "device read"
+#: XLA: the host waits for a buffer, or reads one; Neuron: it reads one, or its call runs a program to the end.
+AWAIT, READ, EXECUTE = "await", "device read", "blocking execute"
 
 KINDS: Final[tuple[str, ...]] = (
     *dict.fromkeys(kind for kind, _ in (*OPERATORS, *CALLS)),
     MASK,
     AWAIT,
     READ,
+    EXECUTE,
     *COPY_KINDS,
 )

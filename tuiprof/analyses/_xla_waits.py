@@ -14,7 +14,7 @@ import numpy as np
 
 from tuiprof.analyses._codes import member
 from tuiprof.analyses._memo import remember
-from tuiprof.analyses._wait_kinds import AWAIT, READ
+from tuiprof.analyses._wait_kinds import AWAIT, EXECUTE, READ
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 
@@ -25,8 +25,9 @@ _ASARRAY: Final = "np.asarray(jax.Array)"
 #: What a read is where the host's own thread makes it. ``tpu::System::TransferFromDevice`` runs in threads of the
 #: runtime while the host does something else.
 _READ: Final = re.compile(
-    r"(?<!tpu::System::)TransferFromDevice$|TransferLiteralFromDevice$|^nrt_(execute|tensor_read)$"
+    r"(?<!tpu::System::)TransferFromDevice$|TransferLiteralFromDevice$|^nrt_tensor_read$"
 )
+_EXECUTE: Final = "nrt_execute"
 _LITERAL: Final = re.compile(r"(Buffer::ToLiteral|ToLiteralSync)$")
 #: A mark is shorter than this.
 MARK_NS: Final = 10_000
@@ -58,6 +59,8 @@ def _calls(trace: Trace) -> tuple[Ints, list[str]]:
     for code, name in enumerate(trace.names):
         if _AWAIT.search(name) or _PYTHON_AWAIT.search(name):
             kind_of[code] = AWAIT
+        elif name == _EXECUTE:
+            kind_of[code] = EXECUTE
         # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
         elif name == _ASARRAY or _READ.search(name) or (not asarray and _LITERAL.search(name)):
             kind_of[code] = READ

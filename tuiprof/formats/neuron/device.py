@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
+from tuiprof.formats.neuron.assemble import Stretch, track_index
 from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, times, words
 from tuiprof.model import Track
 
