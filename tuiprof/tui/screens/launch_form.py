@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Checkbox, Input
 
-from tuiprof.errors import LaunchError
+from tuiprof.errors import UsageProblem
 from tuiprof.tui.library_items import LadderItem, VariantItem
 from tuiprof.tui.screens.form import Form, form_keys, preset_chosen, preset_field
 
@@ -73,7 +73,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
         if capture:
             try:
                 parse_capture(capture)
-            except LaunchError:
+            except UsageProblem:
                 return "capture must be N or N@STEP, for example 5@20"
         return ""
 
