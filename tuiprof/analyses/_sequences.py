@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 
@@ -17,6 +15,13 @@ from tuiprof.model.intervals import Ints
 SHORT_NS = 10_000
 #: Periods looked for in a loop, and how often a sequence must come to be listed.
 LONGEST_PERIOD, LEAST_REPEATS = 64, 3
+#: Kernels of a sequence whose names are shown.
+_SPELLED = 8
+_SCHEMA = {
+    "shape": pl.String,
+    "kernels": pl.String,
+    **dict.fromkeys(("length", "times", "device_ns", "idle_ns", "host_ns", "event"), pl.Int64),
+}
 #: Kinds of kernels that a compiler can join with their neighbours.
 _FUSABLE = ("elementwise", "reduction", "norm", "copy")
 
@@ -40,26 +45,15 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
         ``event``.
     """
     found = []
-    streams = trace.ints("stream")[work]
-    devices = trace.ints("device")[work]
+    streams, devices = trace.ints("stream", work), trace.ints("device", work)
     for device in distinct(devices).tolist():
         on_device = np.flatnonzero(devices == device)
         numbers, place = np.unique(streams[on_device], return_inverse=True)
         for stream in range(len(numbers)):
             mine = on_device[place == stream]
-            found += _on_stream(trace, work[mine], launch[mine])
-    schema = {
-        "shape": pl.String,
-        "kernels": pl.String,
-        "length": pl.Int64,
-        "times": pl.Int64,
-        "device_ns": pl.Int64,
-        "idle_ns": pl.Int64,
-        "host_ns": pl.Int64,
-        "event": pl.Int64,
-    }
+            found.append(_on_stream(trace, work[mine], launch[mine]))
     return (
-        pl.DataFrame(found, schema=schema)
+        pl.concat(found or [pl.DataFrame(schema=_SCHEMA)])
         .group_by("shape", "kernels", "length", maintain_order=True)
         .agg(pl.col("times", "device_ns", "idle_ns", "host_ns").sum(), pl.col("event").first())
         .filter(pl.col("times") >= LEAST_REPEATS)
@@ -67,7 +61,7 @@ def sequences(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     )
 
 
-def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]]:
+def _on_stream(trace: Trace, work: Ints, launch: Ints) -> pl.DataFrame:
     codes = trace.name_codes[work]
     starts, ends = trace.starts[work], trace.ends[work]
     kinds = classify(trace.names, codes)
@@ -78,59 +72,46 @@ def _on_stream(trace: Trace, work: Ints, launch: Ints) -> list[dict[str, object]
     short = (ends - starts < SHORT_NS) & ~of_kind("collective")
     whole = of_kind("gemm", "attention", "convolution")  # one of these alone has nothing to fuse with
     gap = np.append(0, np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0))
-    stream = _Stream(
-        trace,
-        work,
-        codes,
-        _before(ends - starts),
-        _before(gap),
-        _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0)),
-    )
     taken = np.zeros(len(work), dtype=bool)
-    found: list[dict[str, object]] = []
     words = np.where(short, codes, -1).astype(np.int32)
-    for start, period, times in loops(words, LONGEST_PERIOD, LEAST_REPEATS, alone=~whole):
-        taken[start : start + times * period] = True
-        found.append(stream.entry("loop", start, period, times))
-    run_starts, run_ends = runs(of_kind(*_FUSABLE) & short & ~taken, 2)
-    return found + [
-        stream.entry("chain", start, end - start, 1)
-        for start, end in zip(run_starts.tolist(), run_ends.tolist(), strict=True)
-    ]
+    repeated = list(loops(words, LONGEST_PERIOD, LEAST_REPEATS, alone=~whole))
+    for start, period, passes in repeated:
+        taken[start : start + passes * period] = True
+    chain_starts, chain_ends = runs(of_kind(*_FUSABLE) & short & ~taken, 2)
+    chains = np.column_stack((chain_starts, chain_ends - chain_starts, np.ones_like(chain_starts)))
+    first, length, times = np.concatenate((np.array(repeated, dtype=np.int64).reshape(-1, 3), chains)).T
+    stop = first + length * times
+    host_before = _before(np.where(launch >= 0, trace.ends[launch] - trace.starts[launch], 0))
+    device_before, gap_before = _before(ends - starts), _before(gap)
+    # One launch a pass stays; one in all where the same kernel repeats.
+    stay = np.where(length > 1, times, 1)
+    return pl.DataFrame(
+        {
+            "shape": pl.Series(["loop"] * len(repeated) + ["chain"] * len(chains), dtype=pl.String),
+            "kernels": _spell(trace, codes, first, length),
+            "length": length,
+            "times": times,
+            "device_ns": device_before[stop] - device_before[first],
+            "idle_ns": gap_before[stop] - gap_before[first + 1],
+            "host_ns": (host_before[stop] - host_before[first]) * (length * times - stay) // (length * times),
+            "event": work[first],
+        },
+        schema=_SCHEMA,
+    )
+
+
+def _spell(trace: Trace, codes: Ints, first: Ints, length: Ints) -> pl.Series:
+    """Return the names of the kernels of each sequence, of eight at most."""
+    spelled: dict[tuple[int, ...], str] = {}
+    texts = []
+    for start, count in zip(first.tolist(), length.tolist(), strict=True):
+        shown = (*codes[start : start + min(count, _SPELLED)].tolist(), *([-1] if count > _SPELLED else []))
+        if shown not in spelled:
+            spelled[shown] = " → ".join(short_name(trace.names[c]) if c >= 0 else "…" for c in shown)
+        texts.append(spelled[shown])
+    return pl.Series(texts, dtype=pl.String)
 
 
 def _before(values: Ints) -> Ints:
     """Return the sum of all values before each, and of all at the end."""
     return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """Kernels of one stream, with sums up to each of them."""
-
-    trace: Trace
-    work: Ints
-    codes: Ints
-    device_before: Ints
-    gap_before: Ints
-    host_before: Ints
-
-    def entry(self, shape: str, start: int, period: int, times: int) -> dict[str, object]:
-        """Describe ``times`` passes of ``period`` kernels from position ``start`` on."""
-        count, stop = period * times, start + period * times
-        host = int(self.host_before[stop] - self.host_before[start])
-        # One launch a pass stays; one in all where the same kernel repeats.
-        stay = times if period > 1 else 1
-        names = [
-            short_name(self.trace.names[code]) for code in self.codes[start : start + min(period, 8)].tolist()
-        ]
-        return {
-            "shape": shape,
-            "kernels": " → ".join(names) + (" → …" if period > 8 else ""),
-            "length": period,
-            "times": times,
-            "device_ns": int(self.device_before[stop] - self.device_before[start]),
-            "idle_ns": int(self.gap_before[stop] - self.gap_before[start + 1]),
-            "host_ns": host * (count - stay) // count,
-            "event": int(self.work[start]),
-        }
