@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -89,22 +90,23 @@ CONTRAST: Final = Theme(
     },
 )
 
+#: Text and background are the terminal's own.
+_OWN: Final[Mapping[str, Any]] = {
+    "ansi": True,
+    "dark": True,
+    **dict.fromkeys(("foreground", "background", "surface", "panel", "boost"), "ansi_default"),
+}
+
 #: The 16 colours of the terminal itself, on its own background.
 SIXTEEN: Final = Theme(
     name="tuiprof-16",
-    ansi=True,
     primary="ansi_bright_blue",
     secondary="ansi_cyan",
     accent="ansi_yellow",
     success="ansi_green",
     warning="ansi_yellow",
     error="ansi_red",
-    foreground="ansi_default",
-    background="ansi_default",
-    surface="ansi_default",
-    panel="ansi_default",
-    boost="ansi_default",
-    dark=True,
+    **_OWN,
     variables={
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_bright_black",
@@ -124,22 +126,15 @@ SIXTEEN: Final = Theme(
     },
 )
 
+_NO_COLOUR: Final[Mapping[str, Any]] = {
+    **_OWN,
+    **dict.fromkeys(("primary", "secondary", "accent", "success", "warning", "error"), "ansi_default"),
+}
+
 #: No colours at all: bold, dim and reverse are what is left, and the signs that every meaning has besides.
 MONO: Final = Theme(
     name="tuiprof-mono",
-    ansi=True,
-    primary="ansi_default",
-    secondary="ansi_default",
-    accent="ansi_default",
-    success="ansi_default",
-    warning="ansi_default",
-    error="ansi_default",
-    foreground="ansi_default",
-    background="ansi_default",
-    surface="ansi_default",
-    panel="ansi_default",
-    boost="ansi_default",
-    dark=True,
+    **_NO_COLOUR,
     variables={
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_white",

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.getters import app as getters_app
 from textual.message import Message
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -34,6 +36,7 @@ class CompareScreen(Screen[None]):
         root: Folder of sessions; None = the default one.
     """
 
+    app = getters_app(TuiprofApp)
     CSS_PATH = "compare.tcss"
     HELP = (
         "On top the verdict and how sure it is, then the step times of both on one scale, then both timelines: they\n"
@@ -47,23 +50,6 @@ class CompareScreen(Screen[None]):
         key("q", "leave", "close", "Close the comparison", id="compare.close", group="Compare"),
         key("escape", "give_up", "cancel", "Stop opening", id="compare.cancel", group="Compare"),
     ]
-
-    class Moved(Message):
-        """Opening went on.
-
-        Attributes:
-            name: What is being opened.
-            progress: How far it is.
-        """
-
-        def __init__(self, name: str, progress: Progress) -> None:
-            super().__init__()
-            self.name = name
-            self.progress = progress
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the latest counts."""
-            return isinstance(message, CompareScreen.Moved)
 
     class Opened(Message):
         """Both are open and compared, and the modules that show them are imported."""
@@ -106,7 +92,7 @@ class CompareScreen(Screen[None]):
         from tuiprof import formats
 
         def tell(done: int, total: int) -> None:
-            self.post_message(self.Moved(path.name, Progress(done, total)))
+            self.post_message(LoadingPanel.Moved(Progress(done, total)))
 
         return formats.open_trace(path, progress=tell, cancelled=self._stop.is_set)
 
@@ -136,7 +122,7 @@ class CompareScreen(Screen[None]):
             text = f"these two cannot be compared: {type(error).__name__}: {error}"
             self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
 
-    def on_compare_screen_moved(self, message: Moved) -> None:
+    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
         """Show how far the opening is."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
@@ -176,7 +162,4 @@ class CompareScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Close the comparison; the last screen closes the dashboard."""
-        if len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
-        else:
-            self.app.exit(0)
+        self.app.leave()

@@ -21,8 +21,8 @@ from tuiprof.tui.widgets.painted import Painted
 Answer = TypeVar("Answer")
 
 
-def form_keys(name: str, group: str, label: str, submits: str, cancels: str) -> list[BindingType]:
-    """Return the keys of a form.
+def answer_keys(name: str, group: str, label: str, submits: str, cancels: str) -> list[BindingType]:
+    """Return the keys of a form of one field.
 
     Args:
         name: Begins their ids.
@@ -34,6 +34,13 @@ def form_keys(name: str, group: str, label: str, submits: str, cancels: str) -> 
     return [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
         key("escape", "cancel", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
+    ]
+
+
+def form_keys(name: str, group: str, label: str, submits: str, cancels: str) -> list[BindingType]:
+    """Return the keys of a form of several fields; the arguments are those of :func:`answer_keys`."""
+    return [
+        *answer_keys(name, group, label, submits, cancels),
         key("tab", "app.focus_next", "next field", "To the next field", id=f"{name}.next", group=group),
         key(
             "shift+tab",
@@ -73,6 +80,10 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         """Return what the fields say; called only when nothing is wrong with them."""
         raise NotImplementedError
 
+    def hint(self) -> tuple[str, str]:
+        """Return what is said below the fields while they are filled in, and its role."""
+        return self.problem(), "warn"
+
     def compose(self) -> ComposeResult:
         """One box with the fields, each below its label."""
         with Vertical(classes="dialog form") as box:
@@ -88,11 +99,16 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         """Fill in the labels."""
         for name, text in self.LABELS.items():
             self._paint(f"{name}-label", text, "dim")
+        text, role = self.hint()
+        if role != "warn":
+            self._paint("problem", text, role)
         for first in self.query(RadioSet):
             first.focus()
 
     def _paint(self, name: str, text: str, role: str) -> None:
-        self.query_one(f"#{name}", Painted).paint(lambda _width, _height: [[(text, role)]] if text else [])
+        self.query_one(f"#{name}", Painted).paint(
+            lambda _width, _height: [[(sanitize(text), role)]] if text else []
+        )
 
     def typed(self, name: str) -> str:
         """Return what stands in a text field, without blanks around it.
@@ -104,7 +120,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 
     @on(Input.Changed)
     def _changed(self) -> None:
-        self._paint("problem", self.problem(), "warn")
+        self._paint("problem", *self.hint())
 
     def action_submit(self) -> None:
         """Answer, when the fields make sense."""

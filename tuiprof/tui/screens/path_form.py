@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.suggester import Suggester
+from textual.widget import Widget
 from textual.widgets import Input
 
-from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.screens.form import Form, answer_keys
 
 
 class _PathSuggester(Suggester):
@@ -38,13 +34,11 @@ class _PathSuggester(Suggester):
         return None if found is None else value[: len(value) - len(begun)] + found
 
 
-class PathForm(ModalScreen[Path | None], inherit_bindings=False):
+class PathForm(Form[Path], inherit_bindings=False):
     """Answers a path that exists, or None."""
 
-    CSS_PATH = "forms.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("enter", "submit", "open", "Open it", id="path.submit", group="Open", priority=True),
-        key("escape", "cancel", "cancel", "Open nothing", id="path.cancel", group="Open", display="esc"),
+        *answer_keys("path", "Open", "open", "Open it", "Open nothing"),
         key(
             "tab",
             "complete",
@@ -56,38 +50,33 @@ class PathForm(ModalScreen[Path | None], inherit_bindings=False):
         ),
     ]
 
-    def compose(self) -> ComposeResult:
-        """One box with one field."""
-        with Vertical(classes="dialog form") as box:
-            box.border_title = "open a trace or a session"
-            yield Input(placeholder="path", id="path", suggester=_PathSuggester(), compact=True)
-            yield Painted(id="problem")
-            yield KeyBar()
+    def __init__(self) -> None:
+        super().__init__("open a trace or a session")
+
+    def fields(self) -> Sequence[Widget]:
+        """Return the path's."""
+        return [Input(placeholder="path", id="path", suggester=_PathSuggester(), compact=True)]
+
+    def hint(self) -> tuple[str, str]:
+        """Say nothing of a path that is not whole yet."""
+        return "", "dim"
+
+    def problem(self) -> str:
+        """Return why that path cannot be opened."""
+        text = self.typed("path")
+        path = Path(text).expanduser()
+        if not text:
+            return "type a path; tab completes it"
+        if not path.exists():
+            return f"there is no {path}"
+        if path.is_dir() and not (path / "session.json").exists():
+            return "that is a folder, and not a session"
+        return ""
+
+    def answer(self) -> Path:
+        """Return the path."""
+        return Path(self.typed("path")).expanduser().absolute()
 
     def action_complete(self) -> None:
         """Take the suggestion."""
         self.query_one(Input).action_cursor_right()
-
-    @on(Input.Changed)
-    def _changed(self) -> None:
-        self._say("")
-
-    def _say(self, text: str) -> None:
-        self.query_one("#problem", Painted).paint(lambda _width, _height: [[(text, "warn")]] if text else [])
-
-    def action_submit(self) -> None:
-        """Answer, when there is something at that path."""
-        text = self.query_one(Input).value.strip()
-        path = Path(text).expanduser()
-        if not text:
-            self._say("type a path; tab completes it")
-        elif not path.exists():
-            self._say(sanitize(f"there is no {path}"))
-        elif path.is_dir() and not (path / "session.json").exists():
-            self._say("that is a folder, and not a session")
-        else:
-            self.dismiss(path.absolute())
-
-    def action_cancel(self) -> None:
-        """Answer nothing."""
-        self.dismiss(None)

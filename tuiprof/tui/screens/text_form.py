@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input
 
-from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.keys import key
-from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.screens.form import Form, answer_keys
 
 
-class TextForm(ModalScreen[str | None], inherit_bindings=False):
+class TextForm(Form[str], inherit_bindings=False):
     """Answers what was typed, or None.
 
     Args:
@@ -29,13 +23,9 @@ class TextForm(ModalScreen[str | None], inherit_bindings=False):
         problem: Says what is wrong with a text; empty = nothing.
     """
 
-    CSS_PATH = "forms.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        key(
-            "enter", "submit", "take it", "Take what was typed", id="text.submit", group="Text", priority=True
-        ),
-        key("escape", "cancel", "cancel", "Change nothing", id="text.cancel", group="Text", display="esc"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = answer_keys(
+        "text", "Text", "take it", "Take what was typed", "Change nothing"
+    )
 
     def __init__(
         self,
@@ -46,42 +36,24 @@ class TextForm(ModalScreen[str | None], inherit_bindings=False):
         hint: str = "",
         problem: Callable[[str], str] = lambda text: "",
     ) -> None:
-        super().__init__()
-        self._question = title
+        super().__init__(title)
         self._value = value
         self._placeholder = placeholder
         self._hint = hint
         self._wrong = problem
 
-    def compose(self) -> ComposeResult:
-        """One box with one field."""
-        with Vertical(classes="dialog form") as box:
-            box.border_title = sanitize(self._question)
-            yield Input(self._value, placeholder=self._placeholder, id="text", compact=True)
-            yield Painted(id="problem")
-            yield KeyBar()
+    def fields(self) -> Sequence[Widget]:
+        """Return the text's."""
+        return [Input(self._value, placeholder=self._placeholder, id="text", compact=True)]
 
-    def on_mount(self) -> None:
+    def hint(self) -> tuple[str, str]:
         """Say what the field is for."""
-        self._say(self._hint, "dim")
+        return self._hint, "dim"
 
-    def _say(self, text: str, role: str) -> None:
-        self.query_one("#problem", Painted).paint(
-            lambda _width, _height: [[(sanitize(text), role)]] if text else []
-        )
+    def problem(self) -> str:
+        """Return what is wrong with the text."""
+        return self._wrong(self.typed("text"))
 
-    @on(Input.Changed)
-    def _changed(self) -> None:
-        self._say(self._hint, "dim")
-
-    def action_submit(self) -> None:
-        """Answer, when the text makes sense."""
-        text = self.query_one(Input).value.strip()
-        if problem := self._wrong(text):
-            self._say(problem, "warn")
-        else:
-            self.dismiss(text)
-
-    def action_cancel(self) -> None:
-        """Answer nothing."""
-        self.dismiss(None)
+    def answer(self) -> str:
+        """Return the text."""
+        return self.typed("text")

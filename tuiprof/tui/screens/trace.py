@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.getters import app as getters_app
 from textual.message import Message
 from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
 from tuiprof.tui.loading import Opening, Progress
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -39,6 +41,7 @@ class TraceScreen(Screen[None]):
         place: The directory that the file was chosen from; None = it was named itself.
     """
 
+    app = getters_app(TuiprofApp)
     CSS_PATH = "trace.tcss"
     HELP = (
         "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
@@ -67,21 +70,6 @@ class TraceScreen(Screen[None]):
         ),
         key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
     ]
-
-    class Moved(Message):
-        """Opening went on.
-
-        Attributes:
-            progress: How far it is.
-        """
-
-        def __init__(self, progress: Progress) -> None:
-            super().__init__()
-            self.progress = progress
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the latest counts."""
-            return isinstance(message, TraceScreen.Moved)
 
     class Opened(Message):
         """A trace can be shown, and the modules that show it are imported.
@@ -176,7 +164,7 @@ class TraceScreen(Screen[None]):
 
     def _moved(self, progress: Progress) -> None:
         """In the worker's thread: tell the screen."""
-        self.post_message(self.Moved(progress))
+        self.post_message(LoadingPanel.Moved(progress))
 
     def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
         """In the worker's thread: let the screen show what was read so far."""
@@ -227,7 +215,7 @@ class TraceScreen(Screen[None]):
 
         return next(iter(self.query(TraceView)), None)
 
-    def on_trace_screen_moved(self, message: Moved) -> None:
+    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
         """Show how far the opening is."""
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
@@ -300,8 +288,7 @@ class TraceScreen(Screen[None]):
 
         view = self._view
         if view is not None and view.trace.info.path is not None:
-            start = getattr(self.app, "start", None)
-            compare_with_another(self.app, view.trace.info.path, start.sessions if start else None)
+            compare_with_another(self.app, view.trace.info.path, self.app.start.sessions)
 
     def on_trace_screen_gathered(self, message: Gathered) -> None:
         """Tell which other traces there are."""
@@ -344,10 +331,7 @@ class TraceScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Close the trace; the last screen closes the dashboard."""
-        if len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
-        else:
-            self.app.exit(0)
+        self.app.leave()
 
 
 def _import_view() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from textual.message import Message
+
 from tuiprof.errors import TuiprofError
 from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
@@ -23,6 +25,21 @@ class LoadingPanel(Lines, can_focus=True):
     """
 
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
+
+    class Moved(Message):
+        """Opening went on; a worker tells it to the screen.
+
+        Attributes:
+            progress: How far it is.
+        """
+
+        def __init__(self, progress: Progress) -> None:
+            super().__init__()
+            self.progress = progress
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the latest counts."""
+            return isinstance(message, LoadingPanel.Moved)
 
     def __init__(self, name: str) -> None:
         super().__init__()
