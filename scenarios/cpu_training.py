@@ -37,8 +37,8 @@
 # warmup = 3
 #
 # [tool.tuiprof.presets.smoke]
-# note = "a ResNet of one bottleneck a stage, an eighth of the width, 32²; same batch sizes; runs anywhere in seconds"
-# depth = 14
+# note = "a ResNet of two bottlenecks, an eighth of the width, 32²; same batch sizes; runs anywhere in seconds"
+# depth = 8
 # width = 8
 # image = 32
 # classes = 10

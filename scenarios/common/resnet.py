@@ -49,8 +49,8 @@ def resnet(depth: int, classes: int, width: int = 64) -> nn.Sequential:
     """Build a ResNet.
 
     Args:
-        depth: 10, 18 or 34 (basic blocks), or 14 or 50 (bottlenecks). 10 and 14 have one block a stage; they are for
-            small tests.
+        depth: 10, 18 or 34 (basic blocks), or 8 or 50 (bottlenecks). 10 has one block a stage, 8 two stages of one
+            block: they are for small tests.
         classes: Outputs.
         width: Channels of the first stage; 64 in the published models.
     """
@@ -58,7 +58,7 @@ def resnet(depth: int, classes: int, width: int = 64) -> nn.Sequential:
         10: ((1, 1, 1, 1), 1),
         18: ((2, 2, 2, 2), 1),
         34: ((3, 4, 6, 3), 1),
-        14: ((1, 1, 1, 1), 4),
+        8: ((1, 1), 4),
         50: ((3, 4, 6, 3), 4),
     }[depth]
     stem = nn.Sequential(convolution(3, width, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1))
