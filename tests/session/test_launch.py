@@ -102,7 +102,7 @@ def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
     assert (session.control / f"capture-{DEFAULT_CAPTURE.id}.json").exists()
     fold = load(session)
     assert len(fold.devices["host"].t_ns) >= 1
-    assert "no training step was seen" in _notes(session) or "loaded the probe" in _notes(session)
+    assert "no training step was seen" in _notes(session) or "with the probe loaded" in _notes(session)
     assert (session.control / "supervisor.log").read_text() == ""
     who = processes(session)
     assert who is not None

@@ -68,7 +68,7 @@ def test_a_run_without_the_probe_is_told_from_one_without_steps(tmp_path: Path) 
     append(stepless, "rank0", head(stepless))
     for session in (alone, stepless):
         end(session, 0)
-    assert "no Python process loaded the probe" in summarise(alone).verdict.sentence
+    assert "with the probe loaded" in summarise(alone).verdict.sentence
     assert "mark the end of each with tuiprof.step()" in summarise(stepless).verdict.sentence
 
 

@@ -60,8 +60,9 @@ NO_STEPS: Final = (
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 
 NO_PROBE: Final = (
-    "no process of this run loaded the probe, so there are no steps: it is loaded by Python 3.9 or newer, "
-    "unless started with -I, -E or -S, or with a PYTHONPATH of its own (PYTHONPATH=mine:$PYTHONPATH keeps it)"
+    "nothing in this run imported PyTorch, torch_xla, JAX or tuiprof with the probe loaded, so there are no steps. "
+    "It is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a PYTHONPATH of its own "
+    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
 )
 
 
