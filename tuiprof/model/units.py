@@ -10,15 +10,16 @@ if TYPE_CHECKING:
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 NONE = "–"
+#: What is smaller is said to be, instead of shown as 0 or with an exponent.
+_LEAST = 0.001
 
 
 def _three_figures(value: float) -> str:
     size = abs(value)
-    if size >= 100:
-        return f"{value:.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}"
+    if 0 < size < 0.1:  # two, so that little is not shown as nothing
+        return f"{value:.2g}" if size >= _LEAST else f"{'-' if value < 0 else ''}<{_LEAST}"
+    # 99.96 rounds to a third figure before the point.
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
 def format_ns(ns: float | None) -> str:
@@ -38,7 +39,7 @@ def format_ns(ns: float | None) -> str:
         # 999.6 µs rounds to "1000 µs": move up a unit instead.
         if abs(ns) >= scale * 0.9995:
             return f"{_three_figures(ns / scale)} {unit}"
-    return f"{ns:.0f} ns"
+    return f"{'-' if ns < 0 else ''}<1 ns" if 0 < abs(ns) < 1 else f"{ns:.0f} ns"
 
 
 def format_bytes(size: float | None) -> str:
@@ -77,11 +78,13 @@ def format_share(share: float | None) -> str:
     if share is None:
         return NONE
     percent = share * 100
+    if 0 < abs(percent) < _LEAST:
+        return f"{'-' if percent < 0 else ''}<{_LEAST} %"
     return (
         f"{percent:.0f} %"
         if abs(percent) >= 99.95 or percent == 0
         else f"{percent:.2g} %"
-        if abs(percent) < 1
+        if abs(percent) < 0.995
         else f"{percent:.1f} %"
     )
 

@@ -1,0 +1,60 @@
+"""Numbers as people read them say what the numbers are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuiprof.model.units import format_ns, format_share, format_value
+
+_UNITS = {
+    "ns": 1,
+    "µs": 1e3,
+    "ms": 1e6,
+    "s": 1e9,
+    "%": 0.01,
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+@given(
+    st.floats(-5e10, 5e10) | st.floats(-1, 1) | st.integers(-(10**10), 10**10),
+    st.sampled_from(["ns", "bytes", "share", "number", "count"]),
+)
+def test_what_is_shown_is_the_number_to_a_percent(value: float, kind: str) -> None:
+    text = format_value(value, kind)
+    if "<" in text:
+        assert 0 < abs(value) < 1
+        return
+    found = re.fullmatch(r"(-?[\d\u202f\u2009\xa0 ]+?(?:\.\d+)?)(?: (\D+))?", text)
+    assert found, text
+    shown = float(re.sub(r"[^\d.-]", "", found[1])) * _UNITS.get(found[2], 1)
+    least = 0.5 if kind in ("ns", "bytes") else 0
+    assert shown == pytest.approx(value, rel=0.055 if abs(value) < 1 else 0.0051, abs=least)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0 %"),
+        (1e-9, "<0.001 %"),
+        (-1e-9, "-<0.001 %"),
+        (0.0004, "0.04 %"),
+        (0.00999, "1.0 %"),
+        (1, "100 %"),
+    ],
+)
+def test_shares(share: float, text: str) -> None:
+    assert format_share(share) == text
+
+
+def test_little_is_not_nothing() -> None:
+    assert [format_value(v, "count") for v in (0, 0.0001, 0.004, 0.05)] == ["0", "<0.001", "0.004", "0.05"]
+    assert [format_ns(v) for v in (0, 0.4, 1, 99_960)] == ["0 ns", "<1 ns", "1 ns", "100 µs"]
