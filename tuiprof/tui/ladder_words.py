@@ -29,9 +29,9 @@ _COLUMNS = (
     ("change", "ratio", 9),
     ("interval", "95 % interval", 19),
     ("published", "published", 22),
-    ("syncs", "syncs/step", 11),
+    ("syncs", "syncs/step", 12),
     ("spread", "spread of here", 21),
-    ("launches", "launches/step", 14),
+    ("launches", "launches/step", 15),
 )
 _VERDICT = 15
 #: What the reason of a variant that cannot run keeps before a published figure in words gets more room.

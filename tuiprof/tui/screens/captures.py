@@ -194,10 +194,10 @@ def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -
     """One line of the list: figures flush right below their headings, then the name, cut in its middle."""
     row: Row = [(" ".join(cell.rjust(room) for cell, room in zip(cells, _CELLS, strict=True)), role)]
     row.append(("  ", role))
-    if mark:
-        row.append((f"{glyphs.FLAG} {mark}  ", "warn"))
     room = max(width - sum(_CELLS) - len(_CELLS) - 1 - (len(mark) + 4 if mark else 0), 8)
     row.append((_middle_cut(name, room), role))
+    if mark:
+        row.append((f"  {glyphs.FLAG} {mark}", "warn"))
     return row
 
 

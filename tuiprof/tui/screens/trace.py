@@ -49,7 +49,7 @@ class TraceScreen(Screen[None]):
         "the head says which part of it the figures rest on.\n\n"
         "Timeline: L launches work, S waits for the device, · other calls; the height of a stream's cell is the\n"
         "share of its time that was busy, c is a copy, f a fill, C a collective; ░▒▓ are shares of idle time. The\n"
-        "line called all is the map of the whole trace: S where waits outweigh idleness, [ ] around what is in view.\n"
+        "line called all is the map of the whole trace: S where waits outweigh idleness, what is in view in brackets.\n"
         "A chosen event is marked, and so is what it is linked with, with the way between them: what a call launched,\n"
         "the launch of work, and of a sync the work that it waited for (f) and the work that it delayed (F).\n\n"
         "The mouse: the wheel zooms at the pointer, with shift it pans; dragging moves the view, on the axis or with\n"
