@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,7 +201,7 @@ def file_of(texts: list[str]) -> bytes:
     return b'{"schemaVersion": 1, "traceEvents": [' + in_lines(texts) + b"\n  ]\n}\n"
 
 
-def test_threads_read_the_same(tmp_path: Path) -> None:
+def test_workers_read_lines_the_same(tmp_path: Path) -> None:
     texts = [usual(number) for number in range(40_000)]
     texts[35_000] = flow(1)
     texts[30_000] = texts[30_000].replace("1000000000030000.125", "NaN")  # its neighbours are kept
@@ -215,10 +215,17 @@ def test_threads_read_the_same(tmp_path: Path) -> None:
     assert json.loads(together.raw_event(39_000))["args"] == {"External id": 39_002}
 
 
-def test_a_trace_that_is_not_wanted_any_more_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_trace_that_is_not_wanted_any_more_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(file_of([usual(number) for number in range(60_000)]))
-    answers = iter([False, False, True])
+    before = set(psutil.Process().children())
+    working: list[bool] = []
+
+    def cancelled() -> bool:
+        working.append(bool(set(psutil.Process().children()) - before))
+        return len(working) == 3
+
     with pytest.raises(Cancelled):
-        open_trace(path, cancelled=lambda: next(answers), workers=2)
-    assert not [thread for thread in threading.enumerate() if thread.name == "tuiprof-decode"]
+        open_trace(path, cancelled=cancelled, workers=2)
+    assert all(working)
+    assert set(psutil.Process().children()) == before
