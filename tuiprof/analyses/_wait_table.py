@@ -56,7 +56,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     starved_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (starved.ns, late))
     sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
-    numbers = np.append(trace.steps.numbers, -1)
+    numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.String)
     copied = np.flatnonzero(waits.copy >= 0)
     moved = np.full(len(waits), -1, dtype=np.int64)
     moved[copied] = trace.ints("bytes", waits.copy[copied])
@@ -71,13 +71,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
             "can_win_ns": np.minimum(waits.waited, starved_ns + late_ns),
             "kind": _words(waits.kinds, waits.kind),
             "apart": _words(tuple(_APART.values()), waits.apart),
-            "step": pl.Series(
-                [
-                    str(n) if i >= 0 else ""
-                    for n, i in zip(numbers[step_of].tolist(), step_of.tolist(), strict=True)
-                ],
-                dtype=pl.String,
-            ),
+            "step": numbers.gather(np.where(step_of >= 0, step_of, len(numbers) - 1)),
             "in_step": scope.in_steps(waits.last),
             "bytes": pl.Series(moved).replace(-1, None),
             "waited_for": _names(trace, starved.waited_for[inside]),
