@@ -186,7 +186,10 @@ def _syncs(report: Report) -> list[str]:
     told = [f"syncs {old} → {new} a step"]
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        named = [_place(name) for name in names.sort(f"{here}_ns", descending=True)["name"].head(_MOST)]
+        named = [
+            _place(name)
+            for name in names.sort(f"{here}_ns", "name", descending=[True, False])["name"].head(_MOST)
+        ]
         more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
         if named:
             told.append(f"{word}: {', '.join(named)}{more}")
@@ -218,7 +221,8 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
         frames.append(rows.select("kind", pl.col("per_step_ns").cast(pl.Float64).alias(name)))
     rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
     rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
-    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0)).sort("change", descending=True).head(_MOST)
+    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0))
+    largest = largest.sort("change", "kind", descending=[True, False]).head(_MOST)
     return [
         f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
         for row in largest.iter_rows(named=True)
@@ -231,7 +235,7 @@ def _operators(report: Report) -> list[str]:
     told = []
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
         names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        ordered = names.sort(f"{here}_ns", descending=True)
+        ordered = names.sort(f"{here}_ns", "name", descending=[True, False])
         named = [
             f"{name} ({format_count(round(count, 2))} a step)"
             for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
@@ -247,9 +251,8 @@ def _operators(report: Report) -> list[str]:
         (pl.col("after_ns") - pl.col("before_ns")).abs().alias("change")
     )
     both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
-    largest = (
-        shares.filter(both & (pl.col("change") >= HOST_SHARE)).sort("change", descending=True).head(_MOST)
-    )
+    largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
+    largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
     told += [
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()

@@ -201,7 +201,7 @@ class LogFile:
                 self.unknown += 1
                 return None
             return _convert(content)
-        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        except (ValueError, *UNDECODABLE):
             self.malformed += 1
             return None
 
