@@ -23,9 +23,12 @@ with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytes
     settings.register_profile("explore", deadline=None, max_examples=2000)
     settings.load_profile("same")
 
-#: Variables that speak to the tests themselves.
+#: Variables that speak to the tests themselves; the last is how pytest-textual-snapshot tells its workers a folder.
 _TO_TESTS = frozenset(
-    f"TUIPROF_{name}" for name in ("TEST_JAX_PYTHON", "JAX_PYTHON", "INTEROP_PYTHON", "UPDATE_GOLDENS")
+    (
+        *("TUIPROF_TEST_JAX_PYTHON", "TUIPROF_JAX_PYTHON", "TUIPROF_INTEROP_PYTHON", "TUIPROF_UPDATE_GOLDENS"),
+        "TEXTUAL_SNAPSHOT_TEMPDIR",
+    )
 )
 #: Of the caller's shell, terminal and cluster job; what tests look at must not depend on them.
 _FOREIGN = ("TUIPROF_", "TEXTUAL", "LC_", "SLURM_", "OMPI_", "PMI_", "GIT_")
