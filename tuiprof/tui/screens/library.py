@@ -46,10 +46,19 @@ class LibraryScreen(SessionShelf):
         super().__init__()
         self._filter = ""
         self._reading = ""
+        self._fit_terminal()
+
+    def _fit_terminal(self) -> None:
+        """Take the classes of the terminal's size at once; with the first resize every style would change again."""
+        width, height = self.app.size
+        for size, steps in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
+            self.add_class([name for least, name in steps if size >= least][-1])
 
     def compose(self) -> ComposeResult:
         """Two columns."""
-        yield Painted(id="head")
+        head = Painted(id="head")
+        head.paint(self._head)
+        yield head
         yield Heading("")
         with Horizontal(id="body"):
             with Vertical(id="side"):
@@ -62,10 +71,9 @@ class LibraryScreen(SessionShelf):
 
     def on_mount(self) -> None:
         """Show the frame at once; what is found comes when it is found."""
-        self.query_one("#head", Painted).paint(self._head)
         self.query_one("#items", Choices).focus()
         # Not before the first picture is out: what the threads import would hold it up.
-        self.set_timer(_FIRST_LOOK_S, self._begin)
+        self.call_after_refresh(self.set_timer, _FIRST_LOOK_S, self._begin)
 
     def _begin(self) -> None:
         self.look_again()
