@@ -26,7 +26,12 @@ with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytes
 #: Variables that speak to the tests themselves; the last is how pytest-textual-snapshot tells its workers a folder.
 _TO_TESTS = frozenset(
     (
-        *("TUIPROF_TEST_JAX_PYTHON", "TUIPROF_JAX_PYTHON", "TUIPROF_INTEROP_PYTHON", "TUIPROF_UPDATE_GOLDENS"),
+        *(
+            "TUIPROF_TEST_JAX_PYTHON",
+            "TUIPROF_JAX_PYTHON",
+            "TUIPROF_INTEROP_PYTHON",
+            "TUIPROF_UPDATE_GOLDENS",
+        ),
         "TEXTUAL_SNAPSHOT_TEMPDIR",
     )
 )
