@@ -30,8 +30,9 @@ class Assembly:
         cost_ns: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a
             step: from its last look at the clock for the script to the end of our own work. That is taken for
             each hook of the step, :data:`_TAILS` times, because a hook is also called and begins: the benchmark of
-            the probe measures that from outside, and this figure is within a quarter of it. Not in it: the opening
-            of the log at the end of the first step, and captures (their cost is in their own record).
+            the probe measures that from outside, and this figure is within a quarter of it. Not in it: looking
+            at the metrics that the script gives, the opening of the log at the end of the first step, and captures
+            (their cost is in their own record).
         cost_steps: Number of steps that this is the cost of: all but captured ones.
     """
 

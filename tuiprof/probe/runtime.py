@@ -116,13 +116,12 @@ class Runtime:
         hook = self._explicit
         if hook.on:
             try:
-                t = monotonic_ns()
                 values = None
                 if metrics:
                     values, bad = plain_numbers(metrics)
                     for name, why in bad:
                         self.note("warn", f"metric {name} is not recorded: {why}")
-                self.steps.end(kind.EXPLICIT, t, values)
+                self.steps.end(kind.EXPLICIT, monotonic_ns(), values)
             except Exception:
                 hook.failed()
 
