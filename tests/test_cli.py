@@ -214,3 +214,32 @@ def test_report_formats_and_analyses(shared: Path) -> None:
 def test_completion_scripts() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "tuiprof" in tuiprof("completion", shell).stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("tuiprof rec", "record"),
+        ("tuiprof ladder giou", "giou-kernel giou-loss"),
+        ("tuiprof run metrics:no", "no-nan-check"),  # bash takes the word to begin behind the colon
+        ("tuiprof report some.json sync", "sync_events"),
+        ("tuiprof open la", "compopt -o default last"),  # or a file
+        ("tuiprof --sessions sessions attach 2026", "20260102T030405Z-mine"),
+        ("tuiprof run -- python tr", "compopt -o default"),
+    ],
+)
+def test_bash_completes(line: str, offered: str, tmp_path: Path) -> None:
+    (tmp_path / "sessions/20260102T030405Z-mine").mkdir(parents=True)
+    (tmp_path / "sessions/20260102T030405Z-mine/session.json").write_text("{}")
+    (tmp_path / "completion.bash").write_text(tuiprof("completion", "bash").stdout)
+    ask = """
+        source completion.bash
+        compopt() { echo compopt "$@"; }
+        COMP_LINE="$1" COMP_POINT=${#1}
+        _tuiprof_completion tuiprof
+        printf '%s\n' "${COMPREPLY[@]}"
+    """
+    asked = subprocess.run(
+        ["bash", "-c", ask, "bash", line], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.split() == offered.split(), asked.stderr

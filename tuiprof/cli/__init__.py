@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from tuiprof import __version__
+from tuiprof.cli import completing
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation
 from tuiprof.cli.comparing import compare
@@ -179,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A character that the locale does not have must not end the command.
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
+    if "_TUIPROF_COMPLETE" in os.environ:  # a shell asks
+        completing.register()
     args, command = _split(sys.argv[1:] if argv is None else argv)
     try:
         result: Any = cli.main(

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, trace_options
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
     "--max device_starved_ms_per_step=0.5. Against an earlier run: "
     "--baseline last~1 --max step_median_ms=+5%. Exit status: 0 all passed, 1 one failed, 2 one cannot be told."
 )
-@click.argument("target")
+@click.argument("target", shell_complete=completing.targets)
 @click.option("--max", "most", multiple=True, metavar="KEY=VALUE", help="The figure may be at most this.")
 @click.option("--min", "least", multiple=True, metavar="KEY=VALUE", help="The figure must be at least this.")
 @click.option("--baseline", help="A trace or session that values such as +5% are relative to.")

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, open_screen
 
 
@@ -15,8 +16,8 @@ from tuiprof.cli.common import Invocation, open_screen
     "before) or rungs of a measured ladder (LADDER:VARIANT, else the newest session of that scenario). "
     "After a change: tuiprof compare last~1 last",
 )
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", shell_complete=completing.targets)
+@click.argument("after", shell_complete=completing.targets)
 @click.option(
     "--format",
     "-f",

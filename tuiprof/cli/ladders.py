@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _NOTHING_CAN_RUN: Final = 5
     epilog="Ctrl-C stops after the current trial, twice at once; --resume goes on where it stopped. "
     "The exit status is 1 when a variant is wrong or failed, 130 when it was stopped, 5 when nothing can run here."
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing.ladders)
 @click.option("--variants", metavar="A,B,…", help="Only these, and their baselines (default: all).")
 @click.option("--trials", type=click.IntRange(min=1), help="Timing trials a variant (default: 5).")
 @click.option("--preset", help="Size: fit (default), paper, smoke, or another of the ladder's.")

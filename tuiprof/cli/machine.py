@@ -36,11 +36,8 @@ def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
 @click.argument("shell", type=click.Choice(list(_ACTIVATE)))
 def completion(shell: str) -> int:
     """Print the completion script for a shell."""
-    from click.shell_completion import get_completion_class
-
     from tuiprof.cli import cli
+    from tuiprof.cli.completing import script
 
-    kind = get_completion_class(shell)
-    assert kind is not None, f"click knows no completion for {shell}"
-    sys.stdout.write(kind(cli, {}, "tuiprof", "_TUIPROF_COMPLETE").source() + "\n")
+    sys.stdout.write(script(shell, cli) + "\n")
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import (
     Invocation,
     convert_option,
@@ -27,7 +28,7 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 
 
 @click.command("open")
-@click.argument("target")
+@click.argument("target", shell_complete=completing.targets)
 @trace_options
 @convert_option
 @click.option("--against", metavar="OTHER", help="Compare with this, which came before.")
@@ -61,8 +62,8 @@ def open_(
 
 
 @click.command(short_help="Print what a trace, a directory of them or a session tells.")
-@click.argument("target")
-@click.argument("analyses", nargs=-1)
+@click.argument("target", shell_complete=completing.targets)
+@click.argument("analyses", nargs=-1, shell_complete=completing.analyses)
 @click.option(
     "--format",
     "-f",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, launch_options, open_screen
 from tuiprof.cli.triggers import trigger_options, triggers
 
@@ -19,7 +20,9 @@ _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
+@click.argument(
+    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=completing.scenarios
+)
 @launch_options
 @trigger_options
 @click.option("--inline", is_flag=True, help="A few lines under the prompt instead of the whole screen.")
@@ -72,7 +75,9 @@ def _watch_inline(session: Session) -> int | None:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND")
+@click.argument(
+    "target", required=False, metavar="SCENARIO[:VARIANT] | -- COMMAND", shell_complete=completing.scenarios
+)
 @launch_options
 @trigger_options
 @click.option("--tee", is_flag=True, help="Pass the script's output through as well.")
@@ -109,7 +114,7 @@ def record(
 
 
 @click.command()
-@click.argument("session", default="last")
+@click.argument("session", default="last", shell_complete=completing.sessions)
 @click.pass_obj
 def attach(invocation: Invocation, session: str) -> int:
     """Watch a run that is going on.
@@ -122,7 +127,7 @@ def attach(invocation: Invocation, session: str) -> int:
 
 
 @click.command()
-@click.argument("session", default="last")
+@click.argument("session", default="last", shell_complete=completing.sessions)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0.01, max=10_000),

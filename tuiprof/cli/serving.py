@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, session_or_none
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[SESSION|FILE]")
+@click.argument("target", required=False, metavar="[SESSION|FILE]", shell_complete=completing.targets)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 = a free one."
 )

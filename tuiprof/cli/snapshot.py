@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, session_or_none
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _size(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int
     short_help="Take a picture of a screen, without a terminal.",
     epilog="For example: tuiprof snapshot last -o run.svg. The operators of a trace: --screen trace --press 4.",
 )
-@click.argument("target", default="last")
+@click.argument("target", default="last", shell_complete=completing.targets)
 @click.option(
     "--output",
     "-o",
