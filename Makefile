@@ -29,7 +29,7 @@ test:
 	pytest -n 2
 
 smoke:  ## every variant of every ladder that can run here, at its small size, held to its baseline's numbers
-	pytest -n 2 --dist worksteal -rs -m slow tests/scenarios
+	pytest -n 2 --dist worksteal -rs -m slow tests/scenarios/test_smoke.py tests/scenarios/test_several_processes.py
 
 test-slow:
 	pytest -m slow
