@@ -133,24 +133,11 @@ class TuiprofApp(App[int], inherit_bindings=False):
                 f"no theme {wanted!r}; there are {', '.join(sorted(self.available_themes))}"
             )
             wanted = ""
-        self._begin_with(wanted or themes.suited(self.terminal))
+        themes.begin_with(self, wanted or themes.suited(self.terminal))
         self.add_mode(self.DEFAULT_MODE, self.first_screen)
         self._runs: dict[Path, str] = {}  # mode of each run that was looked at beside another
         if self.settings.keys:
             self.set_keymap(self.settings.keys)
-
-    def _begin_with(self, theme: str) -> None:
-        """Take the first theme; to change to it would mean to parse every style sheet again before the first picture.
-
-        Args:
-            theme: Its name.
-        """
-        first = self.available_themes[theme]
-        if not first.dark or first.ansi:  # more than variables has to change
-            self.theme = theme
-            return
-        self.set_reactive(App.theme, theme)
-        self.stylesheet.set_variables(self.get_css_variables())
 
     def get_key_display(self, binding: Binding) -> str:
         """Return a key as people call it."""

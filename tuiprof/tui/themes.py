@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
 
 from tuiprof.report.terminal import Colours, Terminal
@@ -175,3 +176,18 @@ def whole_name(name: str) -> str:
 DEFAULTS: Final = {
     key: value for key, value in DARK.variables.items() if key.startswith("phase-") or key == "border"
 }
+
+
+def begin_with(app: App[Any], theme: str) -> None:
+    """Give an app its first theme; to change to it later would mean to parse every style sheet twice.
+
+    Args:
+        app: It does not run yet.
+        theme: Name of one of its themes.
+    """
+    first = app.available_themes[theme]
+    if not first.dark or first.ansi:  # more than variables has to change
+        app.theme = theme
+        return
+    app.set_reactive(App.theme, theme)
+    app.stylesheet.set_variables(app.get_css_variables())
