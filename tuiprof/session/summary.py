@@ -97,7 +97,8 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         said = last_words(session)
         return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
     if not fold.ranks and status.over:
-        return f"{session.title} {status}: no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
+        unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
+        return f"{session.title} {status}: {unseen}"
     if fold.lead is None or stats is None or not stats.count:
         return (
             f"{session.title} {status}: no training step was seen; mark the end of each with tuiprof.step(). "
