@@ -162,23 +162,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
     def first_screen(self) -> Screen[Any]:
         """Return the screen that was asked for."""
-        start = self.start
-        if start.compared is not None:
-            from tuiprof.tui.screens.compare import CompareScreen
-
-            return CompareScreen(*start.compared, root=start.sessions)
-        if start.view == "library" or start.path is None:
-            from tuiprof.tui.screens.library import LibraryScreen
-
-            return LibraryScreen()
-        if start.view == "trace":
-            from tuiprof.tui.screens.trace import TraceScreen
-
-            return TraceScreen(start.path, place=start.place)
-        from tuiprof.session.store import Session
-        from tuiprof.tui.screens.live import LiveScreen
-
-        return LiveScreen(Session(start.path), replay_speed=start.speed if start.view == "replay" else None)
+        return self.start.screen()
 
     def on_mount(self) -> None:
         """Tell what of the configuration could not be used."""

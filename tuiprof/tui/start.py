@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +89,22 @@ class Start:
             sessions: Folder of recorded sessions; None = the default one.
         """
         return cls("compare", sessions=sessions, compared=(before, after))
+
+    def screen(self) -> Screen[Any]:
+        """Return a new screen that shows it."""
+        if self.compared is not None:
+            from tuiprof.tui.screens.compare import CompareScreen
+
+            return CompareScreen(*self.compared, root=self.sessions)
+        if self.view == "library" or self.path is None:
+            from tuiprof.tui.screens.library import LibraryScreen
+
+            return LibraryScreen()
+        if self.view == "trace":
+            from tuiprof.tui.screens.trace import TraceScreen
+
+            return TraceScreen(self.path, place=self.place)
+        from tuiprof.session.store import Session
+        from tuiprof.tui.screens.live import LiveScreen
+
+        return LiveScreen(Session(self.path), replay_speed=self.speed if self.view == "replay" else None)

@@ -12,7 +12,7 @@ import polars as pl
 
 from tuiprof.formats._arrange import in_words, optional, order_of
 from tuiprof.formats.xplane import words
-from tuiprof.formats.xplane.columns import Lookup, Named, distinct, times
+from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
 from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
 from tuiprof.formats.xplane.space import Space
@@ -136,7 +136,7 @@ class Builder:
         alike = list(groups)
         key = self._spread(of_line, np.int32).astype(np.int64)
         key = (key * len(self.names) + self.name) * len(kinds) + details
-        found, inverse = _unique(key)
+        found, inverse = dense(key)
         codes = np.zeros(len(found), dtype=np.uint8)
         hlo = self._hlo_categories()
         for at, value in enumerate(found.tolist()):
@@ -386,16 +386,3 @@ def _unprintable(value: Any) -> str:
 def _stream(name: str, identity: int) -> int:
     number = words.stream_of(name)
     return identity if number is None else number
-
-
-def _unique(key: Ints) -> tuple[Ints, Ints]:
-    """Return distinct keys and where each event's stands; dense keys need no sorting."""
-    high = int(key.max()) + 1 if len(key) else 0
-    if high > 8 * len(key) + 1024:
-        found, inverse = np.unique(key, return_inverse=True)
-        return found, inverse.astype(np.int64)
-    seen = np.zeros(high, dtype=bool)
-    seen[key] = True
-    found = np.flatnonzero(seen).astype(np.int64)
-    place = np.cumsum(seen) - 1
-    return found, place[key]

@@ -228,3 +228,16 @@ def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
     for value in values:
         numbers.setdefault(value, len(numbers))
     return list(numbers), numbers
+
+
+def dense(key: Ints) -> tuple[Ints, Ints]:
+    """Return distinct keys and where each event's stands; dense keys need no sorting."""
+    high = int(key.max()) + 1 if len(key) else 0
+    if high > 8 * len(key) + 1024:
+        found, inverse = np.unique(key, return_inverse=True)
+        return found, inverse.astype(np.int64)
+    seen = np.zeros(high, dtype=bool)
+    seen[key] = True
+    found = np.flatnonzero(seen).astype(np.int64)
+    place = np.cumsum(seen) - 1
+    return found, place[key]
