@@ -63,6 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
         foreign = name.startswith(_FOREIGN) and not name.startswith("TUIPROF_BENCH_")
         if name in _FOREIGN_NAMES or (foreign and name not in _TO_TESTS):
             del os.environ[name]
+    with contextlib.suppress(ImportError):
+        from platformdirs import user_cache_dir
+
+        # Kept from run to run: compiling takes minutes.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(user_cache_dir("tuiprof"), "compiled"))
     place = Path(tempfile.mkdtemp(prefix="tuiprof-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
     os.environ.update({f"XDG_{kind}_HOME": str(place / kind.lower()) for kind in _FOLDERS})

@@ -1,8 +1,9 @@
 """Every variant that can run here runs at its small size and computes what its baseline does: ``make smoke``.
 
-Variants of a ladder share a process, for half of each would be spent importing torch: the scripts are called as
-``python scenarios/x.py --variant …`` calls them, and every check is made. Compiling takes longest by far; what is
-compiled is kept in the user's cache folder, or where ``TORCHINDUCTOR_CACHE_DIR`` says.
+Variants of a ladder share a process, for half of each would be spent importing torch; those that compile, which takes
+longest by far, have one each, so that two cores share them evenly. The scripts are called as ``python scenarios/x.py
+--variant …`` calls them, and every check is made. What is compiled is kept in the user's cache folder, or where
+``TORCHINDUCTOR_CACHE_DIR`` says.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import subprocess
 import sys
 from typing import Any
 
-import platformdirs
 import pytest
 
 from tuiprof.session import interpreter
-from tuiprof.session.scenarios import Available, Missing, Variant, availability, find_ladder, ladders
+from tuiprof.session.scenarios import Available, Missing, Variant, availability, ladders
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -26,13 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 STEPS = "4"
 #: Variants that need what pip can bring to any machine.
 PACKAGES = ("jax", "torchmetrics", "transformers", "triton")
-#: Groups of variants, in the order in which they are begun: those that compile take longest.
-GROUPS = [
-    f"{ladder.name}{how}"
-    for how in ("-compiled", "")
-    for ladder in ladders()
-    if any(variant.needs.compile == bool(how) for variant in ladder.variants)
-]
+#: Variants by the test they are run in, in the order of beginning: what compiles, then the others of each ladder.
+GROUPS: dict[str, list[Variant]] = {
+    str(variant): [variant] for ladder in ladders() for variant in ladder.variants if variant.needs.compile
+} | {
+    ladder.name: [variant for variant in ladder.variants if not variant.needs.compile] for ladder in ladders()
+}
 RUN = """
 import contextlib, importlib, io, json, sys, traceback
 from pathlib import Path
@@ -62,17 +61,9 @@ def here() -> interpreter.Facts:
     return interpreter.facts(sys.executable)
 
 
-def group(name: str) -> list[Variant]:
-    """Return the variants of a group: those of a ladder that compile, or the others."""
-    compiled = name.endswith("-compiled")
-    variants = find_ladder(name.removesuffix("-compiled")).variants
-    return [variant for variant in variants if variant.needs.compile == compiled]
-
-
 def smoke(variants: list[Variant]) -> None:
     """Run variants of one ladder at their small size with their checks."""
     environment = {
-        "TORCHINDUCTOR_CACHE_DIR": os.path.join(platformdirs.user_cache_dir("tuiprof"), "compiled"),
         **os.environ,
         # One thread: two would wait for each other by spinning wherever something else needs the cores too.
         "OMP_NUM_THREADS": "1",
@@ -106,7 +97,7 @@ def _fault(status: int, result: dict[str, Any] | None) -> str:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_variant_that_can_run_here_does(name: str) -> None:
-    answers = [(variant, availability(variant, here())) for variant in group(name)]
+    answers = [(variant, availability(variant, here())) for variant in GROUPS[name]]
     able = [variant for variant, answer in answers if isinstance(answer, Available)]
     if not able:
         lacks = [answer.reasons[0][0] for _, answer in answers if isinstance(answer, Missing)]
