@@ -5,7 +5,7 @@ that it has happened, the time between two neighbours is read. Events are read o
 query from another thread would break a CUDA graph capture that is going on.
 
 An event costs the host some microseconds, which a short step must not pay each time. So what a boundary costs is
-measured, and where it is more than :data:`_BUDGET_NS` or 1 % of a step, on the average over all steps, only every
+measured, and where it is more than :data:`_BUDGET_NS` or 0.1 % of a step, on the average over all steps, only every
 4th, 8th, … step is timed (every 2nd would save nothing: a step timed alone needs an event on either side). The
 record of each timed step says so.
 """
@@ -20,8 +20,8 @@ from typing import Any
 from .runtime import Runtime
 from .steps import DEVICE
 
-_BUDGET_NS = 8_000
-_SHARE_OF_STEP = 0.01
+_BUDGET_NS = 4_000
+_SHARE_OF_STEP = 0.001
 _WINDOW = 32  # boundaries after which the cost is judged
 _MOST_EVERY = 4096
 # A boundary that takes longer stood before a full launch queue, as the next launch of the script would have done
@@ -77,8 +77,9 @@ class TorchDevice:
 
     def _forget_costs(self) -> None:
         self._costs: list[int] = []
-        self._window_n = -1
-        self._window_at = 0
+        self._step_times: list[int] = []
+        self._ended_n = -1
+        self._ended_at = 0
 
     def forget(self) -> None:
         """Let go of the events of the parent process (in a forked child) without destroying them.
@@ -112,10 +113,11 @@ class TorchDevice:
             self._initialized = True
         began = monotonic_ns()
         try:
-            if self._capturing is not None and self._capturing():
+            self._look_around()
+            if self._captures():
                 self._last = None  # a graph is being captured: an event would become part of it
                 return n + 1
-            event = self._event()
+            event = self._pool.pop() if self._pool else cuda.Event(enable_timing=True)
             event.record(self._stream)  # twice as fast as letting it look the stream up
             every = self.every
             timed = self._last is not None and self._last_n == n - 1
@@ -137,15 +139,18 @@ class TorchDevice:
             self._hook.failed()
             return 1 << 62
         ended = monotonic_ns()
+        if self._ended_n == n - 1:
+            self._step_times.append(began - self._ended_at)
+        self._ended_n, self._ended_at = n, ended
         if ended - began < _BLOCKED_NS:
             self.cost_ns += ended - began
             self._costs.append(ended - began)
             if len(self._costs) >= _WINDOW:
-                self._judge(n, ended)
+                self._judge()
         return following
 
-    def _event(self) -> Any:
-        """Return an event to record, and see which device and stream are current."""
+    def _look_around(self) -> None:
+        """See which device and stream are current."""
         index = self._current_device()
         if index != self._index:
             self._index = index
@@ -156,31 +161,25 @@ class TorchDevice:
         if stream_id != self._stream_id or stream_id == -2:
             self._stream_id = stream_id
             self._stream = self._cuda.current_stream()
-        return self._pool.pop() if self._pool else self._cuda.Event(enable_timing=True)
 
-    def _judge(self, n: int, now: int) -> None:
-        """Time fewer or more steps, by what the boundaries since the last time cost.
+    def _captures(self) -> bool:
+        """Whether a graph is being captured on the current stream; the default stream cannot, and is not asked."""
+        return self._stream_id != 0 and self._capturing is not None and self._capturing()
 
-        Args:
-            n: The step that ended.
-            now: Monotonic ns.
-        """
-        if self._window_n >= 0:
-            costs = sorted(self._costs)
-            usual_ns = sum(costs[: _WINDOW * 3 // 4]) / (
-                _WINDOW * 3 // 4
-            )  # without the few that were disturbed
-            step_ns = (now - self._window_at) / max(n - self._window_n, 1)
-            allowed_ns = max(_BUDGET_NS, step_ns * _SHARE_OF_STEP)
-            if _cost_a_step(usual_ns, self.every) > allowed_ns:
-                self.every = min(4 if self.every == 1 else self.every * 2, _MOST_EVERY)
-            elif self.every > 1:
-                fewer = 1 if self.every == 4 else self.every // 2
-                if _cost_a_step(usual_ns, fewer) < 0.7 * allowed_ns:
-                    self.every = fewer
-        self._costs = []
-        self._window_n = n
-        self._window_at = now
+    def _judge(self) -> None:
+        """Time fewer or more steps, by what the boundaries since the last time cost and how long a step takes."""
+        step_times = sorted(self._step_times)
+        boundary_ns = sum(self._costs) / len(self._costs)
+        self._costs, self._step_times = [], []
+        if not step_times:
+            return
+        # The median: an evaluation between two steps makes none of them longer.
+        allowed_ns = max(_BUDGET_NS, step_times[len(step_times) // 2] * _SHARE_OF_STEP)
+        fewer = 1 if self.every <= 4 else self.every // 2
+        if self.every > 1 and _cost_a_step(boundary_ns, fewer) < 0.7 * allowed_ns:
+            self.every = fewer
+        while _cost_a_step(boundary_ns, self.every) > allowed_ns and self.every < _MOST_EVERY:
+            self.every = 4 if self.every == 1 else self.every * 2
 
     def break_chain(self) -> None:
         """Let the device step that is running begin at a new event: what came till now belongs to no step."""
