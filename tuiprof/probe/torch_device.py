@@ -20,7 +20,7 @@ from typing import Any
 from .runtime import Runtime
 from .steps import DEVICE
 
-_BUDGET_NS = 4_000
+_BUDGET_NS = 2_000
 _SHARE_OF_STEP = 0.001
 _WINDOW = 32  # boundaries after which the cost is judged
 _MOST_EVERY = 4096
@@ -175,11 +175,11 @@ class TorchDevice:
             return
         # The median: an evaluation between two steps makes none of them longer.
         allowed_ns = max(_BUDGET_NS, step_times[len(step_times) // 2] * _SHARE_OF_STEP)
-        fewer = 1 if self.every <= 4 else self.every // 2
-        if self.every > 1 and _cost_a_step(boundary_ns, fewer) < 0.7 * allowed_ns:
-            self.every = fewer
-        while _cost_a_step(boundary_ns, self.every) > allowed_ns and self.every < _MOST_EVERY:
-            self.every = 4 if self.every == 1 else self.every * 2
+        every = 1
+        # To time more steps than now takes a clear case, so that it does not change back and forth.
+        while _cost_a_step(boundary_ns, every) > allowed_ns * (0.7 if every < self.every else 1.0):
+            every = 4 if every == 1 else every * 2
+        self.every = min(every, _MOST_EVERY)
 
     def break_chain(self) -> None:
         """Let the device step that is running begin at a new event: what came till now belongs to no step."""
