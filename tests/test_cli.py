@@ -188,6 +188,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         (("record", "--capture", "x@y", "metrics:naive"), 2, "5@20"),
         (("list", "--sessions", "here"), 2, "tuiprof --sessions … list …"),
         (("record", "--", "pythn", "x.py"), 5, "did you mean"),
+        (("record", "--python", "/bin/ls", "metrics:naive"), 5, "/bin/ls is no Python interpreter"),
         (("record", "--", "python", "missing.py"), 5, "missing.py"),
         (("report", "nothing-here.json"), 2, "nothing-here.json"),
         (("attach",), 2, "no session"),

@@ -6,19 +6,25 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
 import tuiprof
 from tuiprof.cli import main
 from tuiprof.config import scenario_folders
-from tuiprof.errors import UsageProblem
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.ladder_runner import start
+from tuiprof.session.ladder_state import LadderRun
+
+T = TypeVar("T")
 
 DOCS = Path(tuiprof.__file__).resolve().parents[1] / "docs" / "ladders.md"
 
@@ -177,6 +183,54 @@ def test_a_broken_configuration_is_told_and_stops_nothing(home: Home) -> None:
     assert scenario_folders(home.path / "none.toml") == ()
     (home.path / "config.toml").write_text('scenarios = ["~/a", "b", "/c"]\n', encoding="utf-8")
     assert scenario_folders(home.path / "config.toml") == (Path.home() / "a", home.path / "b", Path("/c"))
+
+
+def test_a_ladder_of_somebody_else_runs_nothing_unasked(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.run("ladder", "primes", "--trials", "1", "--quiet")
+    (own,) = home.sessions.iterdir()
+    whole = json.loads((own / "ladder.json").read_text())
+    stopped = json.dumps({**whole, "trials": whole["trials"][:-1]})
+    (own / "ladder.json").write_text(stopped)
+    copy = home.path / "from-a-colleague"
+    shutil.copytree(own, copy)
+
+    told = home.run("ladder", "--resume", str(copy), rc=4).stderr
+    assert "was not begun in this folder" in told
+    assert f"tuiprof ladder --resume {copy} --trust" in told
+    assert (copy / "ladder.json").read_text() == stopped
+    home.run("ladder", "--show", str(copy))
+    with pytest.raises(SessionError, match="not begun in this folder"):
+        start(LadderRun(copy))
+    with monkeypatch.context() as other:
+        other.setattr("os.geteuid", lambda: own.stat().st_uid + 1)
+        assert "belongs to another user" in home.run("ladder", "--resume", str(own), rc=4).stderr
+    home.run("ladder", "--resume", str(copy), "--trust", "--quiet")
+    home.run("ladder", "--resume", str(own), "--quiet")
+    for folder in (own, copy):
+        trials = json.loads((folder / "ladder.json").read_text())["trials"]
+        assert [trial["state"] for trial in trials] == ["done"] * len(whole["trials"])
+
+
+def test_a_signal_says_how_many_trials_it_lets_end(home: Home) -> None:
+    home.script.write_text(home.script.read_text().replace("import sys", "import sys, time; time.sleep(5)"))
+    with home.start("ladder", "primes", "--checks", "2") as running:
+        assert running.stderr is not None
+        (folder,) = _there(lambda: list(home.sessions.glob("*/ladder.json")))
+        _there(lambda: folder.read_text().count('"running"') == 2)
+        running.send_signal(signal.SIGINT)
+        told = next(line for line in running.stderr if "stopping" in line)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert told.strip() == "stopping after these 2 trials; once more stops them now"
+
+
+def _there(look: Callable[[], T]) -> T:
+    """Wait until there is something."""
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
 
 
 def test_a_second_signal_stops_the_trial_itself(home: Home) -> None:

@@ -62,6 +62,29 @@ def test_what_is_beyond_by_little_shows_that_it_is() -> None:
     assert result.sentence == "a is 1234568, allowed ≤ 1234567"
 
 
+def test_figures_are_shown_with_their_units_and_more_digits_where_they_look_alike() -> None:
+    step = Fact("step_median_ns", "step", 16_300_400, "ns")
+    now = Report("steps", "Steps", Verdict("so long"), (step, Fact("jitter_share", "jitter", 0.072, "share")))
+    said = [
+        (result.sentence, result.measured, result.kind, result.unit)
+        for result in check(
+            [
+                parse("step_median_ns=1e7", "max"),
+                parse("step_median_us=16300", "max"),
+                parse("step_median_ns=16300399", "max"),
+                parse("jitter_share=0.05", "max"),
+            ],
+            [now],
+        )
+    ]
+    assert said == [
+        ("step_median_ns is 16.3 ms, allowed ≤ 10.0 ms", 16_300_400, "ns", ""),
+        ("step_median_us is 16300.4 µs, allowed ≤ 16300 µs", 16_300.4, "number", "us"),
+        ("step_median_ns is 16300400 ns, allowed ≤ 16300399 ns", 16_300_400, "ns", ""),
+        ("jitter_share is 7.2 %, allowed ≤ 5.0 %", 0.072, "share", ""),
+    ]
+
+
 def test_a_share_of_a_negative_baseline() -> None:
     now, base = [report(a=-98)], [report(a=-100)]
     assert outcomes(["a=+5%", "a=+1%", "a=-5%"], now, base) == ["passed", "failed", "failed"]

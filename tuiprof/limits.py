@@ -12,12 +12,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Fact, Report, Unavailable
+from tuiprof.model.units import NONE, format_value
+
+if TYPE_CHECKING:
+    from tuiprof.model.report import Kind
 
 _SCALES = {"us": 1e3, "ms": 1e6, "s": 1e9}
+_SYMBOLS = {"us": " µs", "ms": " ms", "s": " s"}
+_WHOLE = {"ns": " ns", "bytes": " B", "rate": "/s"}
 #: A figure beyond its bound by no more than this share of it is off by the rounding of the division only.
 _ROUNDING = 1e-9
 _RELATIVE = re.compile(r"([+-]\d+(?:\.\d+)?)%")
@@ -53,6 +59,8 @@ class Result:
         bound: The bound in the key's unit; None = unknown (no such figure in the baseline).
         baseline: The baseline's figure; None = none asked for, or unknown.
         why: Why it is unknown; empty otherwise.
+        kind: What the figures are, as a fact says it: ``ns`` are nanoseconds, ``bytes`` bytes, ``share`` 0 to 1.
+        unit: The key's unit where that is another one of time: ``us``, ``ms``, ``s``; else empty.
     """
 
     limit: Limit
@@ -61,6 +69,8 @@ class Result:
     bound: float | None
     baseline: float | None = None
     why: str = ""
+    kind: Kind = "number"
+    unit: str = ""
 
     @property
     def sentence(self) -> str:
@@ -69,8 +79,26 @@ class Result:
         if self.outcome == "unknown":
             return f"{name}: {self.why}"
         sign = {"max": "≤", "min": "≥"}[self.limit.side]
-        base = f" (baseline {self.baseline:.10g})" if self.baseline is not None else ""
-        return f"{name} is {self.measured:.10g}, allowed {sign} {self.bound:.10g}{base}"
+        measured, bound, base = self._shown(self.measured, self.bound, self.baseline)
+        against = f" (baseline {base})" if self.baseline is not None else ""
+        return f"{name} is {measured}, allowed {sign} {bound}{against}"
+
+    def _shown(self, *figures: float | None) -> list[str]:
+        """Return figures as people read them, with more digits where they would look the same and are not."""
+        symbol = _SYMBOLS.get(self.unit, "")
+        brief = [format_value(figure, self.kind) + symbol for figure in figures]
+        if brief[0] != brief[1] or figures[0] == figures[1]:
+            return brief
+        symbol = symbol or _WHOLE.get(self.kind, "")
+        return [NONE if figure is None else f"{figure:.10g}{symbol}" for figure in figures]
+
+
+class _Figure(NamedTuple):
+    """A figure in the unit that was asked for; its value is None where it is unknown."""
+
+    value: float | None
+    kind: Kind
+    unit: str = ""
 
 
 def parse(text: str, side: Literal["max", "min"]) -> Limit:
@@ -124,7 +152,7 @@ def known(limits: Sequence[Limit], reports: Sequence[Report | Unavailable]) -> b
         reports: What was measured.
     """
     facts = _facts(reports)
-    return all(_value(limit.key, facts)[1] for limit in limits)
+    return all(_value(limit.key, facts) is not None for limit in limits)
 
 
 def _facts(reports: Sequence[Report | Unavailable]) -> dict[str, Fact]:
@@ -136,20 +164,26 @@ def _facts(reports: Sequence[Report | Unavailable]) -> dict[str, Fact]:
     return found
 
 
-def _value(key: str, facts: Mapping[str, Fact]) -> tuple[float | None, bool]:
-    """Return the figure in the key's unit, and whether there is such a fact at all."""
-    for name, scale in ((key, 1.0), *_in_ns(key)):
+def _value(key: str, facts: Mapping[str, Fact]) -> _Figure | None:
+    """Return the figure that a key names, in the key's unit; None = there is no such fact at all."""
+    if key in facts:
+        return _Figure(_number(facts[key].value), facts[key].kind)
+    for name, unit in _in_ns(key):
         if name in facts:
-            value = facts[name].value
-            return (float(value) / scale if isinstance(value, (int, float)) else None), True
-    return None, False
+            value = _number(facts[name].value)
+            return _Figure(None if value is None else value / _SCALES[unit], "number", unit)
+    return None
 
 
-def _in_ns(key: str) -> list[tuple[str, float]]:
-    """Return the ns key a key in another unit may stand for, with the scale between them."""
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _in_ns(key: str) -> list[tuple[str, str]]:
+    """Return the ns keys that a key in other units may stand for, each with that unit."""
     parts = key.split("_")
     return [
-        ("_".join([*parts[:i], "ns", *parts[i + 1 :]]), _SCALES[part])
+        ("_".join([*parts[:i], "ns", *parts[i + 1 :]]), part)
         for i, part in enumerate(parts)
         if part in _SCALES
     ]
@@ -158,28 +192,31 @@ def _in_ns(key: str) -> list[tuple[str, float]]:
 def _test(
     limit: Limit, facts: dict[str, Fact], base: dict[str, Fact] | None, missing: Sequence[Unavailable]
 ) -> Result:
-    measured, known = _value(limit.key, facts)
-    if not known and not missing:
+    found = _value(limit.key, facts)
+    if found is None and not missing:
         near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.5)
         raise UsageProblem(f"no figure {limit.key!r}", f"did you mean {', '.join(near or sorted(facts))}?")
-    before = _value(limit.key, base)[0] if base is not None else None
+    earlier = _value(limit.key, base) if base is not None else None
+    before = earlier.value if earlier is not None else None
     if limit.relative and base is None:
         raise UsageProblem(f"the limit on {limit.key} is relative", "give --baseline FILE|SESSION")
-    if measured is None:
+    if found is None or found.value is None:
         return Result(limit, "unknown", None, None, before, _why_unknown(limit, facts, missing))
+    measured, kind, unit = found.value, found.kind, found.unit
     if limit.relative and before is None:
-        return Result(limit, "unknown", measured, None, None, "the baseline does not tell this figure")
+        why = "the baseline does not tell this figure"
+        return Result(limit, "unknown", measured, None, None, why, kind, unit)
     # 5 % more of a negative figure (memory that shrinks) is above it as well.
     bound = before + abs(before) * limit.value if limit.relative and before is not None else limit.value
     beyond = measured - bound if limit.side == "max" else bound - measured
     passed = beyond <= _ROUNDING * abs(bound)
-    return Result(limit, "passed" if passed else "failed", measured, bound, before)
+    return Result(limit, "passed" if passed else "failed", measured, bound, before, "", kind, unit)
 
 
 def _why_unknown(limit: Limit, facts: Mapping[str, Fact], missing: Sequence[Unavailable]) -> str:
     """Return why a figure has no value, and what was probably meant where its name is not among those found."""
     reasons = "; ".join(f"{item.analysis}: {item.reason}" for item in missing)
-    if _value(limit.key, facts)[1]:
+    if _value(limit.key, facts) is not None:
         return reasons or "cannot be told from this trace"
     near = difflib.get_close_matches(limit.key, facts, n=3, cutoff=0.75)
     hint = f" (did you mean {', '.join(near)}?)" if near else ""

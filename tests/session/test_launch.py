@@ -301,6 +301,10 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     assert "type ./plain" in fails("plain")
     assert "there is no directory" in fails("true", cwd=tmp_path / "nowhere")
     assert "no interpreter 'python9'" in fails("python", "x", python="python9")
+    assert "ls is no Python interpreter" in fails("train.py", python="/bin/ls")
+    (tmp_path / "python2").write_text("#!/bin/sh\nprintf tuiprof-python:2.7\n")
+    (tmp_path / "python2").chmod(0o755)
+    assert "is Python 2.7 — tuiprof runs scripts in" in fails("train.py", python=tmp_path / "python2")
     assert not list(tmp_path.glob("sessions/*"))
     # These are only known once they are executed.
     (tmp_path / "plain").chmod(0o755)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_logs import new_session
 
-from tuiprof.session.output import LONGEST_LINE, OutputReader, Tee, safe_line
+from tuiprof.session.output import LONGEST_LINE, OutputReader, Tee, last_lines, safe_line
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,18 @@ def test_safe_line(raw: bytes, shown: str) -> None:
 def test_nothing_shown_can_command_a_terminal(raw: bytes) -> None:
     assert not [char for char in safe_line(raw) if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
     assert len(safe_line(raw * 500)) <= LONGEST_LINE + 10
+
+
+def test_marks_of_the_profiler_are_kept_and_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "stderr.log"
+    mark = b"USDT:2026-11-22 03:54:39 21734:21734 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+    path.write_bytes(b"loss\n" + mark + b"USDT:2026 is mine\nlast\n\n" + mark)
+    reader = OutputReader(path)
+    assert reader.poll() == ["loss", "USDT:2026 is mine", "last", ""]
+    reader.close()
+    assert last_lines(path) == ["last"]
+    assert last_lines(path, 2) == ["USDT:2026 is mine", "last"]
+    assert last_lines(tmp_path / "none") == []
 
 
 def test_lines_are_followed(tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ def check(
     if not wanted:
         raise click.UsageError("no limit given: for example --max syncs_per_step=0")
     before = _reports(invocation, baseline, wanted, rank, None) if baseline else None
-    results = limits.check(wanted, _reports(invocation, target, wanted, rank, run_), before)
-    sys.stdout.write(_WRITERS[format_](target, results))
+    now = _reports(invocation, target, wanted, rank, run_)
+    results = limits.check(wanted, now, before)
+    notes = [*_notes(now), *(f"baseline: {note}" for note in _notes(before or ()))]
+    sys.stdout.write(_WRITERS[format_](target, results, notes))
     outcomes = {result.outcome for result in results}
     return 1 if "failed" in outcomes else 2 if "unknown" in outcomes else 0
 
@@ -84,17 +86,28 @@ def _reports(
     return reports
 
 
-def _text(target: str, results: Sequence[Result]) -> str:
+def _notes(reports: Sequence[Report | Unavailable]) -> list[str]:
+    """Return what there is to know of a recording before believing its figures: whether the machine was crowded, …"""
+    from tuiprof.model import Report
     from tuiprof.report.sanitize import sanitize
 
-    return "".join(f"{_MARK[result.outcome]} {sanitize(result.sentence)}\n" for result in results)
+    session = next((it for it in reports if isinstance(it, Report) and it.analysis == "session"), None)
+    return [sanitize(note) for note in session.notes] if session is not None else []
 
 
-def _json(target: str, results: Sequence[Result]) -> str:
-    return json.dumps({"target": target, "results": [asdict(result) for result in results]}, indent=2) + "\n"
+def _text(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
+    from tuiprof.report.sanitize import sanitize
+
+    lines = [f"{_MARK[result.outcome]} {result.sentence}" for result in results]
+    return "".join(f"{sanitize(line)}\n" for line in [*lines, *(f"! {note}" for note in notes)])
 
 
-def _junit(target: str, results: Sequence[Result]) -> str:
+def _json(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
+    document = {"target": target, "results": [asdict(result) for result in results], "notes": list(notes)}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _junit(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
     """JUnit XML as CI servers read it: one test case a limit."""
     failed = sum(result.outcome == "failed" for result in results)
     unknown = sum(result.outcome == "unknown" for result in results)
@@ -106,20 +119,21 @@ def _junit(target: str, results: Sequence[Result]) -> str:
         if result.outcome != "passed":
             kind = "failure" if result.outcome == "failed" else "error"
             ElementTree.SubElement(case, kind, message=result.sentence)
+    if notes:
+        ElementTree.SubElement(suite, "system-out").text = "\n".join(notes)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _github(target: str, results: Sequence[Result]) -> str:
+def _github(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
     """Workflow commands; what is special in them is escaped as GitHub's runner decodes it."""
 
     def escaped(text: str) -> str:
         return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
-    level = {"passed": "notice", "failed": "error", "unknown": "warning"}
-    return "".join(
-        f"::{level[result.outcome]} title=tuiprof check::{escaped(f'{target}: {result.sentence}')}\n"
-        for result in results
-    )
+    levels = {"passed": "notice", "failed": "error", "unknown": "warning"}
+    said = [(levels[result.outcome], result.sentence) for result in results]
+    said += [("warning", note) for note in notes]
+    return "".join(f"::{level} title=tuiprof check::{escaped(f'{target}: {text}')}\n" for level, text in said)
 
 
 _WRITERS = {"text": _text, "json": _json, "junit": _junit, "github": _github}

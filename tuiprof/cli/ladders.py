@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -66,6 +67,9 @@ _NOTHING_CAN_RUN: Final = 5
 @click.option(
     "--show", metavar="LADDER", help="Show one as it stands, without running anything: name, `last`."
 )
+@click.option(
+    "--trust", is_flag=True, help="Resume also a ladder that was not begun here by you: it names what is run."
+)
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_obj
 def ladder(
@@ -82,6 +86,7 @@ def ladder(
     checks_at_once: int,
     resume: str | None,
     show: str | None,
+    trust: bool,
     quiet: bool,
 ) -> int:
     """Measure a ladder: every variant, checked, interleaved.
@@ -122,7 +127,11 @@ def ladder(
         )
         # Where nothing can be run there is nothing to keep either; the reasons are printed.
         measured = create(root, meta) if pending(meta) else LadderRun(root, meta)
-    stopped = show is None and bool(pending(measured.meta)) and _run(measured, quiet, checks_at_once)
+    stopped = False
+    if show is None and pending(measured.meta):
+        if not trust:
+            _trusted(measured)
+        stopped = _run(measured, quiet, checks_at_once)
     fmt = format_ or _format_of(output)
     answer = report(measured, brief=fmt == "text")
     _write(answer, fmt, output)
@@ -150,6 +159,25 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     return found, find_hardware().all
 
 
+def _trusted(measured: LadderRun) -> None:
+    """Let the user look at the commands of a ladder that somebody else may have made before any of them is run."""
+    from tuiprof.errors import SessionError
+    from tuiprof.report.sanitize import sanitize
+    from tuiprof.session.ladder_guard import must_be_own
+
+    try:
+        must_be_own(measured)
+    except SessionError as problem:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise
+        meta = measured.meta
+        click.echo(sanitize(f"{problem.message}. In {meta.cwd} it would run:"), err=True)
+        for rung in meta.rungs:
+            click.echo(sanitize(f"  {shlex.join((meta.python or 'python', *rung.command))}"), err=True)
+        if not click.confirm("Run these?", default=False, err=True):
+            raise
+
+
 def _run(measured: LadderRun, quiet: bool, checks_at_once: int) -> bool:
     """Run what is still to be run; return whether the user stopped it."""
     from tuiprof.session.ladder import pending, run
@@ -159,13 +187,10 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int) -> bool:
     def on_signal(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         if number != signal.SIGHUP:  # then there is no terminal to say it on
-            # os.write: a handler may interrupt a print.
-            said = (
-                b"\nstopping after this trial; once more stops it now\n"
-                if len(asked) == 1
-                else b"\nstopping\n"
-            )
-            os.write(2, said)
+            running = sum(trial.state == "running" for trial in measured.meta.trials)
+            what, them = ("this trial", "it") if running < 2 else (f"these {running} trials", "them")
+            said = f"after {what}; once more stops {them} now" if len(asked) == 1 else "now"
+            os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     kept = {number: signal.signal(number, on_signal) for number in numbers}

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,10 @@ from pathlib import Path
 from tuiprof.errors import LaunchError
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
+#: The oldest Python that the probe runs in.
+_OLDEST = (3, 9)
+_ANSWER = re.compile(r"tuiprof-python:(\d+)\.(\d+)")
+_ASK = "import sys; sys.stdout.write('tuiprof-python:%d.%d' % sys.version_info[:2])"
 
 
 def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str] | None = None) -> Path:
@@ -54,6 +59,38 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
         )
     # Not resolved: a virtual environment's python is a link, and where it lies is what counts.
     return Path(found).absolute()
+
+
+def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
+    """Refuse a program that is no Python in which the probe can run; it is started once to ask.
+
+    Args:
+        python: The program.
+        timeout_s: How long to wait for its answer.
+
+    Raises:
+        LaunchError: It does not answer as a Python does, or is too old.
+    """
+    remedy = "give --python the path of a Python, or the directory of a virtual environment"
+    try:
+        done = subprocess.run(
+            [python, "-S", "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{python} did not answer within {timeout_s:g} s", remedy) from error
+    except OSError as error:
+        raise LaunchError(f"{python} cannot be started: {error.strerror}", remedy) from error
+    answer = _ANSWER.fullmatch(done.stdout.decode("utf-8", "replace"))
+    if done.returncode or answer is None:
+        raise LaunchError(f"{python} is no Python interpreter", remedy)
+    if (int(answer[1]), int(answer[2])) < _OLDEST:
+        raise LaunchError(
+            f"{python} is Python {answer[1]}.{answer[2]}", "tuiprof runs scripts in Python 3.9 and later"
+        )
 
 
 def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What must stay the same while a ladder is stopped, so that its trials can be compared: the code and the software.
+"""What must hold for a stopped ladder to go on: that it is the user's own, and that code and software are the same.
 
 The code is the script, its header, the modules beside it that it imports (and those that these import), and the folder
 of its name with sources in other languages. The software is Python and the packages that its variants name; the GPUs
@@ -9,17 +9,42 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import SessionError
+from tuiprof.session.files import explain
 
 if TYPE_CHECKING:
     from tuiprof.session.interpreter import Facts
-    from tuiprof.session.ladder_state import LadderMeta
+    from tuiprof.session.ladder_state import LadderMeta, LadderRun
     from tuiprof.session.scenarios import Ladder, Variant
+
+
+def must_be_own(ladder: LadderRun) -> None:
+    """Refuse a ladder that may come from somebody else, since its file says which commands are run.
+
+    Args:
+        ladder: The ladder.
+
+    Raises:
+        SessionError: Its folder is another user's, or it was not begun in this folder, but copied there.
+    """
+    try:
+        folder = ladder.path.stat()
+    except OSError as error:
+        raise explain(error, ladder.path, "read") from error
+    if folder.st_uid != os.geteuid():
+        why = "its folder belongs to another user"
+    elif folder.st_ino != ladder.meta.inode:
+        why = "it was not begun in this folder, so somebody else may have made it"
+    else:
+        return
+    remedy = f"look at what it runs, then: tuiprof ladder --resume {ladder.path} --trust"
+    raise SessionError(f"{ladder.id}: {why}", remedy)
 
 
 def sources(script: Path) -> dict[str, str]:

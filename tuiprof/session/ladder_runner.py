@@ -16,6 +16,7 @@ import msgspec
 from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import explain, read_small_json, write_atomic
+from tuiprof.session.ladder_guard import must_be_own
 from tuiprof.session.ladder_state import LadderRun
 
 #: In ``control``: the process that runs the ladder.
@@ -72,8 +73,9 @@ def start(ladder: LadderRun) -> subprocess.Popen[bytes]:
         The process; it goes on when this one ends.
 
     Raises:
-        SessionError: It cannot be started.
+        SessionError: It cannot be started, or may be somebody else's.
     """
+    must_be_own(ladder)
     command = (
         sys.executable,
         "-m",

@@ -166,6 +166,7 @@ class LadderMeta(msgspec.Struct):
         price: Dollars an hour of the machine; None = not given.
         rungs: The variants, in the order of the script.
         trials: What was started so far, in order.
+        inode: Number of the folder it was begun in, by which a copy is known; 0 = an earlier tuiprof.
     """
 
     v: int
@@ -188,6 +189,7 @@ class LadderMeta(msgspec.Struct):
     trials: list[Trial] = []
     sources: dict[str, str] = {}
     software: dict[str, str] = {}
+    inode: int = 0
 
     def rung(self, name: str) -> Rung:
         """Return a variant by name.
@@ -283,6 +285,7 @@ def create(root: Path, meta: LadderMeta) -> LadderRun:
         SessionError: No permission, no space.
     """
     path = make_dir(root, meta.unix_ns, f"ladder-{slug(meta.ladder)}", ("trials", "control"))
+    meta.inode = path.stat().st_ino
     ladder = LadderRun(path, meta)
     ladder.save()
     return ladder

@@ -35,6 +35,7 @@ from tuiprof.session.fold import Fold
 from tuiprof.session.ladder_state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
 from tuiprof.session.meta import CaptureRequest, Scenario
+from tuiprof.session.output import last_lines
 from tuiprof.session.replay import load
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
@@ -283,8 +284,7 @@ def _within(line: _Compared) -> bool:
 
 def _last_words(session: Session) -> str:
     """Return the last line of stderr that is not empty."""
-    lines = read_end(session.stderr, 8192).decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip()[:300] if lines else ""
+    return "".join(last_lines(session.stderr)).strip()[:300]
 
 
 def _no_trace(session: Session, fold: Fold) -> str:

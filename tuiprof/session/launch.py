@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
-from tuiprof.session.command import choose_python, resolve
+from tuiprof.session.command import choose_python, must_be_python, resolve
 from tuiprof.session.control import put_capture, put_trigger
 from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
 from tuiprof.session.plan import Plan, Reply
@@ -107,6 +107,8 @@ def start(spec: LaunchSpec) -> Session:
         raise LaunchError(f"there is no directory {cwd}")
     env = {**os.environ, **spec.env}
     python = choose_python(spec.python, env)
+    if spec.python is not None:
+        must_be_python(python)
     command = resolve(spec.argv, cwd, python, env)
     session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
     try:

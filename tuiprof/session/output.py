@@ -14,6 +14,12 @@ LONGEST_LINE: Final = 2000
 #: How much of the end of the output is read at first.
 TAIL_BYTES: Final = 64 << 10
 
+#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers when a capture begins and ends; they are not the
+#: script's, and no setting silences them without its errors.
+_PROFILER_MARK: Final = re.compile(
+    rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+\s*"
+)
+
 #: Escape sequences: CSI, OSC and other strings (also unfinished ones), and two-character escapes; in their
 #: 7-bit form and, as decoded text, the 8-bit one.
 _ESCAPES: Final = re.compile(
@@ -67,7 +73,7 @@ class OutputReader:
         return safe_line(self._partial) if self._partial else ""
 
     def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
-        """Return the whole lines that were written since, made safe.
+        """Return the whole lines that were written since, made safe; the profiler's own marks are left out.
 
         Args:
             max_bytes: When more has come, only the end of it is read, so that a flood stays cheap.
@@ -90,7 +96,7 @@ class OutputReader:
         *lines, self._partial = block.split(b"\n")
         # A progress bar may write megabytes into one line: only what stands after the last return counts.
         self._partial = self._partial[-(LONGEST_LINE * 8) :]
-        return [safe_line(line) for line in lines]
+        return [safe_line(line) for line in lines if not _PROFILER_MARK.fullmatch(line)]
 
     @property
     def position(self) -> int:
@@ -122,6 +128,21 @@ class OutputReader:
         self._file.seek(to)
         self._file.readline(LONGEST_LINE * 8)
         self.skipped += self._file.tell() - here
+
+
+def last_lines(path: Path, count: int = 1) -> list[str]:
+    """Return the last lines of an output file that are not empty, made safe.
+
+    Args:
+        path: ``stdout.log`` or ``stderr.log``.
+        count: At most so many.
+    """
+    reader = OutputReader(path, tail_bytes=8 << 10)
+    try:
+        lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
+    finally:
+        reader.close()
+    return lines[-count:]
 
 
 class Tee:

@@ -15,7 +15,7 @@ from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.crowding import crowded
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
-from tuiprof.session.output import OutputReader
+from tuiprof.session.output import last_lines
 from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
@@ -118,12 +118,7 @@ def last_words(session: Session) -> str:
     Args:
         session: The session.
     """
-    reader = OutputReader(session.stderr, tail_bytes=8192)
-    try:
-        lines = [*reader.poll(), reader.unfinished]
-    finally:
-        reader.close()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return "".join(last_lines(session.stderr)).strip()
 
 
 def _level(status: Status, stats: StepStats | None) -> Level:

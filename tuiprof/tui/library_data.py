@@ -204,14 +204,9 @@ class Library:
             session: It.
             count: At most so many.
         """
-        from tuiprof.session.output import OutputReader
+        from tuiprof.session.output import last_lines
 
-        if session.state != "failed":
-            return []
-        reader = OutputReader(Path(session.path) / "stderr.log", tail_bytes=8 << 10)
-        lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
-        reader.close()
-        return lines[-count:]
+        return last_lines(Path(session.path) / "stderr.log", count) if session.state == "failed" else []
 
     def _ladder(self, ladder: scenarios.Ladder, sessions: list[Summary]) -> LadderItem:
         found = self._measured.of(ladder.name, sessions)
