@@ -20,12 +20,13 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses._change import StepChange, step_change
+from tuiprof.analyses._change_words import changed_in_words
 from tuiprof.analyses.compare import Metric, compare
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.formats.directory import open_set
 from tuiprof.formats.remote import fetch, is_url
-from tuiprof.model import Report, Trace
+from tuiprof.model import Fact, Report, Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
 from tuiprof.session.ladder_state import Figures, LadderRun, Trial, find_ladder
@@ -33,6 +34,8 @@ from tuiprof.session.store import Session, find_session, session_dirs, sessions_
 
 _NOTHING: Final[Ints] = np.empty(0, dtype=np.int64)
 
+#: Key of the figure that says in words what differs between the traces.
+CHANGED: Final = "changed_in_traces"
 #: Reads a trace file.
 Opener = Callable[[Path], Trace]
 
@@ -157,7 +160,7 @@ def compare_sides(before: Side, after: Side) -> Report:
         # A session says more of itself than a file: what only one of them says is no difference.
         and (what in before.setup) == (what in after.setup)
     ]
-    return compare(
+    report = compare(
         before.trace,
         after.trace,
         names=(before.name, after.name),
@@ -171,6 +174,8 @@ def compare_sides(before: Side, after: Side) -> Report:
             if said
         ],
     )
+    told = changed_in_words(report, before.trace, after.trace)
+    return replace(report, facts=(*report.facts, Fact(CHANGED, "in the traces", told, "text")))
 
 
 def compare_targets(
@@ -319,7 +324,7 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
                 Figure("jitter_share", "jitter", "share", stats.jitter),
             ]
         for phase, ns in lead.steps.phase_means().items():
-            figures.append(Figure(f"phase_{phase}_ns", f"{phase} a step", "ns", ns))
+            figures.append(Figure(f"phase_{phase}_ns", f"{phase}, mean a step", "ns", ns))
     return Side(
         text,
         session.title,

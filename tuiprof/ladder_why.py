@@ -8,22 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import polars as pl
-
 from tuiprof.analyses import run
+from tuiprof.analyses._change_words import DEVICE_SHARE, HOST_SHARE, change_clauses, figure_of
 from tuiprof.analyses.compare import compare
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
-from tuiprof.model import Report, Trace, Unavailable
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model import Trace
 from tuiprof.session.ladder_state import LadderMeta, LadderRun, Trial
 
-#: Differences of time below this share of a step are not told on a device …
-DEVICE_SHARE: Final = 0.01
-#: … and below this one of the operators' self time on a CPU, where the same work takes longer or shorter by the load.
-HOST_SHARE: Final = 0.10
-#: So many of a sort are named.
-_MOST: Final = 3
 WHY_RULE: Final = (
     "What differs between the captured steps of a variant and of the one it builds on (else its baseline): syncs and "
     "launches a step; device time by kind of kernel; without device activity, operators by self time. Times count from "
@@ -124,8 +116,8 @@ def seen(traces: Traces, variant: str) -> Seen:
     if trace is None:
         return Seen(path, problem=f"its trace cannot be read: tuiprof report {path}")
     # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
-    syncs = _figure(run("sync_events", trace), "syncs_per_step") if trace.device_indices else None
-    return Seen(path, syncs, _figure(run("kernel_launches", trace), "launches_per_step"))
+    syncs = figure_of(run("sync_events", trace), "syncs_per_step") if trace.device_indices else None
+    return Seen(path, syncs, figure_of(run("kernel_launches", trace), "launches_per_step"))
 
 
 def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]:
@@ -154,110 +146,7 @@ def changes(before: Trace, after: Trace) -> tuple[str, ...]:
     """
     if not (before.steps.numbers.size and after.steps.numbers.size):
         return ("cannot be told: not both traces mark steps",)
-    report = compare(before, after)
-    if before.device_indices and after.device_indices:
-        return (
-            *_syncs(report),
-            *_launches(report),
-            *_kinds(before, after, _median_step(before) * DEVICE_SHARE),
-        )
-    return tuple(_operators(report))
-
-
-def _figure(report: Report | Unavailable, key: str) -> float | None:
-    value = report.fact(key) if isinstance(report, Report) else None
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _median_step(trace: Trace) -> float:
-    return _figure(run("steps", trace), "step_period_ns") or 0.0
-
-
-def _metric(report: Report, key: str) -> tuple[str, str, float | None]:
-    rows = report.table("metrics").rows.filter(pl.col("key") == key)
-    return str(rows["before"][0]), str(rows["after"][0]), rows["ratio"][0]
-
-
-def _syncs(report: Report) -> list[str]:
-    old, new, _ = _metric(report, "syncs_per_step")
-    if old == new:
-        return []
-    rows = report.table("syncs").rows
-    told = [f"syncs {old} → {new} a step"]
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        named = [
-            _place(name)
-            for name in names.sort(f"{here}_ns", "name", descending=[True, False])["name"].head(_MOST)
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
-    return told
-
-
-def _place(name: str) -> str:
-    """Return the place of a sync once where it is named by its own operators."""
-    where, _, through = name.partition(" ← ")
-    return where if where == through else name
-
-
-def _launches(report: Report) -> list[str]:
-    old, new, ratio = _metric(report, "launches_per_step")
-    if old == new or (ratio is not None and abs(ratio - 1) < DEVICE_SHARE):
-        return []
-    return [f"launches {old} → {new} a step"]
-
-
-def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
-    frames = []
-    for trace, name in ((before, "before"), (after, "after")):
-        kernels = run("kernels", trace)
-        if not isinstance(kernels, Report):
-            return []
-        rows = kernels.table("kinds").rows
-        if "per_step_ns" not in rows.columns:
-            return []
-        frames.append(rows.select("kind", pl.col("per_step_ns").cast(pl.Float64).alias(name)))
-    rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
-    rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
-    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0))
-    largest = largest.sort("change", "kind", descending=[True, False]).head(_MOST)
-    return [
-        f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
-        for row in largest.iter_rows(named=True)
-    ]
-
-
-def _operators(report: Report) -> list[str]:
-    """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
-    rows = report.table("operators").rows
-    told = []
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        ordered = names.sort(f"{here}_ns", "name", descending=[True, False])
-        named = [
-            f"{name} ({format_count(round(count, 2))} a step)"
-            for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
-    # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
-    shares = rows.select(
-        "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
-    )
-    shares = shares.fill_nan(0.0).with_columns(
-        (pl.col("after_ns") - pl.col("before_ns")).abs().alias("change")
-    )
-    both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
-    largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
-    largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
-    told += [
-        f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
-        for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
-    ]
-    return told
+    return change_clauses(compare(before, after), before, after)
 
 
 def problems(told: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]:

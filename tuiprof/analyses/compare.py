@@ -32,18 +32,18 @@ _RULES = (
     *CHANGE_RULES,
 )
 _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
-    ("steps", "step_period_ns", "a step in the trace", "ns"),
+    ("steps", "step_period_ns", "step under the profiler", "ns"),
     ("steps", "device_busy_ns_per_step", "device busy a step", "ns"),
     ("device_idle", "idle_ns_per_step", "device idle a step", "ns"),
-    ("device_idle", "idle_share", "device idle", "share"),
+    ("device_idle", "idle_share", "device idle, share of time", "share"),
     ("sync_events", "syncs_per_step", "syncs a step", "count"),
-    ("sync_events", "device_starved_ns_per_step", "starved by syncs a step", "ns"),
-    ("sync_events", "can_win_ns_per_step", "to be won from syncs a step", "ns"),
-    ("sync_events", "host_wait_ns_per_step", "host waits a step", "ns"),
+    ("sync_events", "device_starved_ns_per_step", "device starved by syncs a step", "ns"),
+    ("sync_events", "can_win_ns_per_step", "step time to win from syncs", "ns"),
+    ("sync_events", "host_wait_ns_per_step", "host waits in syncs a step", "ns"),
     ("kernel_launches", "launches_per_step", "launches a step", "count"),
     ("kernel_launches", "launch_host_ns_per_step", "host time in launches a step", "ns"),
-    ("kernel_launches", "launch_bound_share", "idle for want of launches", "share"),
-    ("data_loading", "data_wait_ns_per_step", "waiting for a batch a step", "ns"),
+    ("kernel_launches", "launch_bound_share", "device idle for want of launches", "share"),
+    ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
 )
 #: What is shown of a sync.
 _PLACE = ("name", "where", "through", "kind")

@@ -57,7 +57,7 @@ def _facts(facts: Sequence[Fact], style: Style) -> list[str]:
             lines[-1] = joined
         else:
             lines.append(f"  {piece}")
-    return lines
+    return [part for line in lines for part in _wrap(line, style, "  ", "    ")]
 
 
 def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:

@@ -8,26 +8,26 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.worker import Worker
 
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses._step_times import step_times
-from tuiprof.comparison import Side
+from tuiprof.comparison import CHANGED, Side
 from tuiprof.model.report import Report, Table
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_ns, format_share
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.compare_keys import KEYS
+from tuiprof.tui.compare_words import head_row, matched_row
 from tuiprof.tui.counterpart import counterpart, shift_between
-from tuiprof.tui.lane_cells import short_name
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.paragraphs import answer_paragraphs
 from tuiprof.tui.screens.export import ExportScreen
 from tuiprof.tui.screens.reading import ReadingScreen
 from tuiprof.tui.widgets.answer_pane import AnswerPane
+from tuiprof.tui.widgets.change_digest import ChangeDigest
 from tuiprof.tui.widgets.lines import Row, fit
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.prompt_line import PromptLine
@@ -38,8 +38,11 @@ from tuiprof.tui.widgets.timeline import Timeline
 from tuiprof.tui.widgets.timeline_state import TimelineState
 from tuiprof.tui.widgets.trace_time import TraceTime
 from tuiprof.tui.widgets.verdict import VerdictLine
+from tuiprof.tui.widgets.wrap import wrap
 from tuiprof.tui.worker_errors import tell_worker_error
 
+#: From this width on what changed most stands beside the table.
+_DIGEST = 140
 #: From this height on timelines and tables show together.
 _BOTH = 34
 _TITLES = {
@@ -92,12 +95,13 @@ class CompareView(TraceTime):
         tables = found.report.tables
         self.tabs = [table.key for table in tables]
         self.current = next((t.key for t in tables if len(t.rows)), self.tabs[0])
-        self._said: Row = []
+        self._lines_of_why = 1
 
     def compose(self) -> ComposeResult:
         """Head, verdict, steps, timelines, tabs, table."""
         yield Painted(id="compare-head")
         yield VerdictLine(id="compare-verdict")
+        yield Painted(id="compare-why")
         yield StepPair(id="compare-steps")
         with Vertical(id="compare-timelines"):
             yield Timeline(id="timeline-before")
@@ -105,7 +109,9 @@ class CompareView(TraceTime):
             yield Painted(id="compare-match")
         yield PromptLine(placeholder="search the names of all events", compact=True, id="search")
         yield TabBar(id="tabs")
-        yield AnswerPane(id="answer")
+        with Horizontal(id="compare-below"):
+            yield AnswerPane(id="answer")
+            yield ChangeDigest(id="compare-digest")
 
     @property
     def timelines(self) -> tuple[Timeline, Timeline]:
@@ -135,12 +141,15 @@ class CompareView(TraceTime):
         self.query_one("#compare-head", Painted).paint(self._head)
         verdict = found.report.verdict
         self.query_one("#compare-verdict", VerdictLine).show(verdict.sentence, verdict.level)
+        self.query_one("#compare-why", Painted).paint(self._why)
         self._show_steps()
         self.set_class(found.lanes is None, "-no-traces")
         if found.lanes is not None:
             self._shift = shift_between(found.lanes[0].trace, found.lanes[1].trace)
             for timeline, lanes, extent in zip(self.timelines, found.lanes, self._extents(), strict=True):
                 timeline.show(lanes, extent)
+            for timeline, caption in zip(self.timelines, ("before", "after"), strict=True):
+                timeline.caption = caption
         self._show_table()
         self._say([(" enter on a row shows it in both timelines; , . and a click choose an event", "dim")])
         self.pane.take_focus()
@@ -153,30 +162,31 @@ class CompareView(TraceTime):
 
     def on_resize(self, event: events.Resize) -> None:
         """Give each part the lines there are for it."""
-        height = event.size.height
+        width, height = event.size
         self.set_class(height < _BOTH, "-one-of-both")
+        self._lines_of_why = 1 if height < 28 else 2
+        self.query_one(ChangeDigest).display = width >= _DIGEST
         steps = 2 if height < 28 else 5 if height < 44 else 7
         self.query_one(StepPair).styles.height = steps
         most = max((len(lanes.lanes) for lanes in self.found.lanes or ()), default=1)
-        above = 4 + steps
+        above = 4 + steps + len(self._why(width, 0))
         room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
         each = max(3, min(room // 2, most + 3))
         for timeline in self.timelines:
             timeline.styles.height = each
 
     def _head(self, width: int, height: int) -> list[Row]:
-        before, after = (sanitize(side.name) for side in (self.found.before, self.found.after))
-        room = max((width - 22) // 2, 8)
+        return [head_row(self.found.before.name, self.found.after.name, width)]
+
+    def _why(self, width: int, height: int) -> list[Row]:
+        """What differs between the traces, in words."""
+        said = next((fact.value for fact in self.found.report.facts if fact.key == CHANGED), None)
+        if not said:
+            return []
+        lines = wrap(sanitize(str(said)), max(width - 16, 8), height or self._lines_of_why)
         return [
-            fit(
-                [
-                    (" before ", "dim"),
-                    (before if len(before) <= room else "…" + before[-room + 1 :], "title"),
-                    ("   after ", "dim"),
-                    (after if len(after) <= room else "…" + after[-room + 1 :], "title"),
-                ],
-                width,
-            )
+            [(" in the traces " if index == 0 else " " * 15, "dim"), (line, "text")]
+            for index, line in enumerate(lines)
         ]
 
     def _show_steps(self) -> None:
@@ -202,6 +212,9 @@ class CompareView(TraceTime):
             for table in report.tables
         ]
         self.query_one(TabBar).show(tabs, self.current, "")
+        digest = self.query_one(ChangeDigest)
+        digest.show(report, [(tab.name, tab.title) for tab in tabs], self.current)
+        digest.display = self.size.width >= _DIGEST
         self.refresh_bindings()
 
     def open_tab(self, name: str) -> None:
@@ -300,30 +313,8 @@ class CompareView(TraceTime):
             later = int(theirs.starts[other] - mine.starts[message.row])
             self._align(later if here == 0 else -later, here)
         pair = (message.row, other) if here == 0 else (other, message.row)
-        self._say(self._matched(*pair))
-
-    def _matched(self, before: int | None, after: int | None) -> Row:
-        """Say how one event changed."""
-        assert self.found.lanes is not None
-        took = [
-            None if row is None else int(lanes.trace.ends[row] - lanes.trace.starts[row])
-            for lanes, row in zip(self.found.lanes, (before, after), strict=True)
-        ]
-        row, lanes = (before, self.found.lanes[0]) if before is not None else (after, self.found.lanes[1])
-        assert row is not None
-        name = short_name(lanes.trace.name(row))
-        old, new = took
-        if old is None or new is None:
-            side = "before" if old is None else "after"
-            return [(f" {name}", "strong"), (f"  has no counterpart {side} in this step", "warn")]
-        change = f"{(new - old) / old:+.1%}".replace("%", " %") if old else format_share(None)
-        role = "good" if new < old else "bad" if new > old else "dim"
-        return [
-            (f" {name}", "strong"),
-            (f"  {format_ns(old)} before → {format_ns(new)} after  ", "text"),
-            (change, role),
-            ("  both stand below one another; esc aligns the first steps again", "dim"),
-        ]
+        before, after = self.found.lanes
+        self._say(matched_row((before.trace, after.trace), pair))
 
     def _say(self, row: Row) -> None:
         self.query_one("#compare-match", Painted).paint(lambda width, _h: [fit(row, width)])

@@ -17,6 +17,10 @@ Floats = npt.NDArray[np.float64]
 
 _LABEL: Final = 9
 _FIGURE: Final = 22
+#: Cells of the widest bar, the edge behind it included.
+_WIDEST: Final = 6
+#: From this width on the two stand beside one another, and higher.
+_BESIDE: Final = 180
 #: The scale follows the bulk of the steps; what lies beyond is drawn at the edge.
 _BULK: Final = (2.0, 98.0)
 
@@ -35,7 +39,10 @@ class StepSeries:
 
 
 class StepPair(Lines):
-    """Two strips of bars: a column is as many steps in both, its height the median of them."""
+    """Two strips of bars, one above the other or, where there is room, side by side.
+
+    A column is as many steps in both, its height the median of them.
+    """
 
     DEFAULT_CSS = "StepPair { height: 2; }"
 
@@ -65,13 +72,19 @@ class StepPair(Lines):
         low, high = (float(edge) for edge in np.percentile(together, _BULK))
         margin = max((high - low) * 0.1, high * 0.01, 1.0)
         low, high = max(low - margin, 0.0), high + margin
-        columns = max(width - _LABEL - _FIGURE, 1)
+        beside = width >= _BESIDE
+        columns = max((width // 2 if beside else width) - _LABEL - _FIGURE, 1)
         longest = max(len(one.times) for one in self._series)
-        lines = max(min(height // 2, 4), 1)
-        rows: list[Row] = []
-        for index, one in enumerate(self._series):
-            rows += self._bars(one, columns, longest, low, high, lines, index)
-        if height >= 2 * lines + 1:
+        lines = max(min(height - 1 if beside else height // 2, 6 if beside else 4), 1)
+        drawn = [
+            self._bars(one, columns, longest, low, high, lines, index)
+            for index, one in enumerate(self._series)
+        ]
+        if beside:
+            rows = [[*left, *right] for left, right in zip(*drawn, strict=True)]
+        else:
+            rows = [row for one in drawn for row in one]
+        if height > len(rows):
             span = f"{format_ns(low)} to {format_ns(high)}"
             rows.append(
                 [
@@ -87,25 +100,35 @@ class StepPair(Lines):
         role = "history" if index == 0 else "line"
         label = f" {one.label}"[:_LABEL].ljust(_LABEL)
         if not len(one.times):
-            return [[(label, "dim"), ("no step times", "faint")], *([[]] * (lines - 1))]
+            blank = " " * (columns + _FIGURE - len("no step times"))
+            empty: Row = [(" " * (_LABEL + columns + _FIGURE), "text")]
+            return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "faint")]]
         said = f"  {format_ns(float(np.median(one.times)))} median"
         heights = column_heights(one.times, columns, longest, low, high, lines * 8)
+        cells = _cells(len(heights), columns)
         drawn: list[Row] = []
         for line in range(lines):
             floor = (lines - 1 - line) * 8
-            # Few steps are drawn wide, with an edge between them.
-            wide = max(min(columns // max(len(heights), 1), 6), 1)
-            each = (glyphs.EIGHTHS_UP[max(0, min(8, h - floor))] for h in heights.tolist())
-            bars = "".join((sign * (wide - (wide > 2))).ljust(wide) for sign in each).ljust(columns)
+            signs = [glyphs.EIGHTHS_UP[max(0, min(8, h - floor))] for h in heights.tolist()]
+            bars = "".join(" " if at is None else signs[at] for at in cells).ljust(columns)
             here = line == lines - 1
             drawn.append(
                 [
                     (label if here else " " * _LABEL, "dim"),
                     (bars, role),
-                    (said.ljust(_FIGURE) if here else "", "strong"),
+                    ((said if here else "").ljust(_FIGURE), "strong"),
                 ]
             )
         return drawn
+
+
+def _cells(bars: int, columns: int) -> list[int | None]:
+    """Return which bar each cell shows; None = the edge between two. Few bars are drawn wide, with an edge."""
+    room = min(columns, bars * _WIDEST)
+    at = [cell * bars // room for cell in range(room)]
+    if room < 3 * bars:
+        return list(at)
+    return [bar if cell + 1 < room and at[cell + 1] == bar else None for cell, bar in enumerate(at)]
 
 
 def column_heights(times: Ints, columns: int, longest: int, low: float, high: float, levels: int) -> Ints:

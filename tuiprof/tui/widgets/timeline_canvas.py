@@ -89,6 +89,7 @@ class TimelineCanvas(TimelineState):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
+        self.caption = ""  # stands beside the axis; safe for a terminal
         self._painted: tuple[Viewport, int] | None = None
         self._cells: list[Cells] = []
         self._map: Cells | None = None
@@ -323,7 +324,10 @@ class TimelineCanvas(TimelineState):
                 chars[column] = sign
         axis = self.get_component_rich_style("timeline--axis")
         segments = [
-            Segment(" " * self.label_cells, self.rich_style),
+            Segment(
+                f" {fit_text(self.caption, self.label_cells - 2)} ",
+                self.get_component_rich_style("timeline--step"),
+            ),
             Segment("".join(chars[:begin]), axis),
             Segment(text, self.get_component_rich_style("timeline--step")),
             Segment("".join(chars[begin + len(text) : columns]), axis),
