@@ -177,6 +177,22 @@ def tpu(tmp_path: Path, shift_ps: int = 0) -> Trace:
     return open_trace(path)
 
 
+def test_steps_that_are_counted_anew_are_all_there(tmp_path: Path) -> None:
+    host = xspace.Plane("/host:CPU")
+    main, python = host.line("main", line_id=1), host.line("python", line_id=2)
+    for at, number in enumerate((0, 1, 2, 0, 1, 2)):
+        main.event("train", at * 10 * MS, 9 * MS, _r=1, step_num=number)
+        python.event(
+            "train", at * 10 * MS + 1000, 9 * MS - 2000, _r=1, step_num=number
+        )  # the same, seen there too
+    path = tmp_path / "vm.xplane.pb"
+    path.write_bytes(xspace.encode(host))
+    trace = open_trace(path)
+    assert trace.steps.numbers.tolist() == [0, 1, 2, 0, 1, 2]
+    assert trace.steps.starts.tolist() == [at * 10 * MS // 1000 for at in range(6)]
+    assert "3 of 6 steps have the number of an earlier one" in trace.trust.text
+
+
 def test_tpu_program(tmp_path: Path) -> None:
     trace = tpu(tmp_path)
     assert trace.info.devices[0].name == "TPU v6 Lite"

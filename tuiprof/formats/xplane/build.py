@@ -92,7 +92,8 @@ class Builder:
         read.phases = {kind: count for kind, count in read.phases.items() if count}
         if untimed.any():
             read.phases["aggregated"] = int(untimed.sum())
-        read.remarks = remarks(space, self.shifts, self.waits)
+        steps = self._steps(ts, end, stats)
+        read.remarks = remarks(space, self.shifts, self.waits, steps)
         return Trace(
             events,
             tracks_of(space),
@@ -100,7 +101,7 @@ class Builder:
             read,
             instants=self._instants(np.flatnonzero((memory | untimed) & ~space.bad), ts),
             counters=self._counters(ts),
-            step_markers=self._steps(ts, end, stats),
+            step_markers=steps,
             raw=RawEvents(space),
         )
 
@@ -333,7 +334,9 @@ class Builder:
         kinds, counts = np.unique(self.name[rows], return_counts=True)
         rows = rows[self.name[rows] == kinds[np.argmax(counts)]]
         frame = pl.DataFrame({"step": stats.ints("step_num")[rows], "start": ts[rows], "end": end[rows]})
-        return frame.sort("start").unique("step", keep="first", maintain_order=True)
+        # One step may be marked on several lines at the same time; a number that comes again later is another step.
+        seen_until = pl.col("end").cum_max().shift(1).over("step")
+        return frame.sort("start").filter(seen_until.is_null() | (pl.col("start") >= seen_until))
 
 
 class RawEvents:

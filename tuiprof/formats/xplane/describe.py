@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.link import Shift
 from tuiprof.formats.xplane.space import Plane, Space
@@ -91,13 +93,14 @@ def _framework(space: Space, properties: dict[str, object]) -> str:
     return "JAX" if any(name.startswith("PjitFunction(") for name in names) else ""
 
 
-def remarks(space: Space, shifts: list[Shift], waits: int) -> list[Remark]:
+def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame | None) -> list[Remark]:
     """Return what to know before believing the trace.
 
     Args:
         space: The file.
         shifts: Shifts of device clocks.
         waits: Number of host waits put together from two marks.
+        steps: The steps that the host marks, their numbers in ``step``; None = it marks none.
     """
     found = [
         Remark("profiler-error", f"the profiler reports: {text[:300]}", level="bad") for text in space.errors
@@ -145,4 +148,7 @@ def remarks(space: Space, shifts: list[Shift], waits: int) -> list[Remark]:
                 f"{format_count(waits)} host waits were put together from the two marks of each",
             )
         )
+    if steps is not None and (again := len(steps) - steps["step"].n_unique()):
+        text = f"{format_count(again)} of {format_count(len(steps))} steps have the number of an earlier one"
+        found.append(Remark("steps-anew", f"steps are counted anew: {text}"))
     return found
