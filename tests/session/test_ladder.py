@@ -117,6 +117,36 @@ def test_checks_run_beside_each_other_and_what_is_timed_runs_alone(toys: Path, t
     assert states[("timing", "quick")] == "done"
 
 
+ROOM_FOR_ONE = """
+import json, os, sys, time
+if "--check" in sys.argv:
+    try:
+        os.close(os.open("taken", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        open("refused", "w").close()
+        sys.exit("out of memory")
+    for _ in range(2000):  # until it has been in another's way, once
+        if os.path.exists("refused"): break
+        time.sleep(0.01)
+    os.remove("taken")
+print(json.dumps({"tuiprof_result": {"step_ms": 1.0, "check": {"ok": True}}}))
+"""
+
+
+def test_a_check_that_fails_beside_others_is_repeated_alone(toys: Path, tmp_path: Path) -> None:
+    (toys / "toy.py").write_text(ROOM_FOR_ONE, encoding="utf-8")
+    ladder = create(tmp_path / "sessions", planned(toys, variants=["slow", "quick", "late"], rounds=1))
+    list(run(ladder, checks_at_once=3))
+    checks = [trial for trial in LadderRun(ladder.path).meta.trials if trial.kind == "check"]
+    assert sorted(trial.variant for trial in checks if trial.state == "done") == ["late", "quick", "slow"]
+    repeated = [trial.why for trial in checks if trial.state == "stopped"]
+    assert repeated
+    assert all(
+        "failed beside other checks, is repeated alone: exit 1: out of memory" in why for why in repeated
+    )
+    assert pending(ladder.meta) == []
+
+
 def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
     root = tmp_path / "sessions"
     ladder = create(root, planned(toys, rounds=3))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -222,6 +222,7 @@ def run(
         asked: How often the user has asked to stop: once = after the current trial, twice = stop that too (it
             will be repeated).
         checks_at_once: How many variants are checked at the same time. What is timed or captured always runs alone.
+            A check that fails beside others is repeated alone: together they may have needed too much memory.
 
     Yields:
         How far it is.
@@ -237,30 +238,37 @@ def run(
     try:
         # Trials whose runner died: they themselves may live.
         live = [_Live(ladder, trial, adopted=True) for trial in meta.trials if trial.state == "running"]
+        alone: set[Slot] = set()  # they failed beside others
         while True:
-            for slot in () if asked() else _next(meta, [one.trial for one in live], checks_at_once):
+            for slot in () if asked() else _next(meta, [one.trial for one in live], checks_at_once, alone):
                 trial = begin(ladder, slot.kind, slot.round, meta.rung(slot.variant))
                 ladder.put(trial)
                 live.append(_Live(ladder, trial))
             if not live:
                 return
+            for one in live if len(live) > 1 else ():
+                one.beside_others = True
             for one in tuple(live):
                 over = one.look(_TICK_S / len(live), stop=asked() > 1)
                 if over:
                     live.remove(one)
+                    if one.to_repeat:
+                        alone.add(_slot(one.trial))
                 yield _progress(ladder, one.trial, over, one.left_s)
     finally:
         lock.release()
 
 
-def _next(meta: LadderMeta, live: Sequence[Trial], checks_at_once: int) -> list[Slot]:
-    """Return what may be started now: checks beside checks, anything else alone."""
+def _next(
+    meta: LadderMeta, live: Sequence[Trial], checks_at_once: int, alone: Collection[Slot]
+) -> list[Slot]:
+    """Return what may be started now: checks beside checks but for some, anything else alone."""
     taken = {_slot(trial) for trial in live}
     slots = [slot for slot in pending(meta) if slot not in taken]
     if any(trial.kind != "check" for trial in live):
         return []
-    checks = [slot for slot in slots if slot.kind == "check"]
-    if checks:
+    checks = [slot for slot in slots if slot.kind == "check" and slot not in alone]
+    if checks and not any(_slot(trial) in alone for trial in live):
         return checks[: max(0, checks_at_once - len(live))]
     return [] if live else slots[:1]
 
@@ -275,6 +283,8 @@ class _Live:
         self._began_s, self._expected_s = time.monotonic(), left_s(ladder.meta)
         self._stopping = False
         self._over = False
+        self.beside_others = False  # for some of its time
+        self.to_repeat = False
 
     @property
     def left_s(self) -> float | None:
@@ -302,6 +312,10 @@ class _Live:
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=str(status))
                 else:
                     self.trial = conclude(self.trial, session, status)
+                if self.trial.state == "failed" and self.beside_others:
+                    self.to_repeat = True
+                    why = f"failed beside other checks, is repeated alone: {self.trial.why}"
+                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
             self._ladder.put(self.trial)
         self._over = True
         return True
