@@ -23,7 +23,7 @@ from tuiprof.formats.chrome.events import (
     decode_loosely,
     decode_pieces,
 )
-from tuiprof.formats.chrome.lines import LineReader
+from tuiprof.formats.chrome.lines import LineReader, Lines
 
 _SEPARATORS = re.compile(rb"[ \t\r\n,]*")
 _LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
@@ -39,6 +39,7 @@ def _among(letters: bytes) -> npt.NDArray[np.bool_]:
     return table
 
 
+_NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
 _INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
 
 
@@ -141,6 +142,8 @@ class ChunkDecoder:
             first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
             listed = b"".join((b"[", memoryview(data)[first:], b"]"))
             return _chunk(decode(listed), listed, len(data), Books())
+        if not lines.texts:
+            return _plain(lines, books, len(data))
         listed = b"[%b]" % b",".join(lines.texts)
         chunk = _chunk(decode(listed), listed, len(data), books, lines.others)
         chunk.spans = chunk.spans.joined(lines.spans) if len(chunk.spans) else lines.spans
@@ -198,6 +201,22 @@ def _end_of_list(data: bytes) -> int | None:
         if layout.tail_properties(data[bracket:], strict=True) is not None:
             return bracket
     return None
+
+
+def _plain(lines: Lines, books: Books, size: int) -> Chunk:
+    """Return a chunk of nothing but complete events and flows, all read: most are such."""
+    return Chunk(
+        lines.events,
+        lines.phases,
+        words(books.names),
+        words(books.cats),
+        books.lane_list(),
+        lines.spans,
+        _NO_EVENTS,
+        _NO_EVENTS,
+        [],
+        rest=size,
+    )
 
 
 def _chunk(

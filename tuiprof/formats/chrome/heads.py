@@ -19,7 +19,7 @@ from tuiprof.formats.chrome.digits import Text, Words
 #: So many lines are remembered; then they are forgotten, and learned again.
 _MOST = 1 << 16
 #: Bytes that are hashed at a time. Lines of more blocks than this are hashed one by one.
-_BLOCK, _BLOCKS = 96, 4
+_BLOCK, _BLOCKS = 96, 16
 #: Keeps the first bytes of a block, by how many.
 _WITHIN = np.array(
     [b"\xff" * kept + b"\0" * (_BLOCK - kept) for kept in range(_BLOCK + 1)], dtype=f"V{_BLOCK}"
@@ -80,13 +80,19 @@ class Heads:
         first[code[::-1]] = np.arange(len(code))[::-1]
         present = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(code))]
         mapped = np.zeros((3, len(self._known)), dtype=np.uint32)
-        for known in present.tolist():
-            head = self._known[known]
-            lane = head.pid, head.tid
-            mapped[0, known] = books.names.setdefault(head.name, len(books.names))
-            mapped[1, known] = books.cats.setdefault(head.cat, len(books.cats))
-            mapped[2, known] = books.lanes.setdefault(lane, len(books.lanes))
-        return mapped[0][code], mapped[1][code], mapped[2][code]
+        names, cats, lanes = books.names, books.cats, books.lanes
+        mapped[:, present] = np.array(
+            [
+                (
+                    names.setdefault(head.name, len(names)),
+                    cats.setdefault(head.cat, len(cats)),
+                    lanes.setdefault((head.pid, head.tid), len(lanes)),
+                )
+                for head in map(self._known.__getitem__, present.tolist())
+            ],
+            dtype=np.uint32,
+        ).T.reshape(3, -1)
+        return mapped[0].take(code), mapped[1].take(code), mapped[2].take(code)
 
     def _recognise(self, data: bytes, starts: Ints, stops: Ints, hashes: Words) -> Ints:
         """Return which known line each is; new ones are decoded."""

@@ -35,26 +35,26 @@ _HEAD = 17  # from the brace of a complete event to the rest of its first line
 _FLOWS = {phase: constant(f': "{phase}", "'.encode()) for phase in "stf"}
 _TS, _ARGS = constant(b'    "ts"'), constant(b'  "args"')
 _TS_ENDS, _DUR_ENDS = constant(b', "dur":'), constant(b',\n    "a')
-_OPENING = constant(b'": {\n')
+_OPENING = constant(b": {\n")
 _ARGS_END = constant(b"\n    }\n ")
-_BUT_FIRST, _FIVE = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFFFFFF], dtype=np.uint64)
+_BUT_FIRST, _FOUR = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFFFF], dtype=np.uint64)
 _QUOTE, _COLON, _BRACE, _BACKSLASH, _SPACE = b'":{\\ '
 #: Behind a brace that opens an object; those in the names of lambdas have something else behind them.
 _OPENS = np.isin(np.arange(256), list(b'\n\r\t "}'))
 #: Behind a whole number.
 _ENDS = np.isin(np.arange(256), list(b",\n }"))
 _CONNECTION = constant(b'tion_id"')
-#: Keys of arguments by column: the last four characters with the quote, the word that ends at the quote and its
+#: Keys of arguments by column: the last three characters, the word that ends at the quote behind them and its
 #: mask, how far before the quote the word at the beginning stands, that word, and its mask. Where an event has
 #: both spellings of the first the capital counts: the later one stays.
 _EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _KEYS = (
-    ("external_id", b' id"', constant(b'rnal id"'), _EVERY, 12, constant(b'"externa')),
-    ("external_id", b' id"', constant(b'rnal id"'), _EVERY, 12, constant(b'"Externa')),
-    ("correlation", b'ion"', constant(b'elation"'), _EVERY, 12, constant(b'"correla')),
-    ("device", b'ice"', constant(b'"device"'), _EVERY, 7, None),
-    ("stream", b'eam"', constant(b'"stream"'), _EVERY, 7, None),
-    ("bytes", b'tes"', constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
+    ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"externa')),
+    ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"Externa')),
+    ("correlation", b"ion", constant(b'elation"'), _EVERY, 12, constant(b'"correla')),
+    ("device", b"ice", constant(b'"device"'), _EVERY, 7, None),
+    ("stream", b"eam", constant(b'"stream"'), _EVERY, 7, None),
+    ("bytes", b"tes", constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
 )
 #: When more than this share of a chunk stands otherwise, the JSON decoder is quicker.
 _MOST_OTHERS = 0.3
@@ -178,17 +178,17 @@ class _Chunk:
         self._objects = np.diff(first, append=len(braces))
         keys = np.flatnonzero((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each
-        self._key_ends = text.halves[self._keys - 3]
-        self._phases = text.words[self.starts + 10]
-        self._phases[text.words[self.starts + 2] != _PHASE] = 0
+        self._key_ends = text.three_before(self._keys)
+        opening = text.wide(self.starts + 2, 16).view("<u8")
+        self._phases = np.where(opening[::2] == _PHASE, opening[1::2], np.uint64(0))
 
     def _ending(self, end: bytes) -> Ints:
-        """Return which keys end in these four characters, the last of them the quote."""
+        """Return which keys end in these three characters."""
         return np.flatnonzero(self._key_ends == np.uint32(int.from_bytes(end, "little")))
 
     def flows(self) -> dict[str, Ints]:
         """Return which events are flows, by phase."""
-        if len(self._ending(b'"ph"')) != len(self.starts):
+        if len(self._ending(b'"ph')) != len(self.starts):
             return {}  # somewhere a phase is said twice, and the later one counts
         single = self._objects == 1
         return {phase: np.flatnonzero((self._phases == word) & single) for phase, word in _FLOWS.items()}
@@ -197,7 +197,7 @@ class _Chunk:
         """Read the times of the complete events."""
         keys, words, characters = self._keys, self.text.words, self.text.characters
         rows = np.flatnonzero((self._phases == _COMPLETE) & (self._objects == 2))
-        stamps = self._ending(b'"ts"')
+        stamps = self._ending(b'"ts')
         stamps = stamps[words[keys[stamps] - 7] == _TS]
         stamps = np.append(stamps, (len(keys) - 2, len(keys) - 2))
         position = np.searchsorted(keys[stamps[:-2]], self.starts[rows])
@@ -211,14 +211,15 @@ class _Chunk:
         starts = np.concatenate((at_ts + 3, at_dur + 3))
         both, numbers, behind = microseconds(self.text, starts, np.concatenate((at_dur - 6, at_args - 11)))
         numbers &= characters[starts - 1] == _SPACE
+        around_args = self.text.wide(at_args - 7, 16).view("<u8")
         count = len(rows)
         sound = (
             numbers[:count]
             & numbers[count:]
             & (behind[:count] == _TS_ENDS)
             & (behind[count:] == _DUR_ENDS)
-            & (words[at_args - 7] == _ARGS)
-            & ((words[at_args] & _FIVE) == _OPENING)
+            & (around_args[::2] == _ARGS)
+            & ((around_args[1::2] & _FOUR) == _OPENING)
             & (words[stop - 9] == _ARGS_END)
             & (self.starts[rows] + _HEAD < at_ts - 7)
         )
@@ -234,7 +235,7 @@ class _Chunk:
             The columns; None when there are arguments that are not known here.
         """
         words, characters = self.text.words, self.text.characters
-        if (words[self._keys[self._ending(b'_id"')] - 7] == _CONNECTION).any():
+        if (words[self._keys[self._ending(b"_id")] - 7] == _CONNECTION).any():
             return None
         found: list[tuple[str, Ints, Ints]] = []
         for column, end, last, mask, length, first in _KEYS:
