@@ -34,6 +34,9 @@ _KNOWN_LIBRARY = re.compile(
     r"|monai|kornia|detectron2|mmengine|mmcv|mmdet|segment_anything|einops|optax|haiku|keras)/"
 )
 
+#: How Inductor names the call of a graph; its hash follows.
+_COMPILED_GRAPH = "## Call CompiledFxGraph "
+
 
 def is_framework(path: str) -> bool:
     """Return whether a source file belongs to the framework or to the interpreter.
@@ -128,7 +131,11 @@ def shorten(path: str) -> str:
 def operator_label(name: str) -> str:
     """Return an operator's name without the default namespace: ``item`` for ``aten::item``.
 
+    A graph that Inductor compiled goes without its hash, which is another one in another run of the same script.
+
     Args:
         name: Name of a ``cpu_op`` event.
     """
+    if name.startswith(_COMPILED_GRAPH):
+        return "CompiledFxGraph"
     return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")
