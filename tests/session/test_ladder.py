@@ -383,3 +383,16 @@ def test_other_batch_sizes_are_compared_by_the_sample_and_a_wrong_baseline_not_a
     assert left_s(meta) == pytest.approx(4.0)  # two checks and two captures, from the mean of all
     meta.trials.append(Trial("check", 0, "slow", state="wrong", why="loss"))
     assert [one.word for one in judge(meta)] == ["wrong", "undecided"]
+
+
+def test_a_median_that_hides_long_steps_is_said_to(toys: Path) -> None:
+    meta = planned(toys, variants=["slow", "quick"], rounds=2)
+
+    def timed(number: int, variant: str, samples_per_s: float) -> Trial:
+        figures = Figures(10e6, 20, batch=32, samples_per_s=samples_per_s)
+        return Trial("timing", number, variant, state="done", wall_ns=10**9, figures=figures)
+
+    meta.trials = [timed(n, "slow", 3000) for n in (1, 2)] + [timed(1, "quick", 3200), timed(2, "quick", 64)]
+    slow, quick = judge(meta)
+    assert "median" not in slow.why
+    assert "its mean step takes 50 times its median" in quick.why

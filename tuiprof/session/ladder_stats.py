@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,6 +21,9 @@ CONFIDENCE: Final = 0.95
 LEAST_DIFFERENCE: Final = 0.01
 #: An interval that holds 1 but reaches further from it than this says nothing.
 MOST_DOUBT: Final = 0.10
+
+#: From so many times the median step on, the mean step is said beside it.
+UNEVEN: Final = 1.5
 
 #: Two-sided 95 % quantiles of Student's t for 1 … 30 degrees of freedom (any table of the distribution).
 _T95: Final = (
@@ -188,8 +191,11 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
         word = "wrong" if out.state == "wrong" else "failed" if out.state == "failed" else "unavailable"
         return Judged(name, word, out.why, out.remedy, None, None, False if word == "wrong" else equal, own)
     unchecked = "" if equal else "the numbers were not compared with the reference's"
+    uneven = _uneven(own.values())
     if rung.baseline == name:
-        return Judged(name, "baseline", unchecked, "", step, None, equal, own)
+        return Judged(
+            name, "baseline", "; ".join(filter(None, (uneven, unchecked))), "", step, None, equal, own
+        )
     theirs = times.get(rung.baseline, {})
     base_out = any(trial.variant == rung.baseline and trial.state == "wrong" for trial in meta.trials)
     interpreted = any(figures.interpreted for figures in (*own.values(), *theirs.values()))
@@ -198,7 +204,23 @@ def _judge(meta: LadderMeta, name: str, times: Mapping[str, Mapping[int, Figures
     word = word_for(ratio)
     why = _undecided(rung.baseline, len(own), len(pairs), base_out) if word == "undecided" else ""
     why = INTERPRETED if interpreted else why
-    return Judged(name, word, "; ".join(filter(None, (why, unchecked))), "", step, ratio, equal, own)
+    return Judged(name, word, "; ".join(filter(None, (why, uneven, unchecked))), "", step, ratio, equal, own)
+
+
+def _uneven(trials: Iterable[Figures]) -> str:
+    """Say so where the median hides what most of the time went to."""
+    means = [
+        figures.batch / figures.samples_per_s * 1e9 / figures.median_ns
+        for figures in trials
+        if figures.batch and figures.samples_per_s
+    ]
+    worst = max(means, default=1.0)
+    if worst < UNEVEN:
+        return ""
+    return (
+        f"its mean step takes {worst:.2g} times its median: a few measured steps are far longer, as when a new "
+        "shape is compiled; warm up for longer (--steps), or go by the samples a second"
+    )
 
 
 def _pairs(own: Mapping[int, Figures], theirs: Mapping[int, Figures]) -> list[tuple[float, float]]:
