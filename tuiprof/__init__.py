@@ -137,7 +137,7 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
         if not isinstance(one, Trace):
             return open_side(os.fspath(one))
         path = one.info.path
-        return Side(name, path.name if path is not None else name, one, path)
+        return Side(name, path.name if path is not None else name, one)
 
     return compare_sides(side(before, "before"), side(after, "after"))
 

@@ -29,8 +29,12 @@ from tuiprof.formats.remote import fetch, is_url
 from tuiprof.model import Fact, Report, Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
+from tuiprof.script_comparison import compare_scripts
+from tuiprof.session.crowding import crowded
 from tuiprof.session.ladder_state import Figures, LadderRun, Trial, find_ladder
 from tuiprof.session.store import Session, find_session, session_dirs, sessions_root
+from tuiprof.session.summary import read_fold
+from tuiprof.session.writer_state import WriterState
 
 _NOTHING: Final[Ints] = np.empty(0, dtype=np.int64)
 
@@ -65,11 +69,10 @@ class Side:
         target: What the user named.
         name: What to call it in a heading.
         trace: Its trace; None = there is none that can be read.
-        trace_path: Where that is; None = there is none.
         why_no_trace: Why there is none; empty = there is one.
         session: The session it is, or that holds its trace; None = a file.
-        step_numbers: Numbers of the recorded steps, those under the profiler left out, shape ``(n,)``.
-        step_ns: Their times, ns, shape ``(n,)``; empty = nobody recorded them.
+        step_ns: Times of the recorded steps, those under the profiler left out, ns, shape ``(n,)``; empty = nobody
+            recorded them.
         figures: Figures of the recording.
         setup: How it was run: what, and how.
         ladder: Folder of the ladder whose rung it is; None = no rung.
@@ -80,10 +83,8 @@ class Side:
     target: str
     name: str
     trace: Trace | None = None
-    trace_path: Path | None = None
     why_no_trace: str = ""
     session: Session | None = None
-    step_numbers: Ints = field(default_factory=_NOTHING.copy)
     step_ns: Ints = field(default_factory=_NOTHING.copy)
     figures: tuple[Figure, ...] = ()
     setup: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +118,7 @@ def open_side(
     if path.exists() and not (path / "session.json").exists():
         file = open_set(path).file(rank)
         trace = opener(file.path)
-        return Side(text, file.path.name, trace, file.path, setup=_trace_setup(trace))
+        return Side(text, file.path.name, trace, setup=_trace_setup(trace))
     name, colon, variant = text.rpartition(":")
     if colon and name and not path.exists():
         found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
@@ -175,7 +176,13 @@ def compare_sides(before: Side, after: Side) -> Report:
         ],
     )
     told = changed_in_words(report, before.trace, after.trace)
-    return replace(report, facts=(*report.facts, Fact(CHANGED, "in the traces", told, "text")))
+    facts = [*report.facts, Fact(CHANGED, "in the traces", told, "text")]
+    tables = list(report.tables)
+    if before.session is not None and after.session is not None:
+        table, words = compare_scripts(before.session, after.session)
+        facts.append(Fact(table.key, "in the script", words or None, "text"))
+        tables.insert(-1, table)  # beside what else differs in the runs themselves
+    return replace(report, facts=tuple(facts), tables=tuple(tables))
 
 
 def compare_targets(
@@ -240,19 +247,17 @@ def _rung(root: Path, text: str, name: str, variant: str, opener: Opener) -> Sid
     timed = [t for t in _done(ladder, variant, "timing") if t.figures is not None]
     traced = _done(ladder, variant, "trace")
     sessions = [session for trial in timed if (session := _session(ladder, trial)) is not None]
-    runs = [_steps(session) for session in sessions]
+    runs = [_step_ns(read_fold(session).lead) for session in sessions]
     base = _session(ladder, traced[-1]) if traced else None
-    trace, path, why = _trace_of(base, opener) if base is not None else (None, None, "no trace was captured")
+    trace, why = _trace_of(base, opener) if base is not None else (None, "no trace was captured")
     shown = base or (sessions[0] if sessions else None)
     return Side(
         text,
         f"{ladder.meta.ladder}:{variant}",
         trace,
-        path,
         why,
         shown,
-        step_numbers=np.concatenate([_NOTHING, *(numbers for numbers, _ in runs)]),
-        step_ns=np.concatenate([_NOTHING, *(times for _, times in runs)]),
+        step_ns=np.concatenate([_NOTHING, *runs]),
         figures=_rung_figures([trial.figures for trial in timed if trial.figures is not None]),
         setup=_session_setup(shown) if shown is not None else {},
         ladder=ladder.path,
@@ -306,16 +311,11 @@ def _newest(root: Path, text: str, name: str, variant: str, opener: Opener, rank
 
 
 def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -> Side:
-    from tuiprof.session.crowding import crowded
-    from tuiprof.session.summary import read_fold
-
-    trace, path, why = _trace_of(session, opener, rank)
+    trace, why = _trace_of(session, opener, rank)
     fold = read_fold(session)
     lead = fold.lead if rank is None else next((one for one in fold.ranks if one.rank == rank), None)
-    numbers = times = _NOTHING
     figures: list[Figure] = []
     if lead is not None and len(lead.steps):
-        numbers, times = _plain(lead.steps.rows["n"], lead.steps.rows["dur_ns"], lead.steps.rows["captured"])
         stats = lead.steps.whole_run()
         if stats.count:
             figures += [
@@ -329,45 +329,32 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
         text,
         session.title,
         trace,
-        path,
         why,
         session,
-        step_numbers=numbers,
-        step_ns=times,
+        step_ns=_step_ns(lead),
         figures=tuple(figures),
         setup={**(_trace_setup(trace) if trace is not None else {}), **_session_setup(session)},
         crowded=crowded(fold),
     )
 
 
-def _steps(session: Session) -> tuple[Ints, Ints]:
-    from tuiprof.session.summary import read_fold
-
-    lead = read_fold(session).lead
-    if lead is None:
-        return _NOTHING, _NOTHING
-    rows = lead.steps.rows
-    return _plain(rows["n"], rows["dur_ns"], rows["captured"])
+def _step_ns(rank: WriterState | None) -> Ints:
+    """Return the times of the steps that no profiler slowed down, ns."""
+    if rank is None:
+        return _NOTHING
+    times: Ints = rank.steps.rows["dur_ns"][~rank.steps.rows["captured"]]
+    return times
 
 
-def _plain(
-    numbers: Ints, times: Ints, captured: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> tuple[Ints, Ints]:
-    """Return the steps that no profiler slowed down."""
-    return numbers[~captured], times[~captured]
-
-
-def _trace_of(
-    session: Session, opener: Opener, rank: int | None = None
-) -> tuple[Trace | None, Path | None, str]:
-    """Return the newest trace of a session, where it is, and why there is none."""
+def _trace_of(session: Session, opener: Opener, rank: int | None = None) -> tuple[Trace | None, str]:
+    """Return the newest trace of a session, or why there is none."""
     if not session.traces():
-        return None, None, "no trace was captured"
+        return None, "no trace was captured"
     path = open_set(session.path / "traces").file(rank).path
     try:
-        return opener(path), path, ""
+        return opener(path), ""
     except TuiprofError as problem:  # a run that was killed while the profiler wrote still has its step times
-        return None, path, f"its trace cannot be read: {problem.message}"
+        return None, f"its trace cannot be read: {problem.message}"
 
 
 def _trace_setup(trace: Trace) -> dict[str, str]:

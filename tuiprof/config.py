@@ -1,8 +1,9 @@
-"""The user's configuration file: where it is, and which folders of scenarios it names.
+"""The user's configuration file: where it is, which folders of scenarios it names, and whether scripts are kept.
 
 ::
 
     scenarios = ["~/ladders", "/data/team/ladders"]
+    keep_source = false         # sessions do not keep the text of the script that ran
 
 The dashboard reads its keys and theme from the same file (:mod:`tuiprof.tui.keys`).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from tuiprof.errors import UsageProblem
 
@@ -37,18 +39,35 @@ def scenario_folders(path: Path | None = None) -> tuple[Path, ...]:
         UsageProblem: The file cannot be read, or ``scenarios`` is not a list of folders.
     """
     path = path or config_path()
+    named = _read(path).get("scenarios", [])
+    if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
+        raise UsageProblem(f"{path}: scenarios must be a list of folders", 'scenarios = ["~/ladders"]')
+    return tuple(path.parent / Path(item).expanduser() for item in named)
+
+
+def keeps_source(path: Path | None = None) -> bool:
+    """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.source`).
+
+    Args:
+        path: The file; None = the user's. Where it cannot be read, nothing is kept.
+    """
+    try:
+        return _read(path or config_path()).get("keep_source", True) is True
+    except UsageProblem:  # told by every verb
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what the configuration says; nothing where there is no file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return {}
     except OSError as error:
         raise UsageProblem(f"{path} cannot be read: {error.strerror}", "check its permissions") from error
     import tomllib
 
     try:
-        named = tomllib.loads(data.decode()).get("scenarios", [])
+        return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{path} is not TOML: {error}", "mend it") from error
-    if not isinstance(named, list) or not all(isinstance(item, str) for item in named):
-        raise UsageProblem(f"{path}: scenarios must be a list of folders", 'scenarios = ["~/ladders"]')
-    return tuple(path.parent / Path(item).expanduser() for item in named)

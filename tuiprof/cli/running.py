@@ -162,6 +162,7 @@ def launch_spec(
     stack: bool,
     shapes: bool,
     memory: bool,
+    no_source: bool = False,
     capture_slower: str | None = None,
     capture_every: int | None = None,
     capture_budget: str | None = None,
@@ -180,6 +181,7 @@ def launch_spec(
         stack: Capture Python stacks.
         shapes: Capture operator input shapes.
         memory: Capture allocator events.
+        no_source: Do not keep the script's text.
         capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
         capture_every: Capture at every multiple of this step.
         capture_budget: Size of the traces above which no triggered capture is begun.
@@ -209,7 +211,13 @@ def launch_spec(
         memory=memory,
     )
     spec = LaunchSpec(
-        (), name or "", python=python_, capture=request, triggers=armed, root=invocation.sessions
+        (),
+        name or "",
+        python=python_,
+        capture=request,
+        triggers=armed,
+        root=invocation.sessions,
+        keep_source=not no_source,
     )
     command = invocation.command
     if target is None:

@@ -78,6 +78,7 @@ class Column:
         elide: Where a text that is too long loses a part; None = as whoever draws it does by habit. ``start`` is for
             places, whose end (``file:line``) tells most.
         figure: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
+        code: Its texts are lines of a program, whose spaces count.
     """
 
     key: str
@@ -88,6 +89,7 @@ class Column:
     whole: bool = False
     elide: Elide | None = None
     figure: bool = False
+    code: bool = False
 
     @property
     def right_aligned(self) -> bool:

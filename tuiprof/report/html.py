@@ -166,7 +166,7 @@ def _tops(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[floa
 def _cell(value: Any, column: Column, top: float | None) -> str:
     text = escape(format_value(value, column.kind))
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return f'<td class="{_side(column)}">{text}</td>'
+        return f'<td class="{_side(column)}{" code" if column.code else ""}">{text}</td>'
     bar = f' style="--p:{max(0.0, min(1.0, value / top)):.1%}"' if top and value == value else ""
     return f'<td class="n{" b" if bar else ""}" data-v="{value}"{bar}>{text}</td>'
 

@@ -45,7 +45,15 @@ def _table(table: Table, style: Style) -> list[str]:
 
 
 def _cell(value: Any, column: Column) -> str:
-    return escape(format_value(value, column.kind))
+    text = format_value(value, column.kind)
+    return _code(sanitize(text)) if column.code and text else escape(text)
+
+
+def _code(text: str) -> str:
+    """Return a line of a program; the fence is longer than any run of backticks in it."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    room = " " if text.startswith(("`", " ")) or text.endswith("`") else ""
+    return f"{fence}{room}{text}{room}{fence}".replace("|", r"\|")
 
 
 def _report(report: Report | Unavailable, style: Style) -> list[str]:

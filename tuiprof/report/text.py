@@ -124,8 +124,12 @@ def _table(table: Table, style: Style) -> list[str]:
 
 
 def _texts(columns: Sequence[Column], widths: Sequence[int]) -> int:
-    """Return how many cells the text columns would like to have."""
-    return sum(cells for column, cells in zip(columns, widths, strict=True) if column.kind == "text")
+    """Return how many cells the text columns would like to have; lines of code are rather cut than wrapped."""
+    return sum(
+        cells
+        for column, cells in zip(columns, widths, strict=True)
+        if column.kind == "text" and not column.code
+    )
 
 
 def _records(

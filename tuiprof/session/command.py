@@ -93,6 +93,15 @@ def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
         )
 
 
+def is_python(program: str) -> bool:
+    """Whether a program as typed means the chosen interpreter.
+
+    Args:
+        program: For example ``python3``.
+    """
+    return _PYTHON_NAME.fullmatch(program) is not None
+
+
 def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]) -> list[str]:
     """Return the command to execute for a command as typed.
 
@@ -114,7 +123,7 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
     if not argv or not argv[0]:
         raise LaunchError("there is nothing to run", "name a script: tuiprof run -- python train.py")
     program, *rest = argv
-    if _PYTHON_NAME.fullmatch(program):
+    if is_python(program):
         if rest and not rest[0].startswith("-"):
             _script_must_exist(rest[0], cwd)
         return [str(python), *rest]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tuiprof.errors import SessionError
 from tuiprof.session.files import explain
+from tuiprof.session.source import own_files
 
 if TYPE_CHECKING:
     from tuiprof.session.interpreter import Facts
@@ -63,11 +64,7 @@ def sources(script: Path) -> dict[str, str]:
         for module in _imported(waiting.pop(), root) - found:
             found.add(module)
             waiting.append(module)
-    beside = script.with_suffix(".toml")
-    found |= {beside} if beside.is_file() else set()
-    found |= {
-        path for path in script.with_suffix("").glob("**/*") if path.is_file() and path.suffix != ".pyc"
-    }
+    found |= set(own_files(script))
     return {path.relative_to(root).as_posix(): _sha256(path) for path in sorted(found)}
 
 

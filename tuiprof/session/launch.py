@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.session.command import choose_python, must_be_python, resolve
 from tuiprof.session.control import put_capture, put_trigger
@@ -24,8 +25,9 @@ from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerR
 from tuiprof.session.plan import Plan, Reply
 from tuiprof.session.process import boot_id
 from tuiprof.session.records import SCHEMA_VERSION, End
+from tuiprof.session.source import keep, script_of
 from tuiprof.session.status import Status, last_end
-from tuiprof.session.store import Session, create, sessions_root
+from tuiprof.session.store import Session, create, sessions_root, write_meta
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 #: Put on the script's PYTHONPATH: loads the probe, and gives ``import tuiprof`` where it is not installed.
@@ -49,6 +51,7 @@ class LaunchSpec:
         triggers: Captures to make again and again.
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+        keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
         stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
             terminal, which it would share with the screen.
     """
@@ -63,6 +66,7 @@ class LaunchSpec:
     triggers: tuple[TriggerRequest, ...] = ()
     root: Path | None = None
     patience_s: tuple[float, float] = (10.0, 10.0)
+    keep_source: bool = True
     stdin: bool = False
 
 
@@ -112,6 +116,7 @@ def start(spec: LaunchSpec) -> Session:
     command = resolve(spec.argv, cwd, python, env)
     session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
     try:
+        _keep_source(spec, session, cwd)
         if spec.capture is not None:
             put_capture(session, spec.capture)
         for trigger in spec.triggers:
@@ -122,6 +127,15 @@ def start(spec: LaunchSpec) -> Session:
         _never_started(session, error.message)
         raise
     return session
+
+
+def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
+    """Store the script as it is now."""
+    script = script_of(spec.argv, cwd)
+    if script is not None:
+        text = spec.keep_source and config.keeps_source()
+        session.meta.source = keep(session, script, scenario=spec.scenario is not None, text=text)
+        write_meta(session.path, session.meta)
 
 
 def _never_started(session: Session, why: str) -> None:

@@ -105,6 +105,20 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     memory: bool = False
 
 
+class Source(msgspec.Struct, frozen=True):
+    """The script as it was when the session was begun (see :mod:`tuiprof.session.source`).
+
+    Attributes:
+        script: Name of the script's file.
+        digests: SHA-256 of it, and of the files that belong to it, by their paths beside it.
+        kept: Those whose text lies in ``source/``; empty = only the digests were kept.
+    """
+
+    script: str
+    digests: dict[str, str] = {}
+    kept: list[str] = []
+
+
 class SessionMeta(msgspec.Struct):
     """``session.json``.
 
@@ -124,6 +138,7 @@ class SessionMeta(msgspec.Struct):
         absent: Telemetry backends that found nothing, by name, and why.
         versions: Versions of tuiprof and its Python.
         git: State of the checkout in ``cwd``; None = not a checkout.
+        source: The script; None = the command runs no Python file, or an earlier tuiprof wrote this.
     """
 
     v: int
@@ -141,3 +156,4 @@ class SessionMeta(msgspec.Struct):
     absent: dict[str, str] = {}
     versions: dict[str, str] = {}
     git: Git | None = None
+    source: Source | None = None

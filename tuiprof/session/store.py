@@ -6,6 +6,7 @@
       session.json          SessionMeta, written atomically
       log/<writer>.jsonl    one append-only file a writer: rank0, rank1, …, recorder
       stdout.log stderr.log
+      source/               the text of the script that was launched (see tuiprof.session.source)
       traces/
       control/              requests to the running script; who runs it (process.json), the recorder's lock
 """

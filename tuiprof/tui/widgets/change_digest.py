@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import polars as pl
+
 from tuiprof.model.report import Report, Table
 from tuiprof.model.units import format_ns
 from tuiprof.report.sanitize import sanitize
@@ -63,7 +65,7 @@ class ChangeDigest(Lines):
         self._sections = [
             (f"{number} {title}", rows)
             for number, (key, title) in enumerate(titles, 1)
-            if key not in (current, "recorded", "setup") and (rows := _first_rows(report.table(key)))
+            if key != current and (rows := _first_rows(report.table(key)))
         ]
         self.redraw()
 
@@ -130,6 +132,12 @@ def phase_changes(report: Report) -> list[PhaseChange]:
 
 def _first_rows(table: Table) -> list[Row]:
     """Return rows of a table: change, before and after, and what it is of."""
+    if table.key == "script":
+        lines = table.rows.filter(pl.col("change").is_in(["-", "+"])).head(40)
+        return [
+            [(f" {sign} ".rjust(_CHANGE + 1), "title"), (sanitize(text), "text")]
+            for sign, text in lines.select("change", "text").iter_rows()
+        ]
     rows: list[Row] = []
     for row in table.rows.head(40).iter_rows(named=True):
         if table.key == "metrics":

@@ -52,6 +52,7 @@ _TITLES = {
     "operators": "Operators",
     "launches": "Launches",
     "syncs": "Syncs",
+    "script": "Script",
     "setup": "Setup",
 }
 
