@@ -205,7 +205,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "verdict": one.word,
         "step_ns": step.value if step else None,
         "change": change(ratio.value) if ratio else "",
-        "change_interval": _changes(ratio),
+        "change_interval": between(ratio),
         "baseline": rung.baseline,
         "syncs_per_step": trace.syncs if trace else None,
         "launches_per_step": trace.launches if trace else None,
@@ -247,8 +247,12 @@ def change(ratio: float) -> str:
     return f"{percent:+.1f} %".replace("-", "−")
 
 
-def _changes(ratio: Interval | None) -> str:
-    """Return an interval of ratios; the unit once where it is the same."""
+def between(ratio: Interval | None) -> str:
+    """Return an interval of ratios in words; the unit once where it is the same.
+
+    Args:
+        ratio: Time over the baseline's; None = not told.
+    """
     if ratio is None:
         return ""
     low, high = change(ratio.low), change(ratio.high)

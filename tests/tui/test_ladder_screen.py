@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from on_screen import screen_text, until, until_shown
 
+from tuiprof.cli.common import Invocation, ladder_or_none
 from tuiprof.resources import shipped
 from tuiprof.session.ladder_runner import runner_of
 from tuiprof.session.ladder_state import (
@@ -133,6 +134,29 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
         await pilot.press("down")
         text = await until_shown(pilot, "cold 15.0 ms, warm 14.0 ms, host 20.0 µs", "calc loss 3.00 ms")
         assert "320 GB/s (6.7 % of NVIDIA H200 SXM)" in text
+
+
+async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
+    start: Start,
+) -> None:
+    assert start.sessions is not None
+    ladder = measured(start, {"slow": 20e6, "fast": 5e6})
+    invocation = Invocation(sessions=start.sessions, scenarios=start.scenarios)
+    for named in ("last", "tiny", ladder.path.name, str(ladder.path)):
+        assert ladder_or_none(invocation, named) == ladder.path
+    session = create_session(start.sessions, SessionMeta(1, "run", ["run"], "/", time.time_ns(), 0))
+    assert ladder_or_none(invocation, "last") is None
+    assert ladder_or_none(invocation, session.id) is None
+    app = TuiprofApp(Start.ladder(ladder.path, sessions=start.sessions, scenarios=start.scenarios))
+    async with app.run_test(size=(200, 40)) as pilot:
+        text = await until_shown(pilot, "ladder tiny", "baseline", "4 times as fast")
+        lines = text.splitlines()
+        head = next(line for line in lines if "verdict" in line)
+        slow, fast = (
+            next(line for line in lines if line.lstrip(" ▸").startswith(name)) for name in ("slow", "fast")
+        )
+        assert head.index("÷") < slow.index("●")
+        assert fast.index("●") < fast.index("│") == slow.index("●")
 
 
 async def test_a_stopped_one_says_what_is_left_and_80_columns_are_enough(start: Start) -> None:

@@ -63,6 +63,9 @@ def launch_options(function: Function) -> Function:
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
         click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
         click.option("--memory", is_flag=True, help="Capture allocator events."),
+        click.option(
+            "--no-source", is_flag=True, help="Do not keep the script's text, by which runs are compared."
+        ),
     )
     for option in reversed(options):
         function = option(function)
@@ -113,6 +116,32 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
         if path.exists() or not ("/" in text or path.suffix):
             raise
         raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
+
+
+def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
+    """Return the folder of the measured ladder a user means; None where it is none, or a session is meant.
+
+    Args:
+        invocation: What was given before the verb.
+        text: Folder, name or the beginning of one.
+    """
+    from tuiprof.errors import UsageProblem
+    from tuiprof.formats.remote import is_url
+    from tuiprof.session.ladder_state import find_ladder
+    from tuiprof.session.store import LADDER_FILE, find_session, sessions_root
+
+    path = Path(text)
+    if is_url(text) or (path.exists() and not (path / LADDER_FILE).exists()):
+        return None
+    root = sessions_root(invocation.sessions)
+    try:
+        find_session(root, text)
+    except UsageProblem:
+        try:
+            return find_ladder(root, text).path
+        except UsageProblem:
+            return None
+    return None
 
 
 def convert_option(function: Function) -> Function:

@@ -12,6 +12,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import (
     Invocation,
     convert_option,
+    ladder_or_none,
     open_screen,
     session_or_none,
     trace_options,
@@ -41,11 +42,14 @@ def open_(
     convert: bool | None,
     against: str | None,
 ) -> int:
-    """Open a trace FILE, a DIRECTORY of them, a URL or a SESSION."""
+    """Open a trace FILE, a DIRECTORY of them, a URL, a SESSION or a measured LADDER."""
     from tuiprof.tui.start import Start
 
     if against is not None:
         return open_screen(Start.compare(against, target, sessions=invocation.sessions))
+    ladder = ladder_or_none(invocation, target)
+    if ladder is not None:
+        return open_screen(Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios))
     session = session_or_none(invocation, target)
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
@@ -176,13 +180,13 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
     Raises:
         UsageProblem: An analysis or the step does not exist.
     """
-    from tuiprof.analyses import available, run
+    from tuiprof.analyses import available, run_all
     from tuiprof.model import Unavailable
 
     if "all" in names:
         names = tuple(available())
     window = _step_window(trace, step) if step is not None else None
-    answers = [run(name, trace, window) for name in names or DEFAULT_ANALYSES]
+    answers = run_all(names or DEFAULT_ANALYSES, trace, window)
     # What cannot be told here comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
 

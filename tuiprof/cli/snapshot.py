@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, session_or_none
+from tuiprof.cli.common import Invocation, ladder_or_none, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.tui.snapshot import Picture
@@ -70,7 +70,7 @@ def snapshot(
     at_s: float | None,
     press: tuple[str, ...],
 ) -> int:
-    """Take a picture of the screen of a SESSION or trace FILE, without a terminal.
+    """Take a picture of the screen of a SESSION, a measured LADDER or a trace FILE, without a terminal.
 
     PNG needs CairoSVG (the extra `snapshot`) or Chromium; the other kinds need nothing.
     """
@@ -97,6 +97,9 @@ def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
 
     if screen == "library":
         return Start.library(sessions=invocation.sessions, scenarios=invocation.scenarios)
+    ladder = ladder_or_none(invocation, target) if screen is None else None
+    if ladder is not None:
+        return Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios)
     session = session_or_none(invocation, target)
     if session is not None and screen != "trace":
         return Start.live(session.path)

@@ -28,6 +28,7 @@ class RungRow:
         step_interval: Its interval in words.
         change: Step time against the baseline's in words.
         change_interval: The interval of that.
+        ratio: Step time over the baseline's, and the ends of its interval; None = not told.
         syncs: Syncs a step; None = cannot be told.
         launches: Launches a step; None = cannot be told.
         note: What the variant changes.
@@ -47,6 +48,7 @@ class RungRow:
     step_interval: str = ""
     change: str = ""
     change_interval: str = ""
+    ratio: tuple[float, float, float] | None = None
     syncs: float | None = None
     launches: float | None = None
     note: str = ""
@@ -212,7 +214,7 @@ def view_of(meta: LadderMeta, folder: Path | None, *, report: Report | None = No
 
 
 def _row(meta: LadderMeta, one: Any) -> RungRow:
-    from tuiprof.ladder_report import change
+    from tuiprof.ladder_report import between, change
     from tuiprof.model.units import format_ns
 
     rung, step, ratio = meta.rung(one.name), one.step_ns, one.ratio
@@ -226,7 +228,8 @@ def _row(meta: LadderMeta, one: Any) -> RungRow:
         step.value if step is not None else None,
         f"{format_ns(step.low)} … {format_ns(step.high)}" if wide else "",
         change(ratio.value) if ratio is not None else "",
-        f"{change(ratio.low)} … {change(ratio.high)}" if ratio is not None else "",
+        between(ratio),
+        (ratio.value, ratio.low, ratio.high) if ratio is not None else None,
         note=rung.note,
         why=one.why,
         remedy=one.remedy,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 
+from tuiprof.ladder_report import change
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import glyphs
+from tuiprof.tui.forest import Ratio, axis_row, forest_row, scale_of
 from tuiprof.tui.ladder_data import LadderView, RungRow
 from tuiprof.tui.library_words import when
 from tuiprof.tui.widgets.choices import Choice
@@ -34,6 +36,10 @@ _COLUMNS = (
     ("launches", "launches/step", 15),
 )
 _VERDICT = 15
+#: Verdicts that tell no time.
+_OUT = ("wrong", "failed", "unavailable")
+#: Cells of the drawn intervals, at least and at most, and of the gap before them.
+_FOREST, _WIDEST_FOREST, _GAP = 24, 72, 2
 #: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
 _REASON = 40
 
@@ -127,39 +133,59 @@ def table(view: LadderView) -> list[Choice]:
     return rows
 
 
-def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]]]:
-    """Return the width of the name, and the columns there is room and something for."""
+def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]], int]:
+    """Return the width of the name, the columns there is room and something for, and what is left for intervals."""
     name = min(max(len("variant"), *(len(sanitize(row.name)) for row in view.rows), 0), 30)
     room = width - name - _VERDICT
+    drawn = _FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
     kept: list[tuple[str, str, int]] = []
     for column in _COLUMNS:
         if column[0] not in ("step", "change") and not any(
             _cell(row, column[0]) != glyphs.NONE for row in view.rows
         ):
             continue
-        if room >= column[2]:
-            kept.append(column)
-            room -= column[2]
+        cells = _interval_cells(view) if column[0] == "interval" else column[2]
+        # A drawn interval tells more than the spread and the number of launches.
+        if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
+            kept.append((column[0], column[1], cells))
+            room -= cells
+    drawn = drawn if room >= drawn else 0
+    keep = max(drawn, _REASON) if any(row.word == "unavailable" for row in view.rows) else drawn
     longest = 2 + max((len(_cell(row, "published")) for row in view.rows), default=0)
-    kept = [
-        (key, title, max(cells, min(longest, cells + room - _REASON)) if key == "published" else cells)
+    wider = [
+        (key, title, max(cells, min(longest, cells + room - keep)) if key == "published" else cells)
         for key, title, cells in kept
     ]
+    room -= sum(cells for _, _, cells in wider) - sum(cells for _, _, cells in kept)
     order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
-    return name, sorted(kept, key=lambda column: order.index(column[0]))
+    forest = min(room - _GAP, _WIDEST_FOREST) if drawn and room >= drawn else 0
+    return name, sorted(wider, key=lambda column: order.index(column[0])), forest
+
+
+def _interval_cells(view: LadderView) -> int:
+    return 2 + max(len("95 % interval"), *(len(_cell(row, "interval")) for row in view.rows))
+
+
+def _ratios(view: LadderView) -> list[Ratio]:
+    return [row.ratio for row in view.rows if row.ratio is not None and row.word not in _OUT]
 
 
 def _head(view: LadderView, width: int) -> Row:
-    name, columns = _columns(view, width)
+    name, columns, forest = _columns(view, width)
     row: Row = [("variant".ljust(name), "dim")]
     for key, title, cells in columns:
         row.append((f"  {title:<{cells - 2}}" if key == "published" else title.rjust(cells), "dim"))
-    return [*row, ("  verdict", "dim")]
+    row.append(("  verdict", "dim"))
+    scale = scale_of(_ratios(view))
+    if not forest or scale is None:
+        return row
+    gap = " " * (width - forest - row_width(row))
+    return [*row, (gap, "text"), *axis_row(scale, change(scale.low), "baseline", change(scale.high), forest)]
 
 
 def _line(view: LadderView, rung: RungRow, width: int) -> Row:
-    name, columns = _columns(view, width)
-    out = rung.word in ("wrong", "failed", "unavailable")
+    name, columns, forest = _columns(view, width)
+    out = rung.word in _OUT
     row: Row = [(_cut(sanitize(rung.name), name), "dim" if rung.word == "unavailable" else "text")]
     for key, _title, cells in columns:
         text = _cell(rung, key)
@@ -176,14 +202,20 @@ def _line(view: LadderView, rung: RungRow, width: int) -> Row:
         row.append((f"  {sign} {rung.word}", role))
     else:
         row.append(("  not timed yet", "dim"))
-    if rung.word == "unavailable" and width - row_width(row) >= 16:
+    room = width - row_width(row)
+    scale = scale_of(_ratios(view))
+    if rung.word == "unavailable" and room >= 16:
         row.append((f"  {sanitize(rung.why)}", "dim"))
+    elif forest and scale is not None and room >= forest:
+        ratio = None if out else (1.0, 1.0, 1.0) if rung.word == "baseline" else rung.ratio
+        row.append((" " * (room - forest), "text"))
+        row += forest_row(scale, ratio, "text" if rung.word == "baseline" else role, forest)
     return fit(row, width)
 
 
 def _cell(rung: RungRow, key: str) -> str:
     """Return a figure of a rung as text; a dash where there is none."""
-    if rung.word in ("wrong", "failed", "unavailable") and key != "published":
+    if rung.word in _OUT and key != "published":
         return glyphs.NONE
     text = {
         "step": format_ns(rung.step_ns) if rung.step_ns is not None else "",

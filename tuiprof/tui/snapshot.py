@@ -150,7 +150,7 @@ def _go_to(pilot: Pilot[int], shot: Shot) -> None:
     elif isinstance(screen, RunClock):
         screen.go_to(_moment_ns(screen, shot))
     else:
-        raise UsageProblem("the library has no steps", "name a session or a trace")
+        raise UsageProblem("this screen has no steps", "name a session or a trace")
 
 
 def _in_trace(screen: TraceScreen, shot: Shot) -> None:

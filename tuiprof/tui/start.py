@@ -26,7 +26,7 @@ class Start:
         place: The directory that the trace was chosen from; None = the trace itself was named.
     """
 
-    view: Literal["library", "live", "replay", "trace", "compare"] = "library"
+    view: Literal["library", "live", "replay", "trace", "compare", "ladder"] = "library"
     path: Path | None = None
     sessions: Path | None = None
     scenarios: tuple[Path, ...] = ()
@@ -90,6 +90,17 @@ class Start:
         """
         return cls("compare", sessions=sessions, compared=(before, after))
 
+    @classmethod
+    def ladder(cls, path: Path, *, sessions: Path | None = None, scenarios: tuple[Path, ...] = ()) -> Start:
+        """Show a ladder that was measured, or that is measured now.
+
+        Args:
+            path: Its folder.
+            sessions: Folder of recorded sessions; None = the default one.
+            scenarios: More folders of scenarios.
+        """
+        return cls("ladder", path, sessions=sessions, scenarios=scenarios)
+
     def screen(self) -> Screen[Any]:
         """Return a new screen that shows it."""
         if self.compared is not None:
@@ -104,6 +115,11 @@ class Start:
             from tuiprof.tui.screens.trace import TraceScreen
 
             return TraceScreen(self.path, place=self.place)
+        if self.view == "ladder":
+            from tuiprof.session.ladder_state import LadderRun
+            from tuiprof.tui.screens.ladder import LadderScreen
+
+            return LadderScreen(LadderRun(self.path).meta.ladder, self.path)
         from tuiprof.session.store import Session
         from tuiprof.tui.screens.live import LiveScreen
 
