@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock, RLock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -10,21 +12,37 @@ from tuiprof.model import Trace
 
 T = TypeVar("T")
 
-_kept: WeakKeyDictionary[Trace, dict[str, Any]] = WeakKeyDictionary()
+
+@dataclass(slots=True)
+class _Kept:
+    """What was made for one trace, and a lock for each thing, so that of several threads one makes it."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    locks: dict[str, RLock] = field(default_factory=dict)
+
+
+_kept: WeakKeyDictionary[Trace, _Kept] = WeakKeyDictionary()
+_guard = Lock()
 
 
 def remember(trace: Trace, key: str, make: Callable[[], T]) -> T:
     """Return what was made for this trace under this key, making it the first time.
+
+    Another thread that asks for it meanwhile waits until it is made.
 
     Args:
         trace: The trace; a trace never changes, so what is derived from it stays right.
         key: A name of the module that calls.
         make: Makes it.
     """
-    kept = _kept.setdefault(trace, {})
-    if key not in kept:
-        kept[key] = make()
-    value: T = kept[key]
+    with _guard:
+        kept = _kept.setdefault(trace, _Kept())
+        lock = kept.locks.setdefault(key, RLock())
+    if key not in kept.values:
+        with lock:
+            if key not in kept.values:
+                kept.values[key] = make()
+    value: T = kept.values[key]
     return value
 
 
@@ -35,4 +53,6 @@ def is_remembered(trace: Trace, key: str) -> bool:
         trace: The trace.
         key: A name of the module that calls.
     """
-    return key in _kept.get(trace, {})
+    with _guard:
+        kept = _kept.get(trace)
+    return kept is not None and key in kept.values
