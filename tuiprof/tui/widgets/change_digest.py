@@ -131,13 +131,15 @@ def phase_changes(report: Report) -> list[PhaseChange]:
 
 
 def _first_rows(table: Table) -> list[Row]:
-    """Return rows of a table: change, before and after, and what it is of."""
+    """Return rows of a table: change, before and after, and what it is of; none of a table that ranks no changes."""
     if table.key == "script":
         lines = table.rows.filter(pl.col("change").is_in(["-", "+"])).head(40)
         return [
             [(f" {sign} ".rjust(_CHANGE + 1), "title"), (sanitize(text), "text")]
             for sign, text in lines.select("change", "text").iter_rows()
         ]
+    if table.key != "metrics" and "change_ns" not in table.rows.columns:
+        return []
     rows: list[Row] = []
     for row in table.rows.head(40).iter_rows(named=True):
         if table.key == "metrics":
