@@ -56,9 +56,21 @@ def test_it_draws_the_same(rows: list[list[tuple[str, Style]]]) -> None:
 WRITES = st.tuples(st.integers(1, 6), st.sampled_from([1, 1, 3]), SEGMENTS)
 
 
+def test_only_what_differs_within_a_line_is_sent() -> None:
+    shown = Shown()
+    line = "\x1b[4;11H" + "\x1b[31m" + 40 * "\u28ff" + "\x1b[0m"
+    assert cells(shown.unsent(line)) == cells(line)
+    changed = line.replace("\u28ff\x1b[0m", "x\x1b[0m")
+    assert shown.unsent(changed) == "\x1b[4;50H\x1b[31mx\x1b[0m"
+    assert shown.unsent(changed.replace("[31m", "[32m")).count("\u28ff") == 39
+    wide = "\x1b[4;11H日本"
+    assert shown.unsent(wide) == wide  # which cells such characters fill is not known for sure
+    assert shown.unsent(changed) == changed
+
+
 @given(pictures=st.lists(st.lists(WRITES, min_size=1, max_size=5), min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_lines_that_stand_there_already_are_not_sent_again(
+def test_cells_that_stand_there_already_are_not_sent_again(
     pictures: list[list[tuple[int, int, list[tuple[str, Style]]]]],
 ) -> None:
     from rich.console import Console

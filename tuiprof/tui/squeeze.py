@@ -1,4 +1,4 @@
-"""Fewer bytes for the same picture: only what changes of colours, attributes and lines is sent.
+"""Fewer bytes for the same picture: only what changes of colours, attributes and cells is sent.
 
 Textual sets every run of cells from nothing and resets it after. On a screen of many colours that is most of what is
 sent, and over a slow link most of the wait.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import groupby, repeat
 from typing import Any, Final
 
+from rich.cells import cell_len
 from textual.driver import Driver
 
 _SGR: Final = re.compile(r"(\x1b\[[\d;]*m)")
@@ -90,18 +92,28 @@ def _change(shown: State, wanted: State) -> str:
     return f"\x1b[{';'.join(parts)}m"
 
 
+#: Cells that stand already are sent again where no more of them lie between two that differ.
+_GAP: Final = 8
+#: What a cell shows: its character and how it is painted; None = unknown.
+Cell = tuple[str, State] | None
+
+
 class Shown:
-    """What each line of the terminal was last drawn as: Textual draws a screen that comes to the front twice."""
+    """What each cell of the terminal was last drawn as, so that only those that differ are sent.
+
+    Textual sends a line from the left edge of a widget to the last cell that changed, and a screen that comes to the
+    front twice.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[str, str] = {}
+        self._lines: dict[str, list[Cell]] = {}
 
     def forget(self) -> None:
         """Take nothing for granted: the terminal may not show any more what was sent."""
         self._lines.clear()
 
     def unsent(self, data: str) -> str:
-        """Return what is to be sent, without the lines that stand there already.
+        """Return what is to be sent, without the cells that stand there already.
 
         Args:
             data: Text and escape sequences; each text begins and ends without colours and attributes.
@@ -115,14 +127,63 @@ class Shown:
             return data
         out = [before]
         for line, column, text in zip(placed[::3], placed[1::3], placed[2::3], strict=True):
-            if text and column == "1":
-                if self._lines.get(line) == text:
-                    continue
-                self._lines[line] = text
-            elif text.strip("\r\n"):
+            text = text.rstrip("\r\n")  # a place follows
+            cells = _cells(text)
+            if cells:
+                out.extend(self._differing(line, int(column) - 1, cells))
+                continue
+            if cells is None:
                 self._lines.pop(line, None)
             out.append(f"\x1b[{line};{column}H{text}")
         return "".join(out)
+
+    def _differing(self, line: str, first: int, cells: tuple[Cell, ...]) -> list[str]:
+        """Return the codes that draw the cells of a line that differ, and take note of them."""
+        stop = first + len(cells)
+        known = self._lines.setdefault(line, [])
+        if len(known) < stop:
+            known.extend([None] * (stop - len(known)))
+        differ = [
+            at for at, (old, new) in enumerate(zip(known[first:stop], cells, strict=True)) if old != new
+        ]
+        known[first:stop] = cells
+        out, index = [], 0
+        while index < len(differ):
+            begin = last = differ[index]
+            # To go to another place takes nine bytes: a few cells between are sent once more.
+            while index < len(differ) and differ[index] - last <= _GAP:
+                last = differ[index]
+                index += 1
+            out.append(f"\x1b[{line};{first + begin + 1}H")
+            for state, run in groupby(cells[begin : last + 1], key=_state):
+                text = "".join(cell[0] for cell in run if cell is not None)
+                out.append(f"{_change(_PLAIN, state)}{text}\x1b[0m" if state != _PLAIN else text)
+        return out
+
+
+def _state(cell: Cell) -> State:
+    return cell[1] if cell is not None else _PLAIN
+
+
+@lru_cache(4096)
+def _fills_one(char: str) -> bool:
+    """Return whether a character fills one cell whatever stands beside it."""
+    return char.isprintable() and char < "\U00010000" and cell_len(char) == 1
+
+
+@lru_cache(256)
+def _cells(text: str) -> tuple[Cell, ...] | None:
+    """Return the cells that a text fills; None where not every character fills one, or it does more than be shown."""
+    out: list[Cell] = []
+    state = _PLAIN
+    for index, part in enumerate(_SGR.split(text)):
+        if index % 2:
+            state = _after(state, part)
+        elif part:
+            if not all(_fills_one(char) for char in set(part)):
+                return None
+            out.extend(zip(part, repeat(state)))
+    return tuple(out)
 
 
 def squeezing(driver: type[Driver]) -> type[Driver]:
@@ -133,7 +194,7 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
     """
 
     class Squeezing(driver):  # type: ignore[misc, valid-type]
-        """It, with what it writes squeezed, and lines that stand there already not sent again."""
+        """It, with what it writes squeezed, and cells that stand there already not sent again."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
