@@ -34,7 +34,8 @@ def test_an_analysis_that_is_not_there(monkeypatch: pytest.MonkeyPatch, least: i
 
 
 def test_what_threads_share_is_made_once() -> None:
-    trace, begun, made = Made().trace(), threading.Event(), []
+    trace, begun = Made().trace(), threading.Event()
+    made: list[int] = []
 
     def make() -> int:
         begun.set()

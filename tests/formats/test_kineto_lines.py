@@ -197,6 +197,16 @@ def test_digits_of_any_length() -> None:
     assert count.tolist() == [len(str(number)) for number in numbers]
 
 
+@given(st.lists(st.integers(0, 90), max_size=12), st.integers(0, 100))
+def test_places_of_a_mask(gaps: list[int], behind: int) -> None:
+    at = (
+        np.cumsum(np.array(gaps, dtype=np.int64) + 1) - 1
+    )  # some in one word of eight, most in words of their own
+    mask = np.zeros(sum(gaps) + len(gaps) + behind, dtype=bool)
+    mask[at] = True
+    assert digits.places(mask).tolist() == at.tolist()
+
+
 def file_of(texts: list[str]) -> bytes:
     return b'{"schemaVersion": 1, "traceEvents": [' + in_lines(texts) + b"\n  ]\n}\n"
 

@@ -30,6 +30,8 @@ _LAST = np.array(
     [0] + [(2**64 - 1) << (64 - 8 * kept) & (2**64 - 1) for kept in range(1, 9)], dtype=np.uint64
 )
 _DOT = ord(".")
+#: Times a word with one byte of 1 this has the place of that byte, from the low end, in the highest byte.
+_FROM_LAST = _u(0x0001020304050607)
 #: More digits may not fit 64 bits.
 MOST_DIGITS = 18
 
@@ -74,6 +76,25 @@ class Text:
             (len(self.data) - size + 1,), f"V{size}", self.data, strides=(1,)
         )
         return every[at]
+
+
+def places(mask: Mask) -> Ints:
+    """Return where a mask is True, as ``flatnonzero`` does, but looking at eight of its bytes at once.
+
+    Args:
+        mask: The mask; that two of eight neighbours are True should be rare.
+    """
+    whole = len(mask) & ~7
+    words: Words = mask[:whole].view("<u8")
+    at = np.flatnonzero(words != 0)
+    found = words.take(at)
+    if (found & (found - _u(1))).any() or mask[whole:].any():
+        return np.flatnonzero(mask)
+    found *= _FROM_LAST
+    found >>= _u(56)
+    at <<= 3
+    at += found.view(np.int64)
+    return at
 
 
 def constant(text: bytes) -> np.uint64:

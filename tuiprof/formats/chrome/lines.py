@@ -24,7 +24,7 @@ import numpy as np
 
 from tuiprof.formats.chrome.arrays import Codes, Ints
 from tuiprof.formats.chrome.columns import Books, Columns
-from tuiprof.formats.chrome.digits import MOST_DIGITS, Mask, Text, constant, integers, microseconds
+from tuiprof.formats.chrome.digits import MOST_DIGITS, Mask, Text, constant, integers, microseconds, places
 from tuiprof.formats.chrome.events import NONE
 from tuiprof.formats.chrome.heads import Heads
 
@@ -170,13 +170,13 @@ class _Chunk:
     def __init__(self, text: Text) -> None:
         self.text, characters = text, text.characters
         end = len(characters) - len(_AFTER)
-        braces = np.flatnonzero(characters == _BRACE)
+        braces = places(characters == _BRACE)
         braces = braces[_OPENS[characters[braces + 1]]]
         first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
         self.starts = braces[first]
         self.stops = np.append(self.starts[1:] - 5, end - 1)
         self._objects = np.diff(first, append=len(braces))
-        keys = np.flatnonzero((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
+        keys = places((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
         self._keys = np.append(keys, (end, end))  # the quote that ends each
         self._key_ends = text.three_before(self._keys)
         opening = text.wide(self.starts + 2, 16).view("<u8")
