@@ -29,13 +29,13 @@
 # warmup = 20
 #
 # [tool.tuiprof.presets.smoke]
-# note = "1 layer, 2 heads × 64, vocabulary 64, batch 4 documents of 1 … 64 tokens; runs anywhere in seconds"
+# note = "1 layer, 2 heads × 64, vocabulary 64, batch 8 documents of 1 … 64 tokens; runs anywhere in seconds"
 # depth = 1
 # heads = 2
 # head_dim = 64
 # vocabulary = 64
 # length = 64
-# batch = 4
+# batch = 8
 # workers = 1
 # steps = 14
 # warmup = 2
@@ -333,7 +333,8 @@ def train(run: scenario.Run) -> Loop:
     from common.training import Loop, accelerator, loader, phase
 
     size, device, trains = run.size, accelerator(), run.set.get("train", False)
-    torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     way = arrangement(run)
     with device:  # random weights are drawn where they are needed
         model = build(run, way)

@@ -161,7 +161,9 @@ def flex(causal: bool) -> Arrangement:
             seen = document[query] == document[key]
             return seen & (query >= key) if causal else seen
 
-        return (blocks(same, B=None, H=None, Q_LEN=total, KV_LEN=total, device=index.device),)
+        # Integers alone: without autocast, so that it need not be compiled again for where there is none.
+        with torch.autocast(index.device.type, enabled=False):
+            return (blocks(same, B=None, H=None, Q_LEN=total, KV_LEN=total, device=index.device),)
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
