@@ -15,6 +15,8 @@ from tuiprof.report.sanitize import width
 from tuiprof.report.terminal import Terminal, detect
 from tuiprof.tui import themes
 from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.capture_form import CaptureForm
+from tuiprof.tui.screens.ladder_form import LadderForm
 from tuiprof.tui.screens.trace import TraceScreen
 from tuiprof.tui.start import Start
 
@@ -137,3 +139,16 @@ def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) ->
     app = TuiprofApp(Start.library())
     assert app.theme == "tuiprof-16"
     assert app.terminal.plain
+
+
+async def test_what_is_switched_on_says_so_without_its_colour(session: Path) -> None:
+    app = TuiprofApp(Start.library(sessions=session.parent))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await app.push_screen(CaptureForm(5))
+        await until(pilot, lambda: screen_text(app).count("[ ]") == 3)
+        await pilot.press("tab", "space")
+        await until(pilot, lambda: "[x] Python stacks" in screen_text(app))
+        assert screen_text(app).count("[ ]") == 2
+        app.pop_screen()
+        await app.push_screen(LadderForm("tiny", ["fit", "paper"]))
+        await until(pilot, lambda: "(●) fit" in screen_text(app) and "( ) paper" in screen_text(app))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, session_or_none
+from tuiprof.cli.common import Invocation, ladder_or_none, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.tui.start import Start
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--token", help="What a browser must bring (default: a random one).", envvar="TUIPROF_TOKEN")
 @click.pass_obj
 def serve(invocation: Invocation, target: str | None, port: int, host: str, token: str | None) -> int:
-    """Show the dashboard, a SESSION or a trace FILE in a browser.
+    """Show the dashboard, a SESSION, a measured LADDER or a trace FILE in a browser.
 
     Only this machine can reach it, and only with the token in the address. From elsewhere:
     ssh -L 8000:127.0.0.1:8000 HOST, then open the address there. Ctrl+C ends it; runs go on.
@@ -62,6 +62,11 @@ def _start(invocation: Invocation, target: str | None) -> Start:
         return Start.library(
             sessions=invocation.sessions and invocation.sessions.absolute(),
             scenarios=tuple(folder.absolute() for folder in invocation.scenarios),
+        )
+    ladder = ladder_or_none(invocation, target)
+    if ladder is not None:
+        return Start.ladder(
+            ladder.absolute(), sessions=invocation.sessions and invocation.sessions.absolute()
         )
     session = session_or_none(invocation, target)
     if session is not None:

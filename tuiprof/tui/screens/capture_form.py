@@ -8,9 +8,10 @@ from typing import ClassVar, Final
 
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input
+from textual.widgets import Input
 
 from tuiprof.tui.screens.form import Form, form_keys
+from tuiprof.tui.widgets.toggles import Check
 
 #: More steps than this make a trace that nobody can read.
 _MOST_STEPS: Final = 1000
@@ -53,9 +54,9 @@ class CaptureForm(Form[CaptureWish], inherit_bindings=False):
         """How many steps, and what to record with them."""
         return (
             Input(str(self._steps), id="steps", compact=True),
-            Checkbox("Python stacks: name source lines; slow the steps", id="stack", compact=True),
-            Checkbox("operator input shapes", id="shapes", compact=True),
-            Checkbox("allocations", id="memory", compact=True),
+            Check("Python stacks: name source lines; slow the steps", id="stack", compact=True),
+            Check("operator input shapes", id="shapes", compact=True),
+            Check("allocations", id="memory", compact=True),
         )
 
     def problem(self) -> str:
@@ -67,5 +68,5 @@ class CaptureForm(Form[CaptureWish], inherit_bindings=False):
 
     def answer(self) -> CaptureWish:
         """Return what the fields say."""
-        marked = {name: self.query_one(f"#{name}", Checkbox).value for name in ("stack", "shapes", "memory")}
+        marked = {name: self.query_one(f"#{name}", Check).value for name in ("stack", "shapes", "memory")}
         return CaptureWish(int(self.typed("steps")), **marked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeVar
 
@@ -11,12 +12,13 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Input, RadioButton, RadioSet
+from textual.widgets import Input, RadioSet
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.toggles import Option
 
 Answer = TypeVar("Answer")
 
@@ -68,17 +70,17 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
         super().__init__()
         self._heading = sanitize(title)
 
+    @abstractmethod
     def fields(self) -> Sequence[Widget]:
         """Return the fields, from top to bottom."""
-        raise NotImplementedError
 
+    @abstractmethod
     def problem(self) -> str:
         """Return what is wrong with the fields; empty = nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self) -> Answer:
         """Return what the fields say; called only when nothing is wrong with them."""
-        raise NotImplementedError
 
     def hint(self) -> tuple[str, str]:
         """Return what is said below the fields while they are filled in, and its role."""
@@ -140,7 +142,7 @@ def preset_field(names: Sequence[str]) -> RadioSet:
     Args:
         names: Names of presets.
     """
-    buttons = (RadioButton(sanitize(name), value=index == 0) for index, name in enumerate(names))
+    buttons = (Option(sanitize(name), value=index == 0) for index, name in enumerate(names))
     return RadioSet(*buttons, id="preset", compact=True)
 
 

@@ -28,6 +28,7 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
 
     CSS = """
     JumpScreen { background: $background 40%; align: left top; }
+    JumpScreen:ansi { background: transparent; }
     JumpScreen Static {
         position: absolute; width: auto; height: 1; background: $block-cursor-background;
         color: $block-cursor-foreground; text-style: bold;

@@ -49,8 +49,8 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     HELP = (
         "Each rung changes one thing. Every trial is a fresh process: first the numbers of each variant are checked\n"
         "and some of its steps captured, then all are timed in turns (A B C A B C …). `ratio` is the step time over\n"
-        "that of the rung's baseline with its 95 % interval. Where there is room it is drawn as well, on a logarithmic\n"
-        "scale: left of the baseline's line is faster; an interval that reaches over the line tells no difference.\n"
+        "that of the rung's baseline with its 95 % interval. Where there is room it is drawn as well, on a log scale:\n"
+        "left of the baseline's line is faster; an interval that reaches over the line tells no difference.\n"
         "`published` is the publication's figure on its own hardware. What is measured goes on when the dashboard is\n"
         "closed, and can be stopped and resumed."
     )

@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.widget import Widget
-from textual.widgets import Checkbox, Input
+from textual.widgets import Input
 
 from tuiprof.errors import UsageProblem
 from tuiprof.tui.library_items import LadderItem, VariantItem
 from tuiprof.tui.screens.form import Form, form_keys, preset_chosen, preset_field
+from tuiprof.tui.widgets.toggles import Check
 
 FIT = "fit"
 
@@ -60,7 +61,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
             preset_field(self._presets),
             Input(placeholder="as the preset says", id="steps", compact=True),
             Input("3@10", id="capture", compact=True),
-            Checkbox(stacks, id="stack", compact=True),
+            Check(stacks, id="stack", compact=True),
         )
 
     def problem(self) -> str:
@@ -84,5 +85,5 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
             preset=preset_chosen(self, self._presets),
             steps=int(steps) if steps else None,
             capture=self.typed("capture"),
-            stack=self.query_one("#stack", Checkbox).value,
+            stack=self.query_one("#stack", Check).value,
         )
