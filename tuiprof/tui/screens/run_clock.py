@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import ClassVar, Final
 
 import numpy as np
@@ -61,17 +62,17 @@ class RunClock(Screen[None], inherit_bindings=False):
         self.past: Replay | None = None
         self.watched = self.running
 
+    @abstractmethod
     def redraw_now(self) -> None:
         """Draw everything at once instead of at the next tick."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw_head(self, now_ns: int) -> None:
         """Draw the first line.
 
         Args:
             now_ns: Session time shown.
         """
-        raise NotImplementedError
 
     @property
     def feed(self) -> Feed:

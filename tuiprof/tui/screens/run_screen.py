@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,9 +82,9 @@ class RunScreen(RunClock):
         """Whether captures can be made by themselves: steps are made."""
         return self.running and self.rank is not None and len(self.rank.steps) > 0
 
+    @abstractmethod
     def slow_ns(self) -> float | None:
         """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
-        raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work now; the others are not shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,13 +54,13 @@ class SessionShelf(Screen[None], inherit_bindings=False):
             return Shelf()
         return self._shelf
 
+    @abstractmethod
     def look_again(self) -> None:
         """Look at the folder of sessions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show_again(self) -> None:
         """Draw the list and the detail from what is known."""
-        raise NotImplementedError
 
     @property
     def current(self) -> str:

@@ -7,6 +7,7 @@ is on the screen, and only the cells that changed are sent. A view in which noth
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
@@ -144,6 +145,7 @@ class Lines(Widget):
         self._drawn_for = Size(0, 0)
         self._unseen = False
 
+    @abstractmethod
     def draw(self, width: int, height: int) -> list[Row]:
         """Return what to show now; rows that are missing are blank.
 
@@ -151,7 +153,6 @@ class Lines(Widget):
             width: Cells.
             height: Lines; more rows than this are cut off.
         """
-        raise NotImplementedError
 
     def height_for(self, width: int) -> int:
         """Return the number of lines wanted where the style sheet says ``height: auto``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -210,6 +211,28 @@ class TracePart(TraceTime):
             reading = Reading(self.part.share, reached.share, self._failed)
         place = self.captures.place(self.trace.info.world_size) if self.captures is not None else ""
         self.query_one(TraceHead).show(self.trace, self._trust, reading, place)
+
+    @abstractmethod
+    def set_window(self, window: Window) -> None:
+        """Look at a part of the trace in all analyses.
+
+        Args:
+            window: The part.
+        """
+
+    def action_window(self) -> None:
+        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
+        if (chosen := self.timeline.chosen_range) is not None:
+            low, high = chosen
+            self.timeline.select(None)
+            self.timeline.mark = None
+            self.set_window(Window(low, high))
+        elif not self.window.whole:
+            self.set_window(Window())
+        elif (index := self._step_at_cursor()) is not None:
+            self.set_window(self.trace.steps.window(index))
+        else:
+            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
 
     def _look_at_step(self) -> None:
         """Look at the step that was asked for, once it is known."""

@@ -61,14 +61,6 @@ class TraceTime(Vertical):
         """The timeline."""
         return self.query_one(Timeline)
 
-    def set_window(self, window: Window) -> None:
-        """Look at a part of the trace in all analyses.
-
-        Args:
-            window: The part.
-        """
-        raise NotImplementedError
-
     def action_zoom(self, factor: float) -> None:
         """Zoom the timeline around its cursor."""
         self.timeline.zoom(factor)
@@ -116,20 +108,6 @@ class TraceTime(Vertical):
         steps, cursor = self.trace.steps, self.timeline.cursor
         index = int(np.searchsorted(steps.starts, cursor, side="right")) - 1
         return index if index >= 0 and cursor < steps.ends[index] else None
-
-    def action_window(self) -> None:
-        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
-        if (chosen := self.timeline.chosen_range) is not None:
-            low, high = chosen
-            self.timeline.select(None)
-            self.timeline.mark = None
-            self.set_window(Window(low, high))
-        elif not self.window.whole:
-            self.set_window(Window())
-        elif (index := self._step_at_cursor()) is not None:
-            self.set_window(self.trace.steps.window(index))
-        else:
-            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
 
     # -- events and their links ----------------------------------------------------------------------------
 
