@@ -12,6 +12,7 @@ from tuiprof.model import Column
 from tuiprof.tui.widgets import frame_rows
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.rows import Heading, ListRows, column_widths
+from tuiprof.tui.widgets.scroll_line import ScrollLine
 from tuiprof.tui.widgets.table import VirtualTable
 
 COLUMNS = (
@@ -281,3 +282,17 @@ async def test_an_order_that_comes_too_late_is_not_shown(monkeypatch: pytest.Mon
         assert app.table.sorted_by is None
         assert order(others) == [0, 1, 2, 3]
         assert "…" not in app.line(0)
+
+
+@pytest.mark.parametrize("vertical", [True, False])
+def test_a_scroll_line_stands_at_an_end_only_where_what_is_scrolled_does(vertical: bool) -> None:
+    for position in range(81):
+        bar = ScrollLine.render_bar(20, 100, 20, position, vertical=vertical)
+        cells = "".join(segment.text for segment in bar.segments).rstrip("\n")
+        line = ScrollLine.VERTICAL if vertical else ScrollLine.HORIZONTAL
+        assert len(cells) == 20
+        assert cells.count(line) == 4
+        assert cells.startswith(line) == (position == 0)
+        assert cells.endswith(line) == (position == 80)
+    everything = ScrollLine.render_bar(20, 20, 0, 0, vertical=vertical)
+    assert "".join(segment.text for segment in everything.segments).isspace()

@@ -6,10 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 from made_traces import HOSTILE
-from trace_app import app_of, settle
+from trace_app import app_of, only, settle
 
-from tuiprof import analyses
-from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Report, Table, Verdict
 from tuiprof.tui.screens.columns import ColumnsScreen
 from tuiprof.tui.screens.reading import ReadingScreen
@@ -187,13 +185,6 @@ def places_report(count: int = 3) -> Report:
         Column("advice", "instead"),
     )
     return Report("only", "Only", Verdict("see below", "warn"), tables=(Table("t", "T", columns, frame),))
-
-
-def only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this be the only analysis, with this answer."""
-    analysis = Analysis("only", "Only", "?", lambda _trace, _window: report)
-    monkeypatch.setattr(analyses, "available", lambda: {"only": analysis})
-    monkeypatch.setattr(analyses, "run", lambda _name, _trace, _window: report)
 
 
 @pytest.mark.parametrize("prose", [False, True])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from made_traces import small_trace
 from textual.pilot import Pilot
 from textual.screen import Screen
 
 import tuiprof.tui.app
+from tuiprof import analyses
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.tui.app import TuiprofApp
@@ -124,3 +126,10 @@ async def settle(pilot: Pilot[int]) -> None:
     for _ in range(4):
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
+
+
+def only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be the only analysis, with this answer."""
+    analysis = Analysis("only", "Only", "?", lambda _trace, _window: report)
+    monkeypatch.setattr(analyses, "available", lambda: {"only": analysis})
+    monkeypatch.setattr(analyses, "run", lambda _name, _trace, _window: report)

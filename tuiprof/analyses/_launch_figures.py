@@ -115,14 +115,14 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
     )
     labels = {code: _label(names, by, code) for code in rows[by].to_list()}
     rows = rows.with_columns(pl.col(by).replace_strict(labels, return_dtype=pl.String)).with_columns(
-        pl.col(by).map_elements(_kernel_names.short_name, return_dtype=pl.String).alias("short")
+        pl.Series("short", [_kernel_names.short_name(label) for label in labels.values()], dtype=pl.String)
         if by == "kernel"
         else pl.col(by).alias("short")
     )
     stepped = bool(steps)
     columns = (
         Column("short", by, "text", help_),
-        Column(by, "full name", "text", hidden=True),
+        Column(by, "full name", "text", "As the trace writes it." if by == "kernel" else "", hidden=True),
         Column("per_step", "n/step", "count", "Launches a step.", hidden=not stepped),
         Column("count", "n", "count", "Launches in all.", hidden=stepped),
         Column(
@@ -176,10 +176,9 @@ def _latencies(launches: Launches) -> Table:
             }
         )
         low = high
-    quantiles = ", ".join(
-        f"{name} {_ns(float(np.percentile(launches.latency, q)))}"
-        for name, q in (("p5", 5), ("p50", 50), ("p95", 95), ("p99", 99), ("longest", 100))
-    )
+    wanted = {"p5": 5, "p50": 50, "p95": 95, "p99": 99, "longest": 100}
+    values = np.percentile(launches.latency, list(wanted.values())).tolist()
+    quantiles = ", ".join(f"{name} {_ns(value)}" for name, value in zip(wanted, values, strict=True))
     return Table(
         "latency",
         "Launch latency",

@@ -150,7 +150,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
                         "tensor_cores", "tensor cores", "text", hidden=by_name["tensor_cores"].eq("").all()
                     ),
                     Column("short", "kernel", "text", "Its name without arguments and namespaces."),
-                    Column("kernel", "full name", "text", hidden=True),
+                    Column("kernel", "full name", "text", "As the trace writes it.", hidden=True),
                     Column("event", "event", "count", hidden=True),
                 ),
                 by_name,

@@ -25,6 +25,7 @@ from tuiprof.tui import themes
 from tuiprof.tui.filters import OneColour, PlainText
 from tuiprof.tui.keys import key, load_settings
 from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.scroll_line import use_scroll_lines
 
 _KEY_NAMES: Final = {
     "enter": "enter",
@@ -120,6 +121,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
         here = Path(__file__).parent
         first = "live" if start.view == "replay" else start.view
         super().__init__(css_path=[here / "app.tcss", here / "screens" / f"{first}.tcss"])
+        use_scroll_lines()
         self.start = start
         self.farewell = ""
         self.settings = load_settings()

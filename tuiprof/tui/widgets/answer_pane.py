@@ -1,4 +1,4 @@
-"""One answer: its verdict, its figures, its tables one at a time, its rules."""
+"""One answer: its verdict, its figures, its tables, its rules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.filter_expression import FilterError
 from tuiprof.tui.results import Answer
-from tuiprof.tui.widgets.detail import Finding, cell_rows
+from tuiprof.tui.widgets.answer_tables import AnswerTables
+from tuiprof.tui.widgets.detail import Finding
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.glimpse import Waiting
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.rows import TableState
@@ -47,15 +49,10 @@ class AnswerPane(Vertical):
         & > #answer-facts { height: auto; max-height: 2; }
         & > #answer-title { height: 1; }
         & > #answer-message { height: 1fr; padding: 1 2; display: none; }
-        & > VirtualTable { height: 1fr; }
         & > #answer-note { height: auto; max-height: 2; }
-        & > #answer-prose { height: 1fr; padding: 1 1 0 1; display: none; }
-        &.-prose > #answer-prose { display: block; }
-        &.-prose > VirtualTable { max-height: 50%; }
-        &.-message > #answer-prose { display: none; }
         &.-quiet > #answer-verdict, &.-wordless > #answer-verdict { display: none; }
         &.-message > #answer-message { display: block; }
-        &.-message > VirtualTable, &.-message > #answer-title, &.-message > #answer-note { display: none; }
+        &.-message > AnswerTables, &.-message > #answer-title, &.-message > #answer-note { display: none; }
     }
     """
 
@@ -72,16 +69,20 @@ class AnswerPane(Vertical):
         yield VerdictLine(id="answer-verdict")
         yield Facts(id="answer-facts")
         yield Painted(id="answer-title")
-        yield VirtualTable(id="answer-table")
+        yield AnswerTables(id="answer-tables")
         yield Message(id="answer-message")
-        yield Painted(id="answer-prose")
         yield Painted(id="answer-note")
         yield FilterBar(id="answer-filter")
 
     @property
+    def tables(self) -> AnswerTables:
+        """The table widget, and what stands below it."""
+        return self.query_one(AnswerTables)
+
+    @property
     def table(self) -> VirtualTable:
         """The table widget."""
-        return self.query_one(VirtualTable)
+        return self.tables.table
 
     @property
     def current_table(self) -> Table | None:
@@ -92,7 +93,15 @@ class AnswerPane(Vertical):
 
     # -- content -------------------------------------------------------------------------------------------
 
-    def show(self, tab: str, answer: Answer | None, *, question: str = "", verdict: bool = True) -> None:
+    def show(
+        self,
+        tab: str,
+        answer: Answer | None,
+        *,
+        question: str = "",
+        verdict: bool = True,
+        advice: Answer | None = None,
+    ) -> None:
         """Show an answer, as it was left when it was shown before.
 
         Args:
@@ -100,7 +109,9 @@ class AnswerPane(Vertical):
             answer: The answer; None while it is worked out.
             question: The question of the analysis, shown meanwhile.
             verdict: Whether to show its verdict (it may stand above already).
+            advice: The answer that may hold advice on a row of this one.
         """
+        self._take_advice(advice if isinstance(advice, Report) else None)
         if (tab, answer) == (self.tab, self.answer) and answer is not None:
             self.set_class(not verdict, "-quiet")
             return
@@ -127,6 +138,11 @@ class AnswerPane(Vertical):
         if had_focus:
             self.take_focus()
 
+    def _take_advice(self, advice: Report | None) -> None:
+        if advice is not self.tables.advice:
+            self.tables.advice = advice
+            self.tables.spell_out()
+
     def take_focus(self) -> None:
         """Focus what shows: the table, or the message in its place."""
         self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
@@ -145,8 +161,7 @@ class AnswerPane(Vertical):
         self._table, self.needle = keys.index(kept.table), kept.needle
         if kept.answer is answer:
             self.table.restore(kept.state)
-            self.set_class(answer.tables[self._table].prose, "-prose")
-            self._size_table()
+            self._begin_below()
             return
         self._load_table()
         self.table.resume(kept.state, self.needle)
@@ -159,8 +174,18 @@ class AnswerPane(Vertical):
                 empty=sanitize(table.empty),
                 in_order=self._chosen(table) is not None,
             )
-            self.set_class(table.prose, "-prose")
-            self._size_table()
+            self._begin_below()
+
+    def _begin_below(self) -> None:
+        """Put the tables that come next below the one that shows."""
+        answer, place = self.answer, self._table
+        if isinstance(answer, Report) and answer.tables:
+            following = (*answer.tables[place + 1 :], *answer.tables[:place])
+            self.tables.begin(answer.tables[place], [self._waiting(table) for table in following])
+
+    def _waiting(self, table: Table) -> Waiting:
+        rows = FrameRows(table.rows, table.columns, self.shown_columns(table))
+        return Waiting(sanitize(table.title), rows, sanitize(table.empty))
 
     # -- columns -------------------------------------------------------------------------------------------
 
@@ -193,24 +218,6 @@ class AnswerPane(Vertical):
         state = self.table.state()
         self._load_table()
         self.table.resume(state, self.needle)
-
-    def _size_table(self) -> None:
-        """Leave the room below a table of sentences to the sentences."""
-        prose = self.has_class("-prose")
-        self.table.styles.height = len(self.table.rows) + 2 if prose else "1fr"
-
-    def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
-        """Show a row of sentences whole, below its table."""
-        if self.has_class("-prose"):
-            self._show_prose(message.source)
-
-    def _show_prose(self, source: int) -> None:
-        table, finding = self.current_table, self.finding(source)
-        if table is None or finding is None:
-            return
-        figures = {column.label for column in table.columns if column.right_aligned}
-        words = replace(finding, cells=tuple(cell for cell in finding.cells if cell[0] not in figures))
-        self.query_one("#answer-prose", Painted).paint(lambda width, _h: cell_rows(words, width))
 
     def next_table(self, by: int = 1) -> None:
         """Show another table of the report.

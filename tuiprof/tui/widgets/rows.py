@@ -18,6 +18,8 @@ GAP: Final = 2
 _WIDEST_TEXT: Final = 72
 _SHORT_TEXT: Final = 12
 _SORT_MARK: Final = 2
+#: Cells that the end of a place (``file:line``) needs to tell where.
+_PLACE: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,50 @@ def column_order(headings: Sequence[Heading], least: list[int], contents: list[i
     while len(before) > 1 and sum(map(wanted, before)) + GAP + least[place] > room:
         before.pop()
     return [*before, place, *(i for i in order if i != place and i not in before)]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the columns of a table stand side by side.
+
+    Attributes:
+        order: Indices of the columns, from left to right.
+        widths: Cells of each, in that order.
+        contents: Cells of the widest value of each, in the order of the headings.
+    """
+
+    order: list[int]
+    widths: list[int]
+    contents: list[int]
+
+
+def lay_out(rows: Rows, sample: Sequence[int], room: int, *, in_order: bool = False) -> Layout:
+    """Give each column the width its content asks for; long texts give way until the table fits.
+
+    Args:
+        rows: The rows.
+        sample: Positions of the rows that are measured.
+        room: Cells there are; 0 = not known yet.
+        in_order: Whether the columns keep their order however little room there is.
+    """
+    headings = rows.headings
+    contents = [
+        max((cell_len(rows.text(position, index)) for position in sample), default=0)
+        for index in range(len(headings))
+    ]
+    least = [
+        # What is cut at its start is a place: its file and line stay readable.
+        max(cell_len(heading.label), min(content, _PLACE) if heading.elide == "start" else 0)
+        for heading, content in zip(headings, contents, strict=True)
+    ]
+    order = list(range(len(headings))) if in_order else column_order(headings, least, contents, room)
+    widths = column_widths(
+        [least[index] for index in order],
+        [contents[index] for index in order],
+        [headings[index].right for index in order],
+        room,
+    )
+    return Layout(order, widths, contents)
 
 
 def column_widths(labels: list[int], contents: list[int], right: list[bool], room: int) -> list[int]:

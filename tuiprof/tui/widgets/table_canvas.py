@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -17,14 +18,12 @@ from tuiprof.tui.widgets.rows import (
     ListRows,
     Rows,
     TableState,
-    column_order,
-    column_widths,
     fit_text,
+    lay_out,
 )
 
 _SAMPLE = 200
 LEAD = 1
-_PLACE = 30
 
 
 class TableCanvas(ScrollView):
@@ -75,6 +74,7 @@ class TableCanvas(ScrollView):
         self.sorting: int | None = None  # by which column the rows are being sorted, away from the screen
         self._widths: list[int] = []
         self._order: list[int] = []
+        self._contents: list[int] = []
         self._in_order = False
         self._strips: LRUCache[tuple[int, int, int, bool], Strip] = LRUCache(512)
 
@@ -162,9 +162,9 @@ class TableCanvas(ScrollView):
         self.refresh()
         self._announce()
 
+    @abstractmethod
     def _announce(self) -> None:
         """Tell which row is under the cursor."""
-        raise NotImplementedError
 
     # -- widths --------------------------------------------------------------------------------------------
 
@@ -176,25 +176,19 @@ class TableCanvas(ScrollView):
             if count <= 2 * _SAMPLE
             else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
         )
-        headings = self.rows.headings
-        contents = [
-            max((cell_len(self.rows.text(position, index)) for position in sample), default=0)
-            for index in range(len(headings))
-        ]
-        least = [
-            # What is cut at its start is a place: its file and line stay readable.
-            max(cell_len(heading.label), min(content, _PLACE) if heading.elide == "start" else 0)
-            for heading, content in zip(headings, contents, strict=True)
-        ]
         room = max(self.size.width - 1 - LEAD, 0)
-        kept = list(range(len(headings)))
-        self._order = kept if self._in_order else column_order(headings, least, contents, room)
-        self._widths = column_widths(
-            [least[index] for index in self._order],
-            [contents[index] for index in self._order],
-            [headings[index].right for index in self._order],
-            room,
-        )
+        layout = lay_out(self.rows, sample, room, in_order=self._in_order)
+        self._order, self._widths, self._contents = layout.order, layout.widths, layout.contents
+
+    def whole_columns(self) -> set[int]:
+        """Return the indices of the headings whose values show whole before the table is scrolled."""
+        found, begin = set(), LEAD
+        for index, width in zip(self._order, self._widths, strict=True):
+            begin += width
+            if begin <= self.size.width and width >= self._contents[index]:
+                found.add(index)
+            begin += GAP
+        return found
 
     @property
     def heading_index(self) -> int:

@@ -205,7 +205,8 @@ class TraceView(TracePart):
         question = analyses.available()[self.current].question if self.current != EVENTS else ""
         answer = self.results.get(self.current, self.window)
         same = top is not None and isinstance(answer, Report) and answer.verdict == top.verdict
-        self.pane.show(self.current, answer, question=question, verdict=not same)
+        advice = self.results.get("advice", self.window)
+        self.pane.show(self.current, answer, question=question, verdict=not same, advice=advice)
         self._show_tabs()
         self.refresh_bindings()
 
