@@ -57,6 +57,8 @@ class Synthetic:
         slow: Step numbers that take twice as long.
         lag: Share of a step by which each rank is slower than the one before.
         prints: Whether the script prints a line every twenty steps.
+        jitter: Standard deviation of the step times, as a share.
+        outliers: Share of the steps that take longer by a half or more.
     """
 
     root: Path
@@ -72,6 +74,8 @@ class Synthetic:
     seed: int = 7
     lag: float = 0.02
     prints: bool = True
+    jitter: float = 0.012
+    outliers: float = 0.0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -177,9 +181,11 @@ class Synthetic:
         self.write("rank0", Note(self.mono_ns + self.t_ns, level, text))
 
     def _step(self, rank: int) -> list[Record]:
-        dur = self.step_ms * (1 + self.random.gauss(0, 0.012) + self.lag * rank)
+        dur = self.step_ms * (1 + self.random.gauss(0, self.jitter) + self.lag * rank)
         if self.steps in self.slow:
             dur *= 1.55
+        if self.outliers and self.random.random() < self.outliers:
+            dur *= 1.3 + self.random.expovariate(3)
         if self.steps == 0:
             dur *= 12
         dur_ns = int(dur * 1e6)
@@ -244,9 +250,19 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--cores", type=int, default=16)
+    parser.add_argument("--jitter", type=float, default=0.012)
+    parser.add_argument("--outliers", type=float, default=0.0)
     parser.add_argument("--exit", type=int, default=None)
     given = parser.parse_args()
-    made = Synthetic(given.root, given.step_ms, given.gpus, given.ranks, given.cores)
+    made = Synthetic(
+        given.root,
+        given.step_ms,
+        given.gpus,
+        given.ranks,
+        given.cores,
+        jitter=given.jitter,
+        outliers=given.outliers,
+    )
     made.mono_ns -= int(given.before * 1e9)
     made.session.meta.mono_ns = made.mono_ns
     from tuiprof.session.store import write_meta

@@ -14,6 +14,7 @@ from synthetic import Synthetic
 from tuiprof.session import control
 from tuiprof.session.launch import LaunchSpec, start, wait
 from tuiprof.session.meta import Scenario
+from tuiprof.session.replay import load
 from tuiprof.session.store import write_meta
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.live_view import View, chart_data, stats_in_view
@@ -291,7 +292,7 @@ async def test_the_zoom_key_widens_the_axis(tmp_path: Path) -> None:
     made = recorded(tmp_path, 100)
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "last 60 s", "−60 s")
+        await until_shown(pilot, "last 60 s", "00:01:20", "now")
         await pilot.press("z")
         await until_shown(pilot, "last 5 min")
         await pilot.press("z", "z")
@@ -308,7 +309,6 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.session.replay import load
     from tuiprof.tui import live_view
 
     made = recorded(tmp_path, 60)
@@ -326,13 +326,30 @@ def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pyte
     assert dataclasses.asdict(whole)["live"] is False
 
 
-async def test_the_axis_moves_by_whole_cells(tmp_path: Path) -> None:
+async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "27.0 ms")
         chart = app.screen.query_one(StripChart)
-        edges = {chart.edge(now / 100, 60.0, True) for now in range(1000, 1300)}
-        assert 4 <= len(edges) <= 6  # three seconds in moves of about half a second
-        assert all(edge <= 13.0 for edge in edges)
-        assert chart.edge(12.34, 60.0, False) == 12.34
+        assert {chart.edge(now, 60.0) for now in range(0, 61)} == {60.0}
+        moments = [60 + now / 10 for now in range(1, 600)]
+        edges = [chart.edge(now, 60.0) for now in moments]
+        assert 8 <= len(set(edges)) <= 10
+        assert all(now <= edge <= now + 60 / 8 for now, edge in zip(moments, edges, strict=True))
+
+
+def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
+    fold = load(recorded(tmp_path, 31).session)
+    assert fold.lead is not None
+    steps, chart = fold.lead.steps, StripChart()
+
+    def plot(now_s: float) -> list[str]:
+        view = View(round(now_s * 1e9), 60.0, False)
+        chart.show(chart_data(steps, stats_in_view(steps, view), view, edge_s=30.0))
+        return ["".join(text for text, _ in row) for row in chart.draw(120, 12)[:-1]]
+
+    earlier, later = plot(28.0), plot(30.0)
+    past = 10 + round(108 * 28 / 30)  # cells of the y axis and of what is past by then
+    assert earlier != later
+    assert [line[:past] for line in earlier] == [line[:past] for line in later]

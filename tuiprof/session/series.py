@@ -180,6 +180,9 @@ class Overview:
             return
         while -(-(self.total + len(t_ns)) // self.width) > self.buckets:
             self._merge()
+        if len(t_ns) == 1:  # as of each figure of a device while it is watched: array operations cost more
+            self._append(int(t_ns[0]), float(values[0]))
+            return
         row = np.arange(self.total, self.total + len(t_ns)) // self.width
         first = np.append(0, np.flatnonzero(np.diff(row)) + 1)
         last = np.append(first[1:], len(row)) - 1
@@ -196,6 +199,18 @@ class Overview:
         self._low[rows] = np.fmin(self._low[rows], np.fmin.reduceat(number, first))
         self._high[rows] = np.fmax(self._high[rows], np.fmax.reduceat(number, first))
         self.total += len(t_ns)
+
+    def _append(self, t_ns: int, value: float) -> None:
+        row = self.total // self.width
+        if self.total % self.width == 0:
+            self._start[row] = t_ns
+        self._end[row] = t_ns
+        if value == value:
+            self._count[row] += 1
+            self._sum[row] += value
+            self._low[row] = min(self._low[row], value)
+            self._high[row] = max(self._high[row], value)
+        self.total += 1
 
     def _merge(self) -> None:
         used = len(self)

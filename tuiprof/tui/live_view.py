@@ -45,9 +45,11 @@ class View:
     @property
     def span_s(self) -> float:
         """Width of the axis in seconds; of a young run only as much as there is, in quarters of a minute."""
-        age_s = self.now_ns / 1e9
+        age_s = max(self.now_ns / 1e9, 1.0)
         if self.window_s is None:
-            return max(age_s, 1.0)
+            # Of a run that goes on there is room for more, so that the axis stands still for a while.
+            part_s = 2.0 ** math.floor(math.log2(age_s)) / 8
+            return math.ceil(age_s / part_s) * part_s if self.live else age_s
         return min(self.window_s, max(1, math.ceil(age_s / 15)) * 15.0)
 
     @property
@@ -83,7 +85,13 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
     return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - 50), None))
 
 
-def chart_data(steps: StepSeries, stats: StepStats, view: View, selected: int | None = None) -> ChartData:
+def chart_data(
+    steps: StepSeries,
+    stats: StepStats,
+    view: View,
+    selected: int | None = None,
+    edge_s: float | None = None,
+) -> ChartData:
     """Return the strip chart of one rank.
 
     Args:
@@ -91,6 +99,7 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View, selected: int | 
         stats: Statistics of the steps in view.
         view: What is in view.
         selected: Number of the step that is looked at; None = none.
+        edge_s: Right edge of the axis; None = the moment in view.
     """
     if view.window_s is None and len(steps) > _MOST_STEPS:
         overview = steps.overview
@@ -105,6 +114,7 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View, selected: int | 
             high_ms=overview.maximum[known] / 1e6,
             now_s=view.now_ns / 1e9,
             window_s=view.span_s,
+            edge_s=edge_s,
             median_ms=_known(stats.median_ns / 1e6),
             limit_ms=stats.outlier_above_ns / 1e6,
             marks=_longest(steps),
@@ -134,6 +144,7 @@ def chart_data(steps: StepSeries, stats: StepStats, view: View, selected: int | 
         high_ms=dur_ms,
         now_s=view.now_ns / 1e9,
         window_s=view.span_s,
+        edge_s=edge_s,
         median_ms=_known(stats.median_ns / 1e6),
         limit_ms=stats.outlier_above_ns / 1e6,
         marks=marks,

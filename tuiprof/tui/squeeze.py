@@ -92,6 +92,8 @@ def _change(shown: State, wanted: State) -> str:
     return f"\x1b[{';'.join(parts)}m"
 
 
+#: Characters of which each fills one cell, as far as they can be told at a glance.
+_NARROW: Final = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u25fc\u2800-\u28ff]+")
 #: Cells that stand already are sent again where no more of them lie between two that differ.
 _GAP: Final = 8
 #: What a cell shows: its character and how it is painted; None = unknown.
@@ -180,7 +182,7 @@ def _cells(text: str) -> tuple[Cell, ...] | None:
         if index % 2:
             state = _after(state, part)
         elif part:
-            if not all(_fills_one(char) for char in set(part)):
+            if _NARROW.fullmatch(part) is None and not all(map(_fills_one, set(part))):
                 return None
             out.extend(zip(part, repeat(state)))
     return tuple(out)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from textual import work
@@ -47,10 +47,14 @@ from tuiprof.tui.widgets.strip_chart import StripChart
 if TYPE_CHECKING:
     pass
 
-#: Four pictures a second: faster than one reads numbers, slow enough for an SSH link.
+#: So often it is looked for what is new: what comes after a silence is seen at once.
 RATE_HZ: Final = 4
-#: Every so many of them the slow things are looked at again: status, statistics, phases.
-_SLOW: Final = 4
+#: Seconds between two pictures in a stream of steps: most of what a picture costs it costs whatever is in it.
+_PICTURE_S: Final = 0.5
+#: Seconds after which the slow things are looked at again: status, statistics, phases, devices.
+_SLOW_S: Final = 1.0
+#: Timers come a little early and late.
+_EARLY_S: Final = 0.1
 #: Seconds between two looks for other runs.
 _LOOK_S: Final = 3.0
 
@@ -78,13 +82,12 @@ class LiveScreen(RunVerdict):
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__(session, replay_speed=replay_speed)
         self._means: dict[str, float] = {}
-        self._ticks = 0
-        self._edge_s = -1.0
+        self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._baseline: tuple[str, float] | None = None
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
         self._least = 0
-        self._printed_at = 0.0
+        self._printed_at = -math.inf
 
     def compose(self) -> ComposeResult:
         """Verdict on top, evidence below, keys at the bottom."""
@@ -145,27 +148,37 @@ class LiveScreen(RunVerdict):
         """
         if self.app.screen is not self or (self.frozen_ns is not None and not asked):
             return
+        at = time.monotonic()
+        if not asked and at - self._drawn_at < _PICTURE_S - _EARLY_S:
+            return
         self.feed.advance()
-        slow = self._ticks % _SLOW == 0
-        self._ticks += 1
-        if slow and self.past is not None:
-            self.base.advance()  # so that the present is there when it is wanted
+        slow = asked or at - self._slow_at >= _SLOW_S - _EARLY_S
+        if slow:
+            self._slow_at = at
+            self._look_at_run()
         self._poll_output()
-        if slow and self.running:
-            self.status = self.session.status()
-            self.look_armed()
-            if not self.session.meta.devices:
-                self.session.reload()
         now = self.now_ns()
         fold = self.feed.fold
         read = int(100 * self.base.read_share) if isinstance(self.base, Live) else 100
         shown = (self.status, self.window, self.rank_name, self.selected, self.size, id(fold), read // 5)
         state = (fold.version, *shown)
-        if state == self._shown and not self.following and (self.replay is None or self._stands(self.replay)):
-            return  # nothing can have changed: draw nothing, send nothing
+        moves = self.following or (self.replay is not None and not self._stands(self.replay))
+        if state == self._shown and not (slow and moves):
+            return  # nothing can have changed, or nothing but the clock: draw nothing, send nothing
         fresh = self._shown[1:] != state[1:]
         self._shown = state
-        self._draw(now, slow=slow or fresh, fresh=fresh)
+        self._drawn_at = at
+        self._draw(now, slow=slow or fresh)
+
+    def _look_at_run(self) -> None:
+        """See how the run stands."""
+        if self.past is not None:
+            self.base.advance()  # so that the present is there when it is wanted
+        if self.running:
+            self.status = self.session.status()
+            self.look_armed()
+            if not self.session.meta.devices:
+                self.session.reload()
 
     @staticmethod
     def _stands(replay: Replay) -> bool:
@@ -180,10 +193,10 @@ class LiveScreen(RunVerdict):
         else:
             pane.show_until(replay.fold.printed or (0, 0))
         now = time.monotonic()
-        if (now - self._printed_at >= 1.0 or self._ticks <= 1) and pane.poll():
+        if now - self._printed_at >= 1.0 and pane.poll():
             self._printed_at = now
 
-    def _draw(self, now_ns: int, *, slow: bool, fresh: bool) -> None:
+    def _draw(self, now_ns: int, *, slow: bool) -> None:
         """Draw; what is expensive or would only flicker goes at the slow rate."""
         rank, charted = self.rank, self.charted
         view = View(now_ns, WINDOWS_S[self.window], self.following)
@@ -196,13 +209,10 @@ class LiveScreen(RunVerdict):
             if slow:
                 self.stats = stats_in_view(rank.steps, view)
                 self._means = phases(rank.steps, view, self.selected_row())
-            edge_s = chart.edge(now_ns / 1e9, view.span_s, view.live)
-            if fresh or edge_s != self._edge_s:
-                self._edge_s = edge_s
-                edged = replace(view, now_ns=round(edge_s * 1e9))
-                chart.show(chart_data(charted.steps, self.stats, edged, self.selected))
-        if slow or self._ticks % 2:
-            self.draw_head(now_ns)
+            goes_on = self.following or (self.replay is not None and not self.replay.over)
+            edge_s = chart.edge(now_ns / 1e9, view.span_s) if goes_on else None
+            chart.show(chart_data(charted.steps, self.stats, view, self.selected, edge_s))
+        self.draw_head(now_ns)
         if slow:
             self._draw_slow(view, rank)
             self._rebind()
@@ -318,7 +328,7 @@ class LiveScreen(RunVerdict):
 
     def redraw_now(self) -> None:
         """Draw everything at once instead of at the next tick."""
-        self._shown, self._ticks = (), 0
+        self._shown, self._printed_at = (), -math.inf
         self.tick(asked=True)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="baseline")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuiprof.model.units import format_ns
 from tuiprof.tui import glyphs
+from tuiprof.tui.live_words import clock
 from tuiprof.tui.widgets.braille import (
     Codes,
     Floats,
@@ -23,11 +23,16 @@ from tuiprof.tui.widgets.braille import (
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
 _EMPTY: Floats = np.empty(0)
-#: A live axis moves on after so much time.
-_MOVE_S = 0.5
+#: An axis whose end is reached moves on by this part of its width.
+_MOVE_PARTS = 8
+#: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
+_SLACK = 0.2
 #: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
 #: be seen between its dots only, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
+#: Round times of the run to write below the plot, at least so many cells apart.
+_TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+_TICK_CELLS = 16
 #: The median is drawn through gaps of at least so many cells.
 _GAP = 4
 
@@ -56,13 +61,14 @@ class ChartData:
         ends_s: Its end, same shape, as are the next two.
         low_ms: What it took; of a bucket of steps the shortest.
         high_ms: The same; of a bucket of steps the longest.
-        now_s: Right edge of the axis, on the same clock (see :meth:`StripChart.edge`).
+        now_s: The moment shown, on the same clock; nothing is known beyond it.
         window_s: Width of the axis.
+        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
         median_ms: Drawn as a dotted line; None = not yet known.
         limit_ms: Steps above this are outliers, which the y axis does not follow.
         marks: Outliers, the most telling first.
         captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
-        live: The right edge is the present (it is then called "now").
+        live: The moment shown is the present (it is then called "now").
         selected: The step that is looked at; None = none.
     """
 
@@ -72,6 +78,7 @@ class ChartData:
     high_ms: Floats = field(default_factory=lambda: _EMPTY)
     now_s: float = 0.0
     window_s: float = 60.0
+    edge_s: float | None = None
     median_ms: float | None = None
     limit_ms: float = math.inf
     marks: tuple[Mark, ...] = ()
@@ -93,26 +100,21 @@ class StripChart(Lines):
         self._data = ChartData()
         self._empty: list[str] = []
         self._range: tuple[float, float] | None = None
+        self._right = math.nan  # for which it was chosen
 
-    def edge(self, now_s: float, window_s: float, live: bool) -> float:
-        """Return the right edge of the axis for a moment.
+    def edge(self, now_s: float, window_s: float) -> float:
+        """Return the right edge of an axis that stands still while time goes on.
 
-        A live axis moves by whole cells and about twice a second: in between nothing on the screen changes,
-        which is what keeps a chart cheap over a slow link.
+        Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells. In between only
+        the newest cells change, which is what keeps a chart cheap over a slow link and easy to look at.
 
         Args:
-            now_s: The moment.
+            now_s: The moment shown.
             window_s: Width of the axis.
-            live: The edge is the present.
         """
-        if not live:
-            return now_s
-        move_s = self._cell_s(window_s) * math.ceil(_MOVE_S / self._cell_s(window_s))
-        return math.floor(now_s / move_s) * move_s
-
-    def _cell_s(self, window_s: float) -> float:
-        """Return the time a cell stands for."""
-        return window_s / max(1, self.size.width - self._margin(self.size.width) - 2)
+        width = max(1, self.size.width - self._margin(self.size.width) - 2)
+        move_s = window_s / width * max(1, width // _MOVE_PARTS)
+        return window_s + max(0, math.ceil((now_s - window_s) / move_s)) * move_s
 
     @staticmethod
     def _margin(width: int) -> int:
@@ -147,7 +149,8 @@ class StripChart(Lines):
             return []
         data = self._data
         cell_s = data.window_s / plot_width
-        right, left = data.now_s, data.now_s - data.window_s
+        right = data.now_s if data.edge_s is None else data.edge_s
+        left = right - data.window_s
         least, mean, greatest = column_ranges(
             data.starts_s,
             data.ends_s,
@@ -185,9 +188,12 @@ class StripChart(Lines):
         middle = data.median_ms if data.median_ms is not None else (bulk_low + bulk_high) / 2
         # A steady run must look steady: the axis never spans less than 12 % of the median.
         bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
+        moved, self._right = right != self._right, right
         if self._range is not None:
             low, high = self._range
-            if low <= bulk_low and high >= bulk_high and (bulk_high - bulk_low) > 0.35 * (high - low):
+            slack = 0.0 if moved else _SLACK * (high - low)
+            inside = low - slack <= bulk_low and high + slack >= bulk_high
+            if inside and (not moved or (bulk_high - bulk_low) > 0.35 * (high - low)):
                 return low, high
         pad = (bulk_high - bulk_low) * 0.08
         step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
@@ -274,24 +280,29 @@ class StripChart(Lines):
 
     def _time_axis(self, left: float, right: float, width: int) -> Row:
         """Return the line below the plot: times, and which of them ran under the profiler."""
-        cells = [" "] * width
-        last = "now" if self._data.live else _clock(right)
-        places = [(0, left), (width // 2, (left + right) / 2)]
-        for column, at in places:
-            text = f"−{_span(right - at)}" if self._data.live else _clock(at) if at >= 0 else ""
-            cells[column : column + len(text)] = list(text)
-        cells[width - len(last) :] = list(last)
+        cells, cell_s = [" "] * width, (right - left) / width
+        here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
+        last = "now" if self._data.live else clock(self._data.now_s)
+        begin = max(0, here - len(last))
+        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
+        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
+            text = clock(number * step_s)
+            at = round((number * step_s - left) / cell_s) - len(text) // 2
+            at = max(at, 0) if number == 0 else at
+            apart = at + len(text) < begin or at > begin + len(last)
+            if at >= 0 and at + len(text) <= width and apart:
+                cells[at : at + len(text)] = list(text)
+        cells[begin : begin + len(last)] = list(last)
         row: Row = [("".join(cells), "dim")]
-        cell_s = (right - left) / width
         for start, end in self._data.captured_s:
-            begin, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
-            if stop > begin:
-                text, word = glyphs.CAPTURED * (stop - begin), "captured"
-                if stop + 1 + len(word) + len(last) + 1 < width:
-                    text = f"{text} {word}"
-                elif begin > len(word):
-                    text, begin = f"{word} {text}", begin - len(word) - 1
-                row = _overlay(row, begin, [(text, "capture")])
+            first, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
+            if stop > first:
+                text, word = glyphs.CAPTURED * (stop - first), "captured"
+                if stop + 1 + len(word) + 1 < begin:
+                    text = f"{text} {word} "
+                elif first > len(word):
+                    text, first = f"{word} {text}", first - len(word) - 1
+                row = _overlay(row, first, [(text, "capture")])
         return row
 
     def _draw_empty(self, height: int) -> list[Row]:
@@ -305,7 +316,7 @@ class StripChart(Lines):
 
 def _layers(front: Codes, back: Codes) -> Row:
     """Return a line of cells in front of another, in as few spans as possible; blanks join either."""
-    if (front > 0).mean() > _BUSY:
+    if np.count_nonzero(front) > _BUSY * len(front):
         back = np.zeros_like(back)
     role = np.where(front > 0, 2, np.where(back > 0, 1, 0))
     filled = np.flatnonzero(role)
@@ -348,14 +359,3 @@ def _milliseconds(value: float, step: float) -> str:
         unit = "ms"
     decimals = max(0, -int(np.floor(np.log10(step) + 1e-9)))
     return f"{value:.{decimals}f} {unit} "
-
-
-def _span(seconds: float) -> str:
-    """Return a length of time as a label of the axis."""
-    return format_ns(seconds * 1e9) if seconds >= 100 else f"{seconds:.3g} s"
-
-
-def _clock(seconds: float) -> str:
-    """Return a time of the run as minutes and seconds."""
-    minutes, rest = divmod(max(0.0, seconds), 60)
-    return f"{int(minutes):02d}:{rest:04.1f}"
