@@ -133,13 +133,22 @@ class SlowFile:
         return self.parts[-1]
 
 
-async def test_the_first_part_shows_while_the_rest_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = small_trace()
-    file = SlowFile(part_of(whole, 0), part_of(whole, 8), whole)
-    monkeypatch.setattr(formats, "open_trace", file.open)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+#: Begins to read a trace: takes it whole, and after how many of its events a part of it is handed out.
+ReadSlowly = Callable[..., tuple[SlowFile, TraceApp]]
+
+
+@pytest.fixture
+def read_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadSlowly:
+    def begin(whole: Trace, *counts: int) -> tuple[SlowFile, TraceApp]:
+        file = SlowFile(*(part_of(whole, count) for count in counts), whole)
+        monkeypatch.setattr(formats, "open_trace", file.open)
+        return file, TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+
+    return begin
+
+
+async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlowly) -> None:
+    file, app = read_slowly(small_trace(), 0, 8)
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: "20 %" in app.text())
         assert app.screen.query(LoadingPanel)  # a part without events is nothing to look at
@@ -163,13 +172,8 @@ async def test_the_first_part_shows_while_the_rest_is_read(
         assert "1 Names ✓" in app.text("TabBar")
 
 
-async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = small_trace()
-    file = SlowFile(part_of(whole, 8), whole)
-    monkeypatch.setattr(formats, "open_trace", file.open)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(read_slowly: ReadSlowly) -> None:
+    file, app = read_slowly(small_trace(), 8)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "8 rows")
         await pilot.press("/", *"m", "enter", "s", "down")
@@ -182,9 +186,7 @@ async def test_a_table_keeps_its_order_filter_and_row_when_more_is_read(
         assert "▲" in app.text("VirtualTable")
 
 
-async def test_search_event_bookmarks_and_details_stay_when_more_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_search_event_bookmarks_and_details_stay_when_more_is_read(read_slowly: ReadSlowly) -> None:
     """Rows are others then: what is read later begins before what was read first."""
     rows: list[tuple[str, str, int, int, int, int | None]] = [
         ("runtime", "cudaLaunchKernel", 20, 21, 0, 7),
@@ -193,10 +195,7 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(
         ("runtime", "cudaLaunchKernel", 2, 3, 0, 5),
         ("kernel", "gemm two", 4, 6, 1, 5),
     ]
-    whole = trace_of(rows)
-    file = SlowFile(part_of(whole, 3), whole)
-    monkeypatch.setattr(formats, "open_trace", file.open)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    file, app = read_slowly(trace_of(rows), 3)
     async with app.run_test(size=(160, 48)) as pilot:
         await until_shown(pilot, "3 events", "gemm")
         timeline = app.timeline
@@ -230,11 +229,9 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(
 
 
 async def test_a_search_that_ends_after_more_was_read_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_slowly: ReadSlowly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = small_trace()
-    file = SlowFile(part_of(whole, 8), whole)
-    monkeypatch.setattr(formats, "open_trace", file.open)
+    file, app = read_slowly(small_trace(), 8)
     look_up, may_end = Search.of, threading.Event()
 
     def slow(lanes: Lanes, needle: str) -> Search:
@@ -243,7 +240,6 @@ async def test_a_search_that_ends_after_more_was_read_is_not_lost(
         return look_up(lanes, needle)
 
     monkeypatch.setattr(Search, "of", slow)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "8 events")
         app.timeline.focus()
@@ -254,19 +250,14 @@ async def test_a_search_that_ends_after_more_was_read_is_not_lost(
         await until_shown(pilot, "/forward 1 of 2")
 
 
-async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(read_slowly: ReadSlowly) -> None:
     """Files are not in order of time: what is read later may begin before what was read first."""
     rows: list[tuple[str, str, int, int, int, int | None]] = [
         ("cpu_op", "later", 10, 12, 0, None),
         ("cpu_op", "last", 14, 18, 0, None),
         ("cpu_op", "first", 0, 5, 0, None),
     ]
-    whole = trace_of(rows)
-    file = SlowFile(part_of(whole, 2), whole)
-    monkeypatch.setattr(formats, "open_trace", file.open)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
+    file, app = read_slowly(trace_of(rows), 2)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "2 events", "last")
         app.timeline.go_to(4 * MS)  # "last", counted from "later"
@@ -277,14 +268,9 @@ async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(
         assert app.view.window == Window(14 * MS, 18 * MS)
 
 
-async def test_what_was_read_stays_when_the_rest_cannot_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = small_trace()
-    file = SlowFile(part_of(whole, 8), whole)
+async def test_what_was_read_stays_when_the_rest_cannot_be(read_slowly: ReadSlowly) -> None:
+    file, app = read_slowly(small_trace(), 8)
     file.error = TraceError("the disk is gone", "mount it again")
-    monkeypatch.setattr(formats, "open_trace", file.open)
-    app = TraceApp(lambda: TraceScreen(tmp_path / "big.json"))
     async with app.run_test(size=(140, 36), notifications=True) as pilot:
         await until_shown(pilot, "8 events")
         file.go_on.release()
