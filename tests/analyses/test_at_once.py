@@ -49,3 +49,10 @@ def test_what_threads_share_is_made_once() -> None:
         second = pool.submit(remember, trace, "it", make)
         assert (first.result(), second.result(), made) == (0, 0, [0])
     assert is_remembered(trace, "it")
+
+
+def test_what_a_trace_derives_is_made_once() -> None:
+    trace = Made().op("aten::add", 0, 1).trace()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: trace.nesting, range(8)))
+    assert all(one is found[0] for one in found)

@@ -70,8 +70,7 @@ trace = tuiprof.open_trace(sys.argv[1])
 opened = time.perf_counter() - began
 opening = peak()
 from tuiprof import analyses
-for name in sys.argv[2].split(","):
-    if name: analyses.run(name, trace)
+analyses.run_all([name for name in sys.argv[2].split(",") if name], trace)
 total = time.perf_counter() - began
 print("RESULT", json.dumps({"open": opened, "total": total, "rss": max(opening, own()),
       "events": trace.stats.events, "rows": len(trace)}))
@@ -177,6 +176,9 @@ def run(
         MemoryError: It took most of the memory.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TUIPROF_TRACE_CACHE": cache}
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # an installed package is compiled once, not at every start
     most = psutil.virtual_memory().available * MEMORY_SHARE
     began = time.perf_counter()
     with subprocess.Popen(

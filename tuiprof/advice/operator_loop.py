@@ -10,10 +10,10 @@ import polars as pl
 
 from tuiprof.advice import AdviceRule, Evidence, Finding
 from tuiprof.analyses import _ancestry
-from tuiprof.analyses._by_step import outermost
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._frames import function_label, operator_label
 from tuiprof.analyses._loops import loops
+from tuiprof.analyses._waits import outermost
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
@@ -78,7 +78,8 @@ def _finding(place: dict[str, Any]) -> Finding:
 
 def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
     """Return the outermost operators of each thread in each step, those that make batches left out."""
-    rows = outermost(trace, np.flatnonzero(trace.is_category("cpu_op")))
+    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    rows = rows[outermost(trace, rows)]
     loading = fetches(trace)
     if len(loading):
         last = loading[np.maximum(np.searchsorted(trace.starts[loading], trace.starts[rows], "right") - 1, 0)]

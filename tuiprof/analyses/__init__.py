@@ -7,7 +7,7 @@ itself. It does no input, no output and reads no clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -83,12 +83,13 @@ def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) ->
     if len(names) < 2 or len(trace) < _WORTH_THREADS:
         return [run(name, trace, window) for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
-        # Most of them need both, and each would begin with the same one.
-        derived = [pool.submit(getattr, trace, what) for what in ("nesting", "links")]
+        pool.submit(
+            getattr, trace, "nesting"
+        )  # takes longest of what most need; who comes to need it waits for it
         for name in names:
             _find(name)  # loads its module meanwhile
-        wait(derived)
-        return list(pool.map(lambda name: run(name, trace, window), names))
+        answers = [pool.submit(run, name, trace, window) for name in names]
+        return [answer.result() for answer in answers]
 
 
 @cache

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses import _idle, _waits
-from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope
-from tuiprof.model import Trace, Window
+from tuiprof.model import Window
 from tuiprof.model.intervals import Coverage, Ints, union
 
 
@@ -111,19 +110,3 @@ def _position(scope: Scope) -> Ints:
     position = np.full(len(scope.trace.steps) + 1, -1, dtype=np.int64)
     position[scope.steps] = np.arange(len(scope.steps))
     return position
-
-
-def outermost(trace: Trace, rows: Ints) -> Ints:
-    """Return those of some events that lie inside no other of them on their track.
-
-    Args:
-        trace: The trace.
-        rows: Rows in order of start.
-    """
-    track = trace.track_codes[rows]
-    keep = np.ones(len(rows), dtype=bool)
-    for one in distinct(track):
-        mine = np.flatnonzero(track == one)
-        reach = np.maximum.accumulate(trace.ends[rows[mine]])
-        keep[mine[1:]] = trace.ends[rows[mine]][1:] > reach[:-1]
-    return rows[keep]

@@ -66,8 +66,10 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     first_work[at[::-1]] = work[::-1]  # in order of start, so the first written last stays
     latency = trace.starts[first_work] - trace.ends[rows]
     impossible = trace.starts[first_work] < trace.starts[rows]
-    waiting = member(rows, _waits.find(trace, Window()).first)
     depth = _depth_found(trace, rows, first_work)
+    waiting = member(
+        rows, _waits.find(trace, Window()).first
+    )  # last, because another thread may be finding them
     return Launches(rows, first_work, count, latency, impossible, waiting, depth, work, at)
 
 

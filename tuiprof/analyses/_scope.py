@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses._codes import distinct, member
+from tuiprof.analyses._memo import remember
 from tuiprof.model import Trace, Unavailable, Window
-from tuiprof.model.intervals import Ints, clip, total, union
+from tuiprof.model.intervals import Ints, clip, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,6 @@ class Scope:
         starts, ends = clip(*self.trace.busy(device), self.low, self.high)
         return (int(starts[0]), int(ends[-1])) if len(starts) else (self.low, self.low)
 
-    def step_union(self) -> tuple[Ints, Ints]:
-        """Return the time that the steps cover, as a disjoint set in ns."""
-        return union(self.trace.steps.starts[self.steps], self.trace.steps.ends[self.steps])
-
     @property
     def over(self) -> str:
         """What the figures are taken over, for a sentence: ``"4 steps"`` or ``"this window"``."""
@@ -100,9 +97,13 @@ def device_word(trace: Trace) -> str:
     Args:
         trace: The trace.
     """
-    calls = distinct(trace.name_codes[trace.host_calls])
-    gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
-    return "GPU" if gpu else "device"
+
+    def look() -> str:
+        calls = distinct(trace.name_codes[trace.host_calls])
+        gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
+        return "GPU" if gpu else "device"
+
+    return remember(trace, "device word", look)
 
 
 def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:

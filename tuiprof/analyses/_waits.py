@@ -143,7 +143,7 @@ def _find(trace: Trace) -> Waits:
     rows = np.concatenate((rows, blocked))
     order = np.argsort(rows)
     rows, kinds = rows[order], kinds[order]
-    keep = _outermost(trace, rows) & _first_of_correlation(trace, rows)
+    keep = outermost(trace, rows) & _first_of_correlation(trace, rows)
     rows, kinds = rows[keep], kinds[keep]
 
     absorbed, first = _absorb_copies(trace, rows, kinds, copies)
@@ -199,8 +199,13 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
     return result
 
 
-def _outermost(trace: Trace, rows: Ints) -> Mask:
-    """Return which calls do not lie inside another of them on their track."""
+def outermost(trace: Trace, rows: Ints) -> Mask:
+    """Return which of some events lie inside no other of them on their track.
+
+    Args:
+        trace: The trace.
+        rows: Rows in order of start, shape ``(k,)``.
+    """
     track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses import Analysis, _by_step, _idle, _waits
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -142,7 +142,7 @@ def _region_table(regions: pl.DataFrame) -> Table:
 
 
 def _time_table(trace: Trace, rows: Ints) -> Table:
-    outer = _by_step.outermost(trace, rows)
+    outer = rows[_waits.outermost(trace, rows)]
     frame = (
         pl.DataFrame(
             {

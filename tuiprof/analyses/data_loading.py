@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _frames, _idle
+from tuiprof.analyses import Analysis, _by_step, _frames, _idle, _waits
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, device_word, plural
 from tuiprof.analyses.kernels import self_times
@@ -125,7 +125,7 @@ def fetches(trace: Trace) -> Ints:
     host = trace.on_host
     mask = trace.named(_idle.DATA_LOADING) | (trace.named(_OWN_RANGE) & trace.is_category("annotation"))
     rows = np.flatnonzero((mask & host) | trace.is_category("dataloader")).astype(np.int64)
-    return _by_step.outermost(trace, rows)
+    return rows[_waits.outermost(trace, rows)]
 
 
 def _kind(trace: Trace, scope: Scope) -> str | None:
@@ -163,9 +163,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
         )
         .group_by("function", maintain_order=True)
         .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("self_ns").sum().alias("total_ns"),
-            (pl.col("self_ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            *_summed("self_ns", scope),
             (pl.col("in_step").sum() / (scope.step_count or None)).alias("per_step"),
             pl.col("event").get(pl.col("ns").arg_max()),
         )
@@ -187,6 +185,15 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
             ),
             frame,
         ),
+    )
+
+
+def _summed(times: str, scope: Scope) -> tuple[pl.Expr, ...]:
+    """Return how many there are of a group, and their time in all and a step."""
+    return (
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col(times).sum().alias("total_ns"),
+        (pl.col(times).filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
     )
 
 
@@ -222,9 +229,7 @@ def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
         )
         .group_by("range", maintain_order=True)
         .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("ns").sum().alias("total_ns"),
-            (pl.col("ns").filter("in_step").sum() / (scope.step_count or None)).alias("per_step_ns"),
+            *_summed("ns", scope),
             pl.col("ns").median().alias("median_ns"),
             pl.col("ns").max().alias("longest_ns"),
             pl.col("event").get(pl.col("ns").arg_max()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _idle
+from tuiprof.analyses import Analysis, _by_step, _idle, _waits
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._scope import Scope, device_word, plural
 from tuiprof.analyses._step_times import RULE as PERIOD_RULE
@@ -264,7 +264,7 @@ def _phases(scope: Scope, times: Ints) -> Table:
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
-    rows = _by_step.outermost(trace, rows)
+    rows = rows[_waits.outermost(trace, rows)]
     rows = rows[scope.in_steps(rows)]
     found = []
     for code in distinct(trace.name_codes[rows]).tolist():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.model import links, nesting, steps
+from tuiprof.model.derived import derived
 from tuiprof.model.intervals import Ints, union
 from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
 from tuiprof.model.trust import ReadStats
@@ -162,40 +162,40 @@ class Trace:
         series = self.events[column] if rows is None else self.events[column].gather(rows)
         return series.cast(pl.Int64).fill_null(-1).to_numpy()
 
-    @cached_property
+    @derived
     def starts(self) -> Ints:
         """Start of every event, ns."""
         return self.ints("ts")
 
-    @cached_property
+    @derived
     def ends(self) -> Ints:
         """End of every event, ns."""
         return self.starts + self.ints("dur")
 
     # Codes are as narrow as can be, but signed: -1 may stand for none.
 
-    @cached_property
+    @derived
     def category_codes(self) -> npt.NDArray[np.uint8]:
         """Category of every event as an index into ``CATEGORIES``."""
         return self.events["category"].to_physical().cast(pl.UInt8).to_numpy()
 
-    @cached_property
+    @derived
     def name_codes(self) -> Ints:
         """Name of every event as an index into :attr:`names`."""
         codes = self.events["name"].to_physical().to_numpy()
         return codes.astype(np.min_scalar_type(-len(self.names) - 1))
 
-    @cached_property
+    @derived
     def track_codes(self) -> Ints:
         """Track of every event as an index into :attr:`tracks`."""
         return self.events["track"].to_numpy().astype(np.min_scalar_type(-len(self.tracks) - 1))
 
-    @cached_property
+    @derived
     def on_host(self) -> Mask:
         """Which events belong to no device."""
         return (self.events["device"].fill_null(-1) < 0).to_numpy()
 
-    @cached_property
+    @derived
     def names(self) -> list[str]:
         """The distinct names of this trace."""
         dtype = self.events["name"].dtype
@@ -246,7 +246,7 @@ class Trace:
 
     # -- extent --------------------------------------------------------------------------------------------
 
-    @cached_property
+    @derived
     def span(self) -> tuple[int, int]:
         """First start and last end of all events, ns; ``(0, 0)`` when empty."""
         if not len(self):
@@ -279,17 +279,17 @@ class Trace:
 
     # -- derived once --------------------------------------------------------------------------------------
 
-    @cached_property
+    @derived
     def device_work(self) -> Ints:
         """Rows of device work (kernels, copies, fills, collectives), in order of start."""
         return np.flatnonzero(self.is_category(*DEVICE_WORK)).astype(np.int64)
 
-    @cached_property
+    @derived
     def host_calls(self) -> Ints:
         """Rows of runtime and driver calls, in order of start."""
         return np.flatnonzero(self.is_category(*HOST_CALLS)).astype(np.int64)
 
-    @cached_property
+    @derived
     def device_indices(self) -> tuple[int, ...]:
         """Devices that did any work, ascending."""
         return tuple(int(d) for d in np.unique(self.ints("device", self.device_work)) if d >= 0)
@@ -304,17 +304,17 @@ class Trace:
             self._work[device] = self.device_work[self.ints("device", self.device_work) == device]
         return self._work[device]
 
-    @cached_property
+    @derived
     def links(self) -> links.Links:
         """Which host call launched which device work."""
         return links.link(self)
 
-    @cached_property
+    @derived
     def nesting(self) -> nesting.Nesting:
         """Parent and depth of every event within its track."""
         return nesting.nest(self.starts, self.ends, self.track_codes)
 
-    @cached_property
+    @derived
     def steps(self) -> steps.Steps:
         """Training steps and the step of every event; without markers ``steps.numbers`` is empty."""
         return steps.assign(self, self.given_step_markers)
@@ -336,7 +336,7 @@ class Trace:
             self._busy[key] = union(starts, ends)
         return self._busy[key]
 
-    @cached_property
+    @derived
     def trust(self) -> Trust:
         """What this trace cannot tell."""
         from tuiprof.model.trust_checks import examine
