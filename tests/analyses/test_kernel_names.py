@@ -21,6 +21,24 @@ from tuiprof.analyses._kernel_names import short_name
         ("_Z", "_Z"),
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
         ("void at::native::sum_kernel<4, float>(int)", "sum_kernel"),
+        (
+            "sm90_xmma_wgrad_indexed_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32"
+            "_warpgroupsize1x1x1_g1_execute_split_k_kernel__5x_cudnn",
+            "sm90_xmma_wgrad_tf32_128x64x32_split_k",
+        ),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4"
+            "_execute_kernel__5x_cublas",
+            "sm80_xmma_gemm_tn_f32_32x32x8",
+        ),
+        (
+            "sm90_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize128x128x64_cgasize1x1x1_warpgroupsize1x1x1_execute",
+            "sm90_xmma_gemm_nn_bf16_128x128x64",
+        ),
+        (
+            "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT448x32x64_MI16x16x1_SN_LDSB1_AFC1_WG64_4_1",
+            "Cijk_Alik_Bljk_BBS_MT448x32x64",
+        ),
     ],
 )
 def test_short_names(symbol: str, name: str) -> None:

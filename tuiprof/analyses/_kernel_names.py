@@ -120,6 +120,15 @@ _GENERIC = {
     "ReduceAdd",
     "opmath",
 }
+#: Matrix products and convolutions of NVIDIA's libraries: chip, what, types of operands, of arithmetic and of the
+#: result, layouts, tile, and much that tells no reader anything.
+_TYPE = r"(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|i32)"
+_XMMA = re.compile(
+    rf"(?P<what>sm\d+_xmma_[a-z]+)_(?:\w+?_)?{_TYPE}{{2}}_(?P<math>{_TYPE}){_TYPE}_{_TYPE}(?P<layout>_[nt]{{2}}_[nt])?"
+    r"\w*?_tilesize(?P<tile>\d+x\d+x\d+)(?:\w*_(?P<split>split_k))?"
+)
+#: The same of AMD's: layouts of A and B, types, and the macro tile among some sixty settings.
+_TENSILE = re.compile(r"(Cijk_A\w{3}_B\w{3}_[A-Z]\w*?)_(?:[A-Z]+_|Bias_)*\w*?(MT\d+x\d+x\d+)_")
 #: Kernels whose first template argument is what they do.
 _WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel", "kentry"}
 
@@ -129,13 +138,21 @@ def short_name(name: str) -> str:
     """Return a kernel's name without return type, namespaces, template and call arguments.
 
     Of PyTorch's elementwise kernels the functor is what tells them apart, so it is kept:
-    ``vectorized_elementwise<Mul>`` rather than ``vectorized_elementwise_kernel``.
+    ``vectorized_elementwise<Mul>`` rather than ``vectorized_elementwise_kernel``. Of the generated matrix products
+    and convolutions of NVIDIA's and AMD's libraries: what, in which arithmetic, and the tile, as in
+    ``sm90_xmma_wgrad_tf32_128x64x32``.
 
     Args:
         name: The name as the profiler wrote it.
     """
     if name.startswith("_Z") and (inner := _mangled(name)):
         return inner
+    if found := _XMMA.match(name):
+        layout = (found["layout"] or "")[:3]
+        parts = (found["what"] + layout, found["math"], found["tile"], found["split"])
+        return "_".join(part for part in parts if part)
+    if found := _TENSILE.match(name):
+        return f"{found[1]}_{found[2]}"
     plain = _RETURN.sub("", name).replace("(anonymous namespace)::", "")
     head, *rest = re.split(r"[<(]", plain, maxsplit=1)
     base = head.rsplit("::", 1)[-1] or head
