@@ -16,7 +16,7 @@ from tuiprof.model.units import format_bytes, format_count
 Floats = npt.NDArray[np.float64]
 
 #: How many levels of Python calls get a lane.
-_LEVELS = 3
+_LEVELS = 6
 #: A function that takes this many steps, or without steps this share of the trace, such as ``main``, says nothing
 #: about when.
 _MANY_STEPS, _WHOLE = 1.5, 0.9

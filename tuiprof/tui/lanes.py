@@ -221,8 +221,7 @@ def build(trace: Trace) -> Lanes:
         lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
     for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
-        rows = outermost(trace, by_track[track.index])[0]
-        lanes.append(Lane(track.name, "ranges", Bars(trace, rows), 40 + place))
+        lanes += _nested(trace, by_track[track.index], track.name, (40 + place, 60 + place))
     lanes += _device_lanes(trace)
     for place, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
         lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * place, samples=samples))
@@ -267,18 +266,32 @@ def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], 
 
 
 def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
-    """Return the lanes of the main thread: named ranges, ranges within them, operators."""
+    """Return the lanes of the main thread: named ranges, ranges within them, operators and what they call."""
     codes = trace.is_category("annotation", "dataloader", "compile")[rows]
     ranges, ops = rows[codes], rows[~codes]
     outer, inner = outermost(trace, ranges)
-    top_ops = outermost(trace, ops)[0]
     if not len(outer):
-        return [Lane("main", "ranges", Bars(trace, top_ops), 0)]
+        return _nested(trace, ops, "main", (0, 16, 23, 30)) or [Lane("main", "ranges", Bars(trace, ops), 0)]
     lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
-    if len(inner):
-        lanes.append(Lane("  within", "ranges", Bars(trace, outermost(trace, inner)[0]), 5))
-    if len(top_ops):
-        lanes.append(Lane("  ops", "ranges", Bars(trace, top_ops), 4))
+    lanes += _nested(trace, inner, "  within", (5, 19))
+    lanes += _nested(trace, ops, "  ops", (4, 16, 23, 30))
+    return lanes
+
+
+def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> list[Lane]:
+    """Return a lane for each level of events that enclose one another, outermost first.
+
+    Args:
+        trace: The trace.
+        rows: The events, all of one thread.
+        label: What stands in front of the first; the others are set in further.
+        priorities: Of each level; deeper ones get no lane.
+    """
+    lanes: list[Lane] = []
+    for level, priority in enumerate(priorities):
+        outer, rows = outermost(trace, rows)
+        if len(outer):
+            lanes.append(Lane("  " * level + label, "ranges", Bars(trace, outer), priority))
     return lanes
 
 
