@@ -110,6 +110,20 @@ def test_record_prints_a_report_and_returns_the_scripts_status(script: Path, tmp
     assert "60 steps" in text.stdout
 
 
+def test_a_changed_line_of_a_script_is_shown_unless_its_text_was_not_kept(
+    script: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "sessions"
+    tuiprof("record", "-q", "--no-capture", "--", str(script), sessions=root)
+    script.write_text(script.read_text() + "print('one more')\n")
+    tuiprof("record", "-q", "--no-capture", "--", str(script), sessions=root)
+    assert "+  print('one more')" in tuiprof("compare", "last~1", "last", sessions=root).stdout
+    tuiprof("record", "-q", "--no-capture", "--no-source", "--", str(script), sessions=root)
+    told = tuiprof("compare", "last~1", "last", "-f", "json", sessions=root).stdout
+    assert '"the same"' in told
+    assert "one more" not in told
+
+
 def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
     done = tuiprof("record", "--", "python", "-c", "raise SystemExit(7)", sessions=tmp_path)
     assert done.returncode == 7

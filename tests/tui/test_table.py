@@ -228,19 +228,27 @@ async def test_an_empty_table_says_why() -> None:
         assert app.opened == []
 
 
+class HeldSort:
+    """Holds up the sorting of rows that are many enough to be sorted in a worker."""
+
+    def __init__(self, rows: FrameRows, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self._rows = rows
+        monkeypatch.setattr(frame_rows, "_SLOW_ROWS", 2)
+        monkeypatch.setattr(rows, "prepare_sort", self._prepare)
+
+    def _prepare(self, column: int) -> None:
+        self.threads.append(threading.current_thread())
+        self.go_on.wait(20)
+        FrameRows.prepare_sort(self._rows, column)
+
+
 async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_shows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frame_rows, "_SLOW_ROWS", 2)
     rows = FrameRows(frame(), COLUMNS)
-    go_on, threads = threading.Event(), []
-
-    def held(column: int) -> None:
-        threads.append(threading.current_thread())
-        go_on.wait(20)
-        FrameRows.prepare_sort(rows, column)
-
-    monkeypatch.setattr(rows, "prepare_sort", held)
+    held = HeldSort(rows, monkeypatch)
     app = TableApp(rows)
     async with app.run_test(size=(60, 10)) as pilot:
         await pilot.press("right", "s")
@@ -249,7 +257,7 @@ async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_sho
         assert order(rows) == [0, 1, 2, 3]
         await pilot.press("down")  # keys go on working
         assert app.table.cursor == 1
-        go_on.set()
+        held.go_on.set()
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert order(rows) == [0, 3, 1, 2]
@@ -258,25 +266,18 @@ async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_sho
         await pilot.press("s")
         await pilot.pause()
         assert order(rows) == [1, 3, 0, 2]
-        assert threads != [threading.main_thread()]
-        assert len(threads) == 1  # the other way round is known then
+        assert held.threads != [threading.main_thread()]
+        assert len(held.threads) == 1  # the other way round is known then
 
 
 async def test_an_order_that_comes_too_late_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_rows, "_SLOW_ROWS", 2)
     rows, others = FrameRows(frame(), COLUMNS), FrameRows(frame(), COLUMNS)
-    go_on = threading.Event()
-
-    def held(column: int) -> None:
-        go_on.wait(20)
-        FrameRows.prepare_sort(rows, column)
-
-    monkeypatch.setattr(rows, "prepare_sort", held)
+    held = HeldSort(rows, monkeypatch)
     app = TableApp(rows)
     async with app.run_test(size=(60, 10)) as pilot:
         await pilot.press("right", "s")
         app.table.load(others)
-        go_on.set()
+        held.go_on.set()
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert app.table.sorted_by is None
