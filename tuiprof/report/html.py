@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tuiprof.model import Column, Report, Table, Unavailable
+from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
 from tuiprof.report.sanitize import sanitize
@@ -25,6 +25,8 @@ _WORDS = {"good": "good", "info": "for information", "warn": "warning", "bad": "
 _ROWS = 1000
 #: Characters of a text that stand on one line before the page may break it.
 _TEXT = 34
+#: Characters of a figure that fit a cell among the others; a longer one takes a line of its own.
+_FACT = 40
 
 
 def escape(text: str) -> str:
@@ -89,12 +91,7 @@ def _glance(answers: Sequence[Report]) -> str:
 
 def _section(anchor: str, report: Report) -> str:
     window = f" <small>{escape(report.window.label)}</small>" if report.window.label else ""
-    facts = "".join(
-        f'<div title="{escape(fact.help)}"><dt>{escape(fact.label)}</dt>'
-        f"<dd>{escape(format_value(fact.value, fact.kind))}</dd></div>"
-        for fact in report.facts
-        if fact.value is not None
-    )
+    facts = "".join(_fact(fact) for fact in report.facts if fact.value is not None)
     rules = "".join(f"<dt>{escape(rule.name)}</dt><dd>{escape(rule.text)}</dd>" for rule in report.rules)
     parts = [
         f'<section id="{anchor}"><h2>{escape(report.title)}{window}</h2>',
@@ -107,6 +104,12 @@ def _section(anchor: str, report: Report) -> str:
         "</section>",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _fact(fact: Fact) -> str:
+    value = format_value(fact.value, fact.kind)
+    wide = ' class="wide"' if len(value) > _FACT else ""
+    return f'<div title="{escape(fact.help)}"{wide}><dt>{escape(fact.label)}</dt><dd>{escape(value)}</dd></div>'
 
 
 def _table(table: Table) -> str:
