@@ -14,7 +14,9 @@ from tuiprof.resources import shipped
 from tuiprof.session import control
 from tuiprof.session.labels import read_labels
 from tuiprof.session.records import Capture, Printed, Step
+from tuiprof.session.status import Status
 from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.live_words import no_step_lines
 from tuiprof.tui.screens.arm_form import parse_slow
 from tuiprof.tui.screens.live import LiveScreen
 from tuiprof.tui.screens.trace import TraceScreen
@@ -316,3 +318,9 @@ def test_what_is_slow_can_be_said_in_several_ways() -> None:
     assert parse_slow("1.5x") == (None, 1.5)
     for wrong in ("", "35", "0.9x", "fast", "-3 ms"):
         assert parse_slow(wrong) == (None, None)
+
+
+def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:
+    over = Status("failed", 1)
+    assert no_step_lines(over, ["Traceback"]) == ["failed (exit 1), and no step was marked", "Traceback"]
+    assert no_step_lines(over, ["Traceback"], replayed=True) == ["no step yet at this moment of the run"]

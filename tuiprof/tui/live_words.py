@@ -148,13 +148,16 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     return [*left, (" " * gap, "text"), *state, (" " * (spare - gap), "text"), *machine]
 
 
-def no_step_lines(status: Status, errors: list[str]) -> list[str]:
+def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) -> list[str]:
     """Return why there is no step time to draw, and what to do.
 
     Args:
         status: How it stands.
         errors: Last lines of its standard error.
+        replayed: Its replay has not come to its end.
     """
+    if replayed:
+        return ["no step yet at this moment of the run"]
     if status.over:
         lines = [f"{status}, and no step was marked", *errors]
         return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]

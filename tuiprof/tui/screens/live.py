@@ -203,7 +203,8 @@ class LiveScreen(RunVerdict):
         chart = self.query_one(StripChart)
         if rank is None or charted is None or not len(rank.steps):
             errors = self.query_one(OutputPane).last_errors(3)
-            chart.explain(live_words.no_step_lines(self.status, errors))
+            replayed = self.replay is not None and not self.replay.over
+            chart.explain(live_words.no_step_lines(self.status, errors, replayed=replayed))
             self.stats, self._means = NO_STATS, {}
         else:
             if slow:
