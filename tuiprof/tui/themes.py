@@ -25,6 +25,10 @@ DARK: Final = Theme(
     dark=True,
     variables={
         "border": "#2f3844",
+        "scrollbar": "#56708f",
+        "primary-muted": "#1d3149",
+        "lane-idle": "#f0cd8e",
+        "lane-counter": "#9fb2c9",
         "block-cursor-background": "#26415f",
         "block-cursor-foreground": "#f2f5f9",
         "block-cursor-text-style": "bold",
@@ -52,6 +56,10 @@ LIGHT: Final = Theme(
     dark=False,
     variables={
         "border": "#c3c6c0",
+        "scrollbar": "#71879f",
+        "primary-muted": "#e0eaf8",
+        "lane-idle": "#ad7200",
+        "lane-counter": "#6f7f92",
         "block-cursor-background": "#cfe0f5",
         "block-cursor-foreground": "#10151b",
         "block-cursor-text-style": "bold",
@@ -79,6 +87,10 @@ CONTRAST: Final = Theme(
     dark=True,
     variables={
         "border": "#b0b0b0",
+        "scrollbar": "#8c8c8c",
+        "primary-muted": "#10344a",
+        "lane-idle": "#ffd400",
+        "lane-counter": "#c8c8c8",
         "block-cursor-background": "#ffd400",
         "block-cursor-foreground": "#000000",
         "block-cursor-text-style": "bold",
@@ -118,6 +130,8 @@ SIXTEEN: Final = Theme(
         "block-cursor-text-style": "bold",
         "scrollbar": "ansi_bright_black",
         "scrollbar-background": "ansi_default",
+        "lane-idle": "ansi_yellow",
+        "lane-counter": "ansi_cyan",
         "phase-1": "ansi_bright_blue",
         "phase-2": "ansi_cyan",
         "phase-3": "ansi_green",
@@ -146,7 +160,9 @@ MONO: Final = Theme(
         "block-cursor-text-style": "bold",
         "scrollbar": "ansi_white",
         "scrollbar-background": "ansi_default",
-        **dict.fromkeys((f"phase-{number}" for number in range(1, 7)), "ansi_default"),
+        **dict.fromkeys(
+            ("lane-idle", "lane-counter", *(f"phase-{number}" for number in range(1, 7))), "ansi_default"
+        ),
     },
 )
 
@@ -174,7 +190,9 @@ def whole_name(name: str) -> str:
 
 #: What the style sheets use and other themes do not define.
 DEFAULTS: Final = {
-    key: value for key, value in DARK.variables.items() if key.startswith("phase-") or key == "border"
+    key: value
+    for key, value in DARK.variables.items()
+    if key.startswith(("phase-", "lane-")) or key == "border"
 }
 
 

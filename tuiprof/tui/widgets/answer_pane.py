@@ -365,8 +365,8 @@ def _note_rows(notes: str, rule: str, width: int, height: int) -> list[Row]:
     """One line of notes and one of the rule; where there is one line only, where the rest is."""
     more: Row = [("  r", "key"), (" rules", "dim")] if height == 1 and notes and rule else []
     rows: list[Row] = []
-    for text, role in ((notes, "dim"), (rule, "faint")):
+    for text in (notes, rule):
         if text and not (more and rows):
             cut = wrap(text, max(width - 2 - 9 * bool(more), 8), most=1)[0]
-            rows.append([(f" {cut}", role), *more])
+            rows.append([(f" {cut}", "dim"), *more])
     return rows

@@ -65,8 +65,8 @@ class TimelineCanvas(TimelineState):
         & > .timeline--launch { color: $text-success; }
         & > .timeline--sync { color: $text-error; text-style: bold; }
         & > .timeline--call { color: $text-muted; }
-        & > .timeline--idle { color: $text-warning; }
-        & > .timeline--counter { color: $text-accent; }
+        & > .timeline--idle { color: $lane-idle; }
+        & > .timeline--counter { color: $lane-counter; }
         & > .timeline--range-a { color: $text-primary; }
         & > .timeline--range-b { color: $text-secondary; }
         & > .timeline--range-c { color: $text-accent; }
