@@ -1,4 +1,4 @@
-"""The library on a folder of real sessions and real scenario headers."""
+"""What the library shows, on a folder of real sessions and real scenario headers."""
 
 from __future__ import annotations
 
@@ -12,83 +12,20 @@ from on_screen import screen_text, until, until_shown
 from synthetic import Synthetic
 from textual import events
 from textual.widgets import Input
+from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
 from tuiprof.session.meta import Scenario
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.library_words import items, when
-from tuiprof.tui.screens.ladder import LadderScreen
 from tuiprof.tui.screens.library import LibraryScreen
-from tuiprof.tui.screens.live import LiveScreen
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.choices import Choices
-
-SCENARIO = """# /// script
-# requires-python = ">=3.9"
-# dependencies = []
-#
-# [tool.tuiprof]
-# name = "tiny"
-# title = "a loop"
-# story = "It sleeps [red]and[/red] steps."
-# baseline = "slow"
-#
-# [tool.tuiprof.presets.smoke]
-# note = "small"
-#
-# [[tool.tuiprof.variants]]
-# name = "slow"
-# note = "Sleeps long."
-# published = [{ text = "20 ms" }]
-#
-# [[tool.tuiprof.variants]]
-# name = "fast"
-# note = "Sleeps less."
-#
-# [[tool.tuiprof.variants]]
-# name = "impossible"
-# note = "Cannot run."
-# needs = { packages = ["no-such-package-anywhere>=1.0"] }
-# ///
-import time
-import tuiprof
-for step in range(6000):
-    time.sleep(0.02)
-    tuiprof.step()
-"""
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    folder = tmp_path / "scenarios"
-    folder.mkdir()
-    (folder / "tiny.py").write_text(SCENARIO)
-    return Start.library(sessions=tmp_path / "sessions", scenarios=(folder,), python=Path(sys.executable))
-
-
-def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) -> Synthetic:
-    import platform
-
-    from tuiprof.session.store import write_meta
-
-    made = Synthetic(root, step_ms=step_ms, scenario=scenario, name="tiny", slow=())
-    made.session.meta.host = platform.node()
-    write_meta(made.session.path, made.session.meta)
-    made.start()
-    made.run_until(5)
-    made.end(code)
-    return made
-
-
-def sidebar(app: TuiprofApp) -> Choices:
-    return app.screen.query_one("#items", Choices)
-
-
-async def choose(app: TuiprofApp, key: str) -> None:
-    items = sidebar(app)
-    items.move_to(key)
-    items.focus()
+    return tiny_start(tmp_path)
 
 
 async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
@@ -146,133 +83,9 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
         await until_shown(pilot, "R replay", "median of the last steps", "12.")
 
 
-async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
-    assert start.sessions is not None
-    made = ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
-        await until(pilot, lambda: bool(sidebar(app).current))
-        await choose(app, f"session:{made.session.path}")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
-        await until_shown(pilot, "finished")
-        await pilot.press("q")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await pilot.press("R")
-        await until_shown(pilot, "▶ replay 1×")
-
-
-async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
-    assert start.sessions is not None
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
-        await choose(app, "ladder:tiny")
-        await until_shown(pilot, "tiny — a loop")
-        await pilot.press("r")
-        await until_shown(pilot, "run tiny:slow", "preset", "capture")
-        await pilot.press("tab", "x", "enter")
-        await until_shown(pilot, "steps must be a whole number above 0")
-        await pilot.press("backspace", "9", "tab", "ctrl+u", "enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen), 30)
-        screen = app.screen
-        assert isinstance(screen, LiveScreen)
-        assert screen.session.meta.scenario == Scenario("tiny", "slow", "fit")
-        assert screen.session.meta.capture is None
-        assert screen.session.meta.argv[-2:] == ["--steps", "9"]
-        await until_shown(pilot, "running", "step ")
-        await pilot.press("Q")
-        await until_shown(pilot, "y stop it")
-        await pilot.press("y")
-        await until(pilot, lambda: screen.status.over, 30)
-        await until_shown(pilot, "■ stopped")
-
-
-async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
-    assert start.sessions is not None
-    made = ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
-        await choose(app, f"session:{made.session.path}")
-        await pilot.press("delete")
-        await until_shown(pilot, "y delete it")
-        await pilot.press("y")
-        await until_shown(pilot, "none yet", "u undo delete")
-        assert not made.session.path.exists()
-        assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
-        await pilot.press("u")
-        await until(pilot, lambda: made.session.path.exists())
-        await until(pilot, lambda: "none yet" not in screen_text(app))
-
-
-async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
-    assert start.sessions is not None
-    made = ended(start.sessions, None, 12)
-    other = Synthetic(start.sessions, scenario=None, name="other")
-    other.start()
-    other.run_until(2)
-    other.end()
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny", "on disk", "other")
-        await choose(app, f"session:{made.session.path}")
-        await until_shown(pilot, "disk use")
-        await pilot.press("t", *"a/b", "enter")
-        await until_shown(pilot, "'a/b' is no tag")
-        await pilot.press("escape")
-        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        await pilot.press("t", *"base h200", "enter")
-        await until_shown(pilot, "#base #h200")
-        await pilot.press("m", *"on NFS", "enter")
-        await until_shown(pilot, "on NFS")
-        await pilot.press("slash", *"nfs")
-        await until(pilot, lambda: "other" not in screen_text(app))
-        assert "#base" in screen_text(app)
-
-
-async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start.sessions is not None
-    one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
-    asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
-    )
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 60)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
-        await choose(app, f"session:{two.session.path}")
-        await pilot.press("space")
-        await until_shown(pilot, "[1]")
-        assert "c compare" not in screen_text(app)
-        await choose(app, f"session:{one.session.path}")
-        await pilot.press("space")
-        await until_shown(pilot, "[2]", "c compare")
-        await pilot.press("c")
-        assert asked == [(str(two.session.path), str(one.session.path))]
-        await pilot.press("space")
-        await until(pilot, lambda: "[2]" not in screen_text(app))
-
-
-async def test_the_source_of_a_variant_is_read(start: Start) -> None:
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 44)) as pilot:
-        await until_shown(pilot, "2 of 3 can run")
-        await choose(app, "ladder:tiny")
-        await until_shown(pilot, "tiny — a loop")
-        await pilot.press("s")
-        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
-        await pilot.press("end", "pageup", "g", "q")
-        await until_shown(pilot, "tiny — a loop")
-
-
 async def test_syncs_a_step_come_from_the_trace_of_the_newest_run(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
-    from tuiprof.resources import shipped
 
     monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache"))
     assert start.sessions is not None
@@ -319,59 +132,6 @@ async def test_a_broken_header_is_named_and_hides_no_other(start: Start) -> None
         await until_shown(pilot, "tiny", "1 problem")
         await choose(app, "problems:")
         await until_shown(pilot, "broken.py:3")
-
-
-async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Path) -> None:
-    made = ended(tmp_path / "elsewhere", None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Ladders")
-        await pilot.press("o")
-        await until_shown(pilot, "open a trace or a session")
-        app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
-        await pilot.press("enter")
-        await until_shown(pilot, "there is no /")
-        app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
-        await pilot.press("end", "2")
-        await pilot.pause(0.3)
-        await pilot.press("tab", "enter")
-        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
-        assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]
-
-
-async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:
-    assert start.sessions is not None
-    ended(start.sessions, None, 12)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
-        await pilot.press("ctrl+p")
-        await until_shown(pilot, "open a file — Open a trace")
-        await pilot.press(*"tiny:fast")
-        await until_shown(pilot, "run tiny:fast")
-        await pilot.press("enter")
-        await until_shown(pilot, "run tiny:fast", "as the preset says")
-
-
-async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
-    assert start.sessions is not None
-    session = ended(start.sessions, None, 12)
-    trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
-    trace.parent.mkdir(exist_ok=True)
-    shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
-    app = TuiprofApp(start)
-    async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
-        await pilot.press("ctrl+p")
-        await until_shown(pilot, "open a file — Open a trace")
-        await pilot.press(*"captured.pt")
-        await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")
-        await pilot.press("escape", "ctrl+p")
-        await until_shown(pilot, "open a file — Open a trace")
-        await pilot.press(*"ladder tiny")
-        await until_shown(pilot, "ladder tiny — show results, measure it")
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50)])

@@ -1,0 +1,202 @@
+"""What is done from the library: open, run, delete, tag, compare, read; by keys and by the palette."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from on_screen import screen_text, until, until_shown
+from synthetic import Synthetic
+from textual.pilot import Pilot
+from tiny_library import choose, ended, sidebar, tiny_start
+
+from tuiprof.resources import shipped
+from tuiprof.session.meta import Scenario
+from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.screens.ladder import LadderScreen
+from tuiprof.tui.screens.library import LibraryScreen
+from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.tui.start import Start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    return tiny_start(tmp_path)
+
+
+async def palette(pilot: Pilot[int]) -> None:
+    await pilot.press("ctrl+p")
+    await until_shown(pilot, "open a file — Open a trace")
+
+
+async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await until(pilot, lambda: bool(sidebar(app).current))
+        await choose(app, f"session:{made.session.path}")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await until_shown(pilot, "finished")
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await pilot.press("R")
+        await until_shown(pilot, "▶ replay 1×")
+
+
+async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) -> None:
+    assert start.sessions is not None
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        await until_shown(pilot, "tiny — a loop")
+        await pilot.press("r")
+        await until_shown(pilot, "run tiny:slow", "preset", "capture")
+        await pilot.press("tab", "x", "enter")
+        await until_shown(pilot, "steps must be a whole number above 0")
+        await pilot.press("backspace", "9", "tab", "ctrl+u", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen), 30)
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        assert screen.session.meta.scenario == Scenario("tiny", "slow", "fit")
+        assert screen.session.meta.capture is None
+        assert screen.session.meta.argv[-2:] == ["--steps", "9"]
+        await until_shown(pilot, "running", "step ")
+        await pilot.press("Q")
+        await until_shown(pilot, "y stop it")
+        await pilot.press("y")
+        await until(pilot, lambda: screen.status.over, 30)
+        await until_shown(pilot, "■ stopped")
+
+
+async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await choose(app, f"session:{made.session.path}")
+        await pilot.press("delete")
+        await until_shown(pilot, "y delete it")
+        await pilot.press("y")
+        await until_shown(pilot, "none yet", "u undo delete")
+        assert not made.session.path.exists()
+        assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
+        await pilot.press("u")
+        await until(pilot, lambda: made.session.path.exists())
+        await until(pilot, lambda: "none yet" not in screen_text(app))
+
+
+async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
+    assert start.sessions is not None
+    made = ended(start.sessions, None, 12)
+    other = Synthetic(start.sessions, scenario=None, name="other")
+    other.start()
+    other.run_until(2)
+    other.end()
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 60)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny", "on disk", "other")
+        await choose(app, f"session:{made.session.path}")
+        await until_shown(pilot, "disk use")
+        await pilot.press("t", *"a/b", "enter")
+        await until_shown(pilot, "'a/b' is no tag")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await pilot.press("t", *"base h200", "enter")
+        await until_shown(pilot, "#base #h200")
+        await pilot.press("m", *"on NFS", "enter")
+        await until_shown(pilot, "on NFS")
+        await pilot.press("slash", *"nfs")
+        await until(pilot, lambda: "other" not in screen_text(app))
+        assert "#base" in screen_text(app)
+
+
+async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start.sessions is not None
+    one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
+    )
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 60)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await choose(app, f"session:{two.session.path}")
+        await pilot.press("space")
+        await until_shown(pilot, "[1]")
+        assert "c compare" not in screen_text(app)
+        await choose(app, f"session:{one.session.path}")
+        await pilot.press("space")
+        await until_shown(pilot, "[2]", "c compare")
+        await pilot.press("c")
+        assert asked == [(str(two.session.path), str(one.session.path))]
+        await pilot.press("space")
+        await until(pilot, lambda: "[2]" not in screen_text(app))
+
+
+async def test_the_source_of_a_variant_is_read(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 44)) as pilot:
+        await until_shown(pilot, "2 of 3 can run")
+        await choose(app, "ladder:tiny")
+        await until_shown(pilot, "tiny — a loop")
+        await pilot.press("s")
+        await until_shown(pilot, "tiny.py", "baseline", "import tuiprof", "for step in range(6000)")
+        await pilot.press("end", "pageup", "g", "q")
+        await until_shown(pilot, "tiny — a loop")
+
+
+async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Path) -> None:
+    made = ended(tmp_path / "elsewhere", None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Ladders")
+        await pilot.press("o")
+        await until_shown(pilot, "open a trace or a session")
+        app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until_shown(pilot, "there is no /")
+        app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
+        await pilot.press("end", "2")
+        await pilot.pause(0.3)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]
+
+
+async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) -> None:
+    assert start.sessions is not None
+    ended(start.sessions, None, 12)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await palette(pilot)
+        await pilot.press(*"tiny:fast")
+        await until_shown(pilot, "run tiny:fast")
+        await pilot.press("enter")
+        await until_shown(pilot, "run tiny:fast", "as the preset says")
+
+
+async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> None:
+    assert start.sessions is not None
+    session = ended(start.sessions, None, 12)
+    trace = session.session.path / "traces" / "captured.pt.trace.json.gz"
+    trace.parent.mkdir(exist_ok=True)
+    shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Sessions", "tiny")
+        await palette(pilot)
+        await pilot.press(*"captured.pt")
+        await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")
+        await pilot.press("escape")
+        await palette(pilot)
+        await pilot.press(*"ladder tiny")
+        await until_shown(pilot, "ladder tiny — show results, measure it")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LadderScreen))
