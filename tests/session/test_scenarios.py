@@ -110,6 +110,9 @@ def test_a_broken_header_is_named_with_its_line_and_hides_nothing(
     assert what in problem.message
     with pytest.raises(UsageProblem, match=r"broken\.py"):
         find("broken:slow", [mine])
+    with pytest.raises(UsageProblem, match="no scenario 'my-sums'") as caught:
+        find("my-sums", [mine])  # which may be what it is called
+    assert f"not read: {broken}:{line}: " in caught.value.remedy
 
 
 def test_of_two_ladders_of_one_name_the_first_counts(mine: Path, tmp_path: Path) -> None:

@@ -121,8 +121,11 @@ def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
         for problem in scanned.problems:
             if name.replace("-", "_") in problem.message:
                 raise problem
-        known = [ladder.name for ladder in scanned.ladders]
-        raise UsageProblem(f"there is no scenario {name!r}", _meant(name, known))
+        remedy = _meant(name, [ladder.name for ladder in scanned.ladders])
+        # Nobody knows what a script would be called whose header cannot be used.
+        if scanned.problems:
+            remedy += f" · not read: {'; '.join(problem.message for problem in scanned.problems)}"
+        raise UsageProblem(f"there is no scenario {name!r}", remedy)
     return ladder
 
 
