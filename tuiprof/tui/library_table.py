@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
@@ -10,6 +11,9 @@ from tuiprof.tui import glyphs
 from tuiprof.tui.library_items import LadderItem, VariantItem
 from tuiprof.tui.widgets.choices import Choice
 from tuiprof.tui.widgets.lines import Row, row_width
+
+#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
+_REASON: Final = 30
 
 
 def variants(ladder: LadderItem) -> list[Choice]:
@@ -34,7 +38,8 @@ def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
     if room < change + syncs:
         syncs = 0
     if room >= change + syncs + 11:
-        return name, min(wanted, room - change - syncs - 2, 26), here, change, syncs
+        left = room - change - syncs - 2
+        return name, min(wanted, left, max(26, left - _REASON)), here, change, syncs
     if room >= change:
         return name, 0, here, change, syncs
     return min(name, width - here - can), 0, here, 0, 0
