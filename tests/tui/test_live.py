@@ -332,7 +332,7 @@ async def test_the_axis_stands_still_until_its_end_is_reached(tmp_path: Path) ->
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "27.0 ms")
         chart = app.screen.query_one(StripChart)
-        assert {chart.edge(now, 60.0) for now in range(0, 61)} == {60.0}
+        assert {chart.edge(now, 60.0) for now in range(61)} == {60.0}
         moments = [60 + now / 10 for now in range(1, 600)]
         edges = [chart.edge(now, 60.0) for now in moments]
         assert 8 <= len(set(edges)) <= 10
@@ -353,3 +353,43 @@ def test_between_two_moves_only_the_newest_cells_change(tmp_path: Path) -> None:
     past = 10 + round(108 * 28 / 30)  # cells of the y axis and of what is past by then
     assert earlier != later
     assert [line[:past] for line in earlier] == [line[:past] for line in later]
+
+
+async def test_the_key_that_opened_the_alerts_closes_them(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "27.0 ms")
+        await pilot.press("a")
+        await until_shown(pilot, "alerts and notes", "esc close")
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+
+
+async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recorded(tmp_path, 10)
+    for name in ("rank0.1", "rank0.2"):
+        (made.session.path / "traces" / f"{name}.pt.trace.json.gz").touch()
+        made.capture("written", id=name, path=f"traces/{name}.pt.trace.json.gz")
+    opened: list[Path] = []
+    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path, step: opened.append(path))
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "o open trace")
+        await pilot.press("o")
+        shown = await until_shown(pilot, "captures", "rank0.1.pt", "rank0.2.pt")
+        assert shown.count(f"steps {made.steps - 5} to {made.steps - 1}") == 2
+        await pilot.press("up", "enter")
+        assert [path.name for path in opened] == ["rank0.1.pt.trace.json.gz"]
+
+
+async def test_hardware_that_is_absent_beside_a_gpu_takes_one_line(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 10)
+    made.session.meta.absent = {"amd": "no AMD GPU (none there)", "tpu": "no Google TPU"}
+    write_meta(made.session.path, made.session.meta)
+    app = live(made.session.path)
+    async with app.run_test(size=(200, 60)) as pilot:
+        text = await until_shown(pilot, "also looked for, not here: AMD GPU, Google TPU")
+        assert "none there" not in text

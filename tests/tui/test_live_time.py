@@ -66,7 +66,7 @@ async def test_a_fresh_capture_names_the_line_from_its_trace(tmp_path: Path) -> 
         text = await until_shown(
             pilot, "torchmetrics/aggregation.py:93: 2 syncs a step cost up to", "of the step"
         )
-        assert "enter opens the trace" in text
+        assert "enter opens it" in text
         assert list((tmp_path / "cache-gists").glob("*.json"))
 
 

@@ -37,6 +37,28 @@ def clock(seconds: float) -> str:
     return f"{hours:02d}:{minute:02d}:{second:02d}"
 
 
+def absent_word(backend: str) -> str:
+    """Return what people call the hardware that a telemetry backend looks for.
+
+    Args:
+        backend: Its name: ``nvidia``, ``amd``, …
+    """
+    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "AWS Neuron", "tpu": "Google TPU"}
+    return words.get(backend, sanitize(backend))
+
+
+def capture_words(capture: CaptureState) -> str:
+    """Return what tells a capture from the others: when it was made, of which steps, and why.
+
+    Args:
+        capture: It.
+    """
+    firsts = [record.first for record in capture.by_writer.values() if record.first is not None]
+    lasts = [record.last for record in capture.by_writer.values() if record.last is not None]
+    steps = f"steps {format_count(min(firsts))} to {format_count(max(lasts))}" if firsts and lasts else ""
+    return glyphs.DOT.join(part for part in (clock(capture.t_ns / 1e9), steps, capture.cause) if part)
+
+
 def name_row(session: Session) -> Row:
     """Return what runs: ``metrics ▸ naive · paper``, or the script.
 
@@ -205,7 +227,7 @@ def gist_row(gist: Gist, *, fresh: bool) -> Row:
     """
     role = gist.level if gist.level in ("good", "warn", "bad") else "info"
     row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(gist.line), "text")]
-    return [*row, (" — enter opens the trace", "dim")] if fresh else row
+    return [*row, (" — enter opens it", "dim")] if fresh else row
 
 
 def over_row(status: Status, errors: list[str], now_ns: int) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
@@ -41,6 +42,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         captures: The traces; the one shown is marked.
         known: What is known of them already, by path; what is read meanwhile is added.
         straggler: Rank that holds up the others in the capture shown; None = none is known to.
+        told: What is known of the capture that a trace is of, by path: when it was made, of which steps.
     """
 
     DEFAULT_CSS = """
@@ -51,7 +53,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         key(
-            "escape,q,R",
+            "escape,q,R,o",
             "cancel",
             "cancel",
             "Stay with this trace",
@@ -74,18 +76,32 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             self.path = path
             self.found = found
 
-    def __init__(self, captures: Captures, known: dict[Path, Figures | None], straggler: int | None) -> None:
+    def __init__(
+        self,
+        captures: Captures,
+        known: dict[Path, Figures | None],
+        straggler: int | None,
+        told: Mapping[Path, str] | None = None,
+    ) -> None:
         super().__init__()
+        self._told = told or {}
         self._captures = captures
         self._known = known
         self._straggler = straggler
         self._files = captures.files
+        self._alone = all(len(one) == 1 for one in captures.sets)
         self._wanted = _affordable(self._files, known)
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
         with Vertical(classes="dialog") as box:
-            box.border_title = "ranks" if len(self._captures.sets) == 1 else "captures and their ranks"
+            box.border_title = (
+                "captures"
+                if self._alone
+                else "ranks"
+                if len(self._captures.sets) == 1
+                else "captures and their ranks"
+            )
             yield Painted(id="captures-head")
             choices = Choices(id="captures")
             headings = len(self._captures.sets) if len(self._captures.sets) > 1 else 0
@@ -111,8 +127,9 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         lines: list[Choice] = []
         for one in self._captures.sets:
             if len(self._captures.sets) > 1:
-                many = "1 rank" if len(one) == 1 else f"{len(one)} ranks"
-                lines.append(Choice("", [(sanitize(one.run or "capture"), "title"), (f"  {many}", "dim")], 0))
+                many = "" if self._alone else "1 rank" if len(one) == 1 else f"{len(one)} ranks"
+                name = self._told.get(one.files[0].path) or one.run or "capture"
+                lines.append(Choice("", [(sanitize(name), "title"), (f"  {many}", "dim")], 0))
             straggler = self._straggler if one is self._captures.shown else None
             lines += [
                 Choice(str(file.path), partial(self._file_line, file, file.rank == straggler))
@@ -132,6 +149,8 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
             size = format_bytes(sum(file.size_bytes for file in left))
             many = "1 trace" if len(left) == 1 else f"{len(left)} traces"
             return f"not read for this list: {many}, {size}"
+        if self._alone:
+            return ""
         if self._straggler is None:
             return "the tab Ranks tells which rank holds up the others, where all of them mark steps"
         return f"rank {self._straggler} holds up the others: the tab Ranks tells by how much"

@@ -36,6 +36,7 @@ from tuiprof.tui.live_view import (
     stats_in_view,
     stats_row,
 )
+from tuiprof.tui.live_words import absent_word
 from tuiprof.tui.screens.run_verdict import RunVerdict
 from tuiprof.tui.widgets.device_panel import DevicePanel
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -284,10 +285,14 @@ class LiveScreen(RunVerdict):
             box.display = bool(found)
 
     def _device_notes(self, *, devices_known: bool) -> list[str]:
-        """Return why hardware is absent, or why there is no reading yet."""
+        """Return which hardware is absent, or why there is no reading yet; of a run without any the reasons."""
+        meta = self.session.meta
         if not devices_known:
             return ["no readings" if self.status.over else "waiting for the first reading …"]
-        return [f"{name}: {why}" for name, why in self.session.meta.absent.items()]
+        if any(device.kind != "host" for device in meta.devices):
+            missing = [absent_word(name) for name in meta.absent]
+            return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
+        return [f"{name}: {why}" for name, why in meta.absent.items()]
 
     # -- other things that come by themselves ------------------------------------------------------------
 

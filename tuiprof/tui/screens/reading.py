@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 
 from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Heading, Painted
 from tuiprof.tui.widgets.wrap import wrap
@@ -24,6 +26,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
     Args:
         title: Heading; safe for a terminal.
         paragraphs: Text and role of each; an empty text is a blank line. Leading blanks indent what is wrapped.
+        opened_by: Action of the screen below that opened it: its key closes it again; empty = any other way.
     """
 
     DEFAULT_CSS = """
@@ -42,8 +45,9 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         key("escape,q,enter", "close", "close", "Close this window", id="reading.close", group="Window"),
     ]
 
-    def __init__(self, title: str, paragraphs: Sequence[Paragraph]) -> None:
+    def __init__(self, title: str, paragraphs: Sequence[Paragraph], *, opened_by: str = "") -> None:
         super().__init__()
+        self._opened_by = opened_by
         self._title = title
         self._paragraphs = paragraphs
 
@@ -53,6 +57,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
             yield Heading(self._title)
             with VerticalScroll():
                 yield Painted()
+            yield KeyBar()
 
     def on_mount(self) -> None:
         """Fill in the text."""
@@ -64,6 +69,13 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
         for text, role in self._paragraphs:
             rows.extend(paragraph(text, role, width))
         return rows
+
+    def on_key(self, event: events.Key) -> None:
+        """Close the window with the key that opened it, whatever it is configured to be."""
+        below = self.app.screen_stack[-2].active_bindings.get(event.key) if self._opened_by else None
+        if below is not None and below.binding.action == self._opened_by:
+            event.stop()
+            self.dismiss()
 
     def action_close(self) -> None:
         """Close the window."""

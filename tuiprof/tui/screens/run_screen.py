@@ -19,12 +19,15 @@ from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
 from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.session.store import Session, list_sessions, sessions_root
+from tuiprof.tui.live_words import capture_words
 from tuiprof.tui.screens.confirm import ConfirmScreen
 from tuiprof.tui.screens.run_clock import CAPTURE_STEPS, RunClock
 from tuiprof.tui.widgets.output_pane import OutputPane
 
 if TYPE_CHECKING:
     from textual.widgets import Input
+
+    from tuiprof.tui.captures import Captures, Figures
 
 #: Among so many of the newest sessions others that run are looked for.
 _LOOK_AT = 40
@@ -53,6 +56,7 @@ class RunScreen(RunClock):
         self.runs: list[Summary] = []
         self.armed: list[TriggerRequest] = []
         self._summaries: dict[str, Summary] = {}
+        self._figures: dict[Path, Figures | None] = {}  # what is known of the traces
 
     def newest_capture(self) -> CaptureState | None:
         """Return the capture that was asked for last; None = none was."""
@@ -202,15 +206,32 @@ class RunScreen(RunClock):
         if len(self.traces) == 1:
             self._open(self.traces[0])
             return
-        from tuiprof.tui.screens.pick import PickScreen
+        self._list_traces(self.traces[-1])
 
-        names = [str(path.relative_to(self.session.path / "traces")) for path in self.traces]
+    @work(thread=True, exclusive=True, exit_on_error=False, group="captures")
+    def _list_traces(self, newest: Path) -> None:
+        """Find which traces belong together, and ask for one of them."""
+        from tuiprof.tui.captures import captures_of
 
-        def picked(index: int | None) -> None:
-            if index is not None:
-                self._open(self.traces[index])
+        found = captures_of(newest)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._choose_trace, found)
 
-        self.app.push_screen(PickScreen("which trace", names, start=len(names) - 1), picked)
+    def _choose_trace(self, captures: Captures) -> None:
+        from tuiprof.tui.screens.captures import CapturesScreen
+
+        told = {
+            self.session.path / path: capture_words(capture)
+            for capture in self.base.fold.captures.values()
+            for path in capture.paths
+        }
+
+        def chosen(path: Path | None) -> None:
+            if path is not None:
+                self._open(path)
+
+        if self.is_current:
+            self.app.push_screen(CapturesScreen(captures, self._figures, None, told), chosen)
 
     def _open(self, path: Path, *, step: int | None = None) -> None:
         self.seen_captures.update(self.base.fold.captures)

@@ -23,6 +23,7 @@ from tuiprof.tui.live_rows import alert_row, armed_row, overhead_row, step_row
 from tuiprof.tui.screens.run_screen import RunScreen
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 from tuiprof.tui.widgets.output_pane import OutputPane
+from tuiprof.tui.widgets.wrap import wrap_row
 
 if TYPE_CHECKING:
     from tuiprof.trace_gist import Gist
@@ -82,17 +83,23 @@ class RunVerdict(RunScreen):
             width: Cells.
         """
         said = self._what_to_say(width)
+        if row_width(said) > width and not self.has_class("-tiny"):
+            return self._lines_of(wrap_row(said, width, 2, indent=3), width)
         armed = armed_row(self.armed)
         right = [*armed, *self._overhead]
         if row_width(said) + row_width(right) + 2 > width:
             right = armed
         if said and right:  # that something is armed must be seen
             said = spread(fit(said, max(width // 3, width - row_width(right) - 2)), right, width)
+        return self._lines_of([said] if said else [], width)
+
+    def _lines_of(self, said: list[Row], width: int) -> list[Row]:
+        """Return what goes wrong and what is said; one of them where there is little room."""
         wrong = [alert_row(self.alerts, width)] if self.alerts else []
         if not self.has_class("-tall"):
             urgent = bool(wrong) and self.selected is None and self.asked is None and not self.ready()
-            return wrong if urgent and (self.alerts[0].level == "bad" or not said) else [said]
-        return [*wrong, said] if said else wrong
+            return wrong if urgent and (self.alerts[0].level == "bad" or not said) else said or [[]]
+        return [*wrong, *said]
 
     def _what_to_say(self, width: int) -> Row:
         """Return a sentence: the selected step, a capture, how it ended, what its trace says, what stands out."""
@@ -146,7 +153,7 @@ class RunVerdict(RunScreen):
 
         labels = read_labels(self.session.path)
         paragraphs = alert_paragraphs(self.alerts, labels, list(self.feed.fold.notes))
-        self.app.push_screen(ReadingScreen("alerts and notes", paragraphs))
+        self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
 
     # -- the newest trace --------------------------------------------------------------------------------
 

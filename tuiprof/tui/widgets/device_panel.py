@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuiprof.model.units import format_bytes, format_share
+from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
 from tuiprof.tui import glyphs
@@ -305,7 +305,8 @@ def _value(device: DeviceView, key: str) -> str:
     if key == "loaders" and "loaders_idle" in device.latest:
         return f"{show(key, value)}, {device.latest['loaders_idle']:.0f} idle"
     if key == "tree_cpu" and device.cores:
-        return f"{format_share(value)} of {device.cores} cores"
+        percent = 100 * (value or 0.0)
+        return f"{percent:.{0 if percent >= 10 else 1}f} % of {device.cores} cores"
     return show(key, value)
 
 

@@ -105,8 +105,8 @@ class StripChart(Lines):
     def edge(self, now_s: float, window_s: float) -> float:
         """Return the right edge of an axis that stands still while time goes on.
 
-        Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells. In between only
-        the newest cells change, which is what keeps a chart cheap over a slow link and easy to look at.
+        Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells.
+        In between only the newest cells change: that keeps a chart cheap over a slow link and easy to look at.
 
         Args:
             now_s: The moment shown.
@@ -284,16 +284,7 @@ class StripChart(Lines):
         here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
         last = "now" if self._data.live else clock(self._data.now_s)
         begin = max(0, here - len(last))
-        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
-        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
-            text = clock(number * step_s)
-            at = round((number * step_s - left) / cell_s) - len(text) // 2
-            at = max(at, 0) if number == 0 else at
-            apart = at + len(text) < begin or at > begin + len(last)
-            if at >= 0 and at + len(text) <= width and apart:
-                cells[at : at + len(text)] = list(text)
-        cells[begin : begin + len(last)] = list(last)
-        row: Row = [("".join(cells), "dim")]
+        captured: list[tuple[int, str]] = []
         for start, end in self._data.captured_s:
             first, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
             if stop > first:
@@ -302,7 +293,20 @@ class StripChart(Lines):
                     text = f"{text} {word} "
                 elif first > len(word):
                     text, first = f"{word} {text}", first - len(word) - 1
-                row = _overlay(row, first, [(text, "capture")])
+                captured.append((first, text))
+        taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
+        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
+        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
+            text = clock(number * step_s)
+            at = round((number * step_s - left) / cell_s) - len(text) // 2
+            at = max(at, 0) if number == 0 else at
+            apart = all(at + len(text) < start or at > stop for start, stop in taken)
+            if at >= 0 and at + len(text) <= width and apart:
+                cells[at : at + len(text)] = list(text)
+        cells[begin : begin + len(last)] = list(last)
+        row: Row = [("".join(cells), "dim")]
+        for first, text in captured:
+            row = _overlay(row, first, [(text, "capture")])
         return row
 
     def _draw_empty(self, height: int) -> list[Row]:

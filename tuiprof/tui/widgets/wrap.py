@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.cells import cell_len, chop_cells
+
+from tuiprof.tui.widgets.lines import Row, fit, row_width
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
@@ -35,3 +39,22 @@ def wrap(text: str, width: int, most: int = 0) -> list[str]:
             last = last[:-1]
         lines = [*lines[: most - 1], last + "…"]
     return lines
+
+
+def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
+    """Break a row at blanks.
+
+    Args:
+        row: The row.
+        width: Cells.
+        most: Largest number of lines; the last is cut, with an ellipsis.
+        indent: Blanks in front of all lines but the first.
+    """
+    lines: list[Row] = [[]]
+    for text, role in row:
+        for word in re.findall(r" *[^ ]+| +", text):
+            if len(lines) < most and row_width([*lines[-1], (word, role)]) > width and word.strip():
+                lines.append([(" " * indent, role)])
+                word = word.lstrip(" ")
+            lines[-1].append((word, role))
+    return [fit(line, width) for line in lines]
