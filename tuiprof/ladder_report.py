@@ -18,7 +18,7 @@ from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
 from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import MINUS, format_ns, format_share
 from tuiprof.session.ladder import pending, schedule
 from tuiprof.session.ladder_state import LadderMeta, LadderRun
 from tuiprof.session.ladder_stats import (
@@ -244,7 +244,7 @@ def change(ratio: float) -> str:
     if ratio >= 2:
         return f"×{_factor(ratio)}"
     percent = (ratio - 1) * 100
-    return f"{percent:+.1f} %".replace("-", "−")
+    return f"{percent:+.1f} %".replace("-", MINUS)
 
 
 def between(ratio: Interval | None) -> str:

@@ -110,9 +110,9 @@ async def test_every_tab_ranks_by_the_change(pair: tuple[Path, Path]) -> None:
         await pilot.press("greater_than_sign")
         assert view.current == view.tabs[-1]
         view.open_tab("kernels")
-        await until(pilot, lambda: "-500 µs 900 µs 400 µs" in " ".join(screen_text(app).split()))
+        await until(pilot, lambda: "−500 µs 900 µs 400 µs" in " ".join(screen_text(app).split()))
         view.open_tab("syncs")
-        await until_shown(pilot, "-1.30 ms")
+        await until_shown(pilot, "−1.30 ms")
         view.open_tab("kernels")
         await pilot.press("slash", *"name ~ gemm", "enter")
         await until_shown(pilot, "1 of 2 rows")
@@ -127,7 +127,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         view.open_tab("kernels")
         await pilot.pause()
         await pilot.press("enter")
-        await until_shown(pilot, "softmax  900 µs before → 400 µs after  -55.6 %")
+        await until_shown(pilot, "softmax  900 µs before → 400 µs after  −55.6 %")
         before, after = view.timelines
         assert before.event is not None
         assert after.event is not None
@@ -272,7 +272,7 @@ def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: o
         await pilot.pause()
         if size[1] > 30:
             await pilot.press("enter")
-            await until_shown(pilot, "-55.6 %")
+            await until_shown(pilot, "−55.6 %")
         await pilot.pause()
 
     assert snap_compare(app_of(pair), terminal_size=size, run_before=open_kernels)  # type: ignore[operator]

@@ -10,16 +10,19 @@ if TYPE_CHECKING:
 _TIME = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZE = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 NONE = "–"
+#: Before what is less than nothing: as wide as a figure, and not taken for a hyphen.
+MINUS = "−"
 #: What is smaller is said to be, instead of shown as 0 or with an exponent.
 _LEAST = 0.001
 
 
 def _three_figures(value: float) -> str:
-    size = abs(value)
-    if 0 < size < 0.1:  # two, so that little is not shown as nothing
-        return f"{value:.2g}" if size >= _LEAST else f"{'-' if value < 0 else ''}<{_LEAST}"
+    if value < 0:
+        return MINUS + _three_figures(-value)
+    if 0 < value < 0.1:  # two, so that little is not shown as nothing
+        return f"{value:.2g}" if value >= _LEAST else f"<{_LEAST}"
     # 99.96 rounds to a third figure before the point.
-    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def format_ns(ns: float | None) -> str:
@@ -30,16 +33,17 @@ def format_ns(ns: float | None) -> str:
     """
     if ns is None:
         return NONE
-    if abs(ns) >= 60_000_000_000:
-        minutes, seconds = divmod(round(abs(ns) / 1e9), 60)
+    if ns < 0:
+        return MINUS + format_ns(-ns)
+    if ns >= 60_000_000_000:
+        minutes, seconds = divmod(round(ns / 1e9), 60)
         hours, minutes = divmod(minutes, 60)
-        sign = "-" if ns < 0 else ""
-        return f"{sign}{hours} h {minutes:02d} min" if hours else f"{sign}{minutes} min {seconds:02d} s"
+        return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
     for scale, unit in _TIME:
         # 999.6 µs rounds to "1000 µs": move up a unit instead.
-        if abs(ns) >= scale * 0.9995:
+        if ns >= scale * 0.9995:
             return f"{_three_figures(ns / scale)} {unit}"
-    return f"{'-' if ns < 0 else ''}<1 ns" if 0 < abs(ns) < 1 else f"{ns:.0f} ns"
+    return "<1 ns" if 0 < ns < 1 else f"{ns:.0f} ns"
 
 
 def format_bytes(size: float | None) -> str:
@@ -50,8 +54,10 @@ def format_bytes(size: float | None) -> str:
     """
     if size is None:
         return NONE
+    if size < 0:
+        return MINUS + format_bytes(-size)
     for scale, unit in _SIZE:
-        if abs(size) >= scale:
+        if size >= scale:
             return f"{_three_figures(size / scale)} {unit}"
     return f"{size:.0f} B"
 
@@ -64,6 +70,8 @@ def format_count(value: float | None) -> str:
     """
     if value is None:
         return NONE
+    if value < 0:
+        return MINUS + format_count(-value)
     if float(value).is_integer():
         return f"{int(value):,}".replace(",", " ")
     return _three_figures(value)
@@ -77,14 +85,16 @@ def format_share(share: float | None) -> str:
     """
     if share is None:
         return NONE
+    if share < 0:
+        return MINUS + format_share(-share)
     percent = share * 100
-    if 0 < abs(percent) < _LEAST:
-        return f"{'-' if percent < 0 else ''}<{_LEAST} %"
+    if 0 < percent < _LEAST:
+        return f"<{_LEAST} %"
     return (
         f"{percent:.0f} %"
-        if abs(percent) >= 99.95 or percent == 0
+        if percent >= 99.95 or percent == 0
         else f"{percent:.2g} %"
-        if abs(percent) < 0.995
+        if percent < 0.995
         else f"{percent:.1f} %"
     )
 
