@@ -169,7 +169,16 @@ def test_phases_are_outermost_ranges_and_the_autograd_threads() -> None:
     assert dict(rows.select("phase", "per_step_ns").iter_rows()) == {
         "forward": 40_000,
         "backward (autograd engine)": 30_000,
+        "other": 30_000,
     }
+    made.add("annotation", "backward", 45, 85)
+    rows = report("steps", made.trace()).table("phases").rows
+    assert dict(rows.select("phase", "per_step_ns").iter_rows()) == {
+        "forward": 40_000,
+        "backward": 40_000,
+        "other": 20_000,
+    }
+    assert rows["share"].sum() == pytest.approx(1)
 
 
 def test_kernels_by_kind_share_the_summed_time() -> None:

@@ -48,7 +48,8 @@ _RULES = (
     Rule(
         "phase",
         "Outermost named ranges (record_function, the framework's own) inside the step; "
-        "`backward (autograd engine)` is the union of what the autograd threads run.",
+        "`backward (autograd engine)` is the union of what the autograd threads run outside of them, `other` what is "
+        "left of the step: the rows add up to it, unless named ranges of several threads overlap.",
     ),
 )
 
@@ -260,28 +261,32 @@ def _key(part: str) -> str:
 
 
 def _phases(scope: Scope, times: Ints) -> Table:
-    """Return the outermost named ranges inside the steps."""
+    """Return the outermost named ranges inside the steps, and what is left of the steps."""
     trace = scope.trace
     named = trace.is_category("annotation") | (trace.is_category("cpu_op") & trace.named(_FRAMEWORK_RANGE))
     rows: Ints = np.flatnonzero(named & ~trace.named(_MARKER) & (trace.steps.step_of >= 0))
     rows = rows[_waits.outermost(trace, rows)]
     rows = rows[scope.in_steps(rows)]
-    found = []
+    found: list[tuple[str, Ints, int | None, int | None]] = []
     for code in distinct(trace.name_codes[rows]).tolist():
         mine = rows[trace.name_codes[rows] == code]
         each = _by_step.host_time(scope, trace.starts[mine], trace.ends[mine])
         found.append((trace.names[code], each, len(mine), int(mine[0])))
+    named_ns = _by_step.host_time(scope, trace.starts[rows], trace.ends[rows])
     backward = np.flatnonzero(trace.named(_BACKWARD) & trace.is_category("cpu_op")).astype(np.int64)
-    if len(backward):
-        each = _by_step.host_time(scope, trace.starts[backward], trace.ends[backward])
-        found.append(("backward (autograd engine)", each, len(times), int(backward[0])))
+    both = np.concatenate((rows, backward))
+    covered_ns = _by_step.host_time(scope, trace.starts[both], trace.ends[both])
+    if (covered_ns > named_ns).any():
+        found.append(("backward (autograd engine)", covered_ns - named_ns, len(times), int(backward[0])))
+    if found:
+        found.append(("other", times - covered_ns, None, None))
     frame = pl.DataFrame(
         [
             {
                 "phase": name,
                 "per_step_ns": float(each.mean()),
                 "share": float(each.sum() / times.sum()) if times.sum() else None,
-                "per_step": count / len(times),
+                "per_step": count / len(times) if count is not None else None,
                 "longest_ns": int(each.max()),
                 "event": event,
             }
