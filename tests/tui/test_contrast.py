@@ -51,6 +51,11 @@ async def test_lanes_tables_and_words_can_be_read(theme: str, monkeypatch: pytes
                 # A selection is a tint that comes and goes; large enough to be read is enough.
                 wanted = min(wanted, 4.0) if over is _Over.SELECTION else wanted
                 found[f"{kind!r} {over!r}"] = (contrast(app.timeline._style(kind, over)), wanted)
+            # What the analyses do not look at steps back.
+            outside, inside = (
+                contrast(app.timeline._style(kind, over)) for over in (_Over.OUTSIDE, _Over(0))
+            )
+            assert 1.2 < outside < inside, kind
         for name in sorted(app.table.COMPONENT_CLASSES):
             found[name] = (contrast(app.table.get_component_rich_style(name)), TEXT)
         below = app.view.pane.tables.below

@@ -79,7 +79,7 @@ class TimelineCanvas(TimelineState):
         & > .timeline--axis { color: $text-muted; }
         & > .timeline--cursor { background: $surface-active; text-style: bold; }
         & > .timeline--selection { background: $primary-muted; }
-        & > .timeline--outside { color: $text-disabled; }
+        & > .timeline--outside { color: $lane-outside; text-style: $lane-outside-style; }
         & > .timeline--hit { text-style: underline bold; color: $accent; }
         & > .timeline--link { color: $accent; text-style: bold; }
         & > .timeline--event { text-style: reverse bold; }
