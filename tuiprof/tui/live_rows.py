@@ -18,6 +18,8 @@ from tuiprof.tui import glyphs
 from tuiprof.tui.live_words import clock
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 
+#: Before this moment of a run most of what its recorder took is its start, which says nothing of the run.
+_SETTLED_NS = 10_000_000_000
 #: More ranks than this are told in a sentence.
 MOST_LANES = 8
 
@@ -194,7 +196,7 @@ def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | Non
     if rank is not None and rank.cost_per_step_ns is not None:
         share = f" {format_share(rank.cost_share)}" if rank.cost_share is not None else ""
         parts.append(f"probe {format_ns(rank.cost_per_step_ns)}/step{share}")
-    if fold.recorder_share is not None:
+    if fold.recorder_share is not None and fold.now_ns >= _SETTLED_NS:
         parts.append(f"recorder {format_share(fold.recorder_share)}")
     if screen_share is not None:
         parts.append(f"screen {format_share(screen_share)}")

@@ -73,7 +73,7 @@ class RunVerdict(RunScreen):
         if now - before >= _MEASURE_S and self.running:
             self._spent = now, cpu_s
             self._overhead = overhead_row(rank, fold, (cpu_s - spent_s) / (now - before))
-        elif not self._overhead:
+        elif not self._overhead or not self.running:  # a replay goes on to another moment
             self._overhead = overhead_row(rank, fold, None)
 
     def bottom(self, width: int, _height: int) -> list[Row]:
