@@ -48,6 +48,14 @@ def test_lanes_are_found_by_what_the_trace_holds() -> None:
     assert len(lanes.syncs) == 2
 
 
+def test_operators_that_call_others_have_a_lane_a_level_where_there_is_room() -> None:
+    calls = [("cpu_op", f"aten::level_{depth}", depth, 20 - depth, 0, None) for depth in range(6)]
+    lanes = lane_builder.build(trace_of([("annotation", "forward", 0, 21, 0, None), *calls]))
+    assert [lane.label for lane in lanes.lanes] == ["main", "  ops", "    ops", "      ops", "        ops"]
+    assert [len(lane.bars) for lane in lanes.lanes] == [1] * 5
+    assert [lane.label for lane in lanes.choose(3)] == ["main", "  ops", "    ops"]
+
+
 def test_a_trace_without_device_or_events_still_has_a_picture() -> None:
     cpu = trace_of([("cpu_op", "aten::mm", 0, 5, 0, None)])
     assert [lane.label for lane in lane_builder.build(cpu).lanes] == ["main"]

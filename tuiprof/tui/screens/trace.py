@@ -46,7 +46,8 @@ class TraceScreen(Screen[None]):
     HELP = (
         "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
         "opens its details: times, launch, operators, Python stack, source, raw event. While a large file is read,\n"
-        "the head says which part of it the figures rest on.\n\n"
+        "the head says which part of it the figures rest on. Where a table leaves room, the row under the cursor is\n"
+        "spelled out below it, with the advice on it, and then the tables that come next; t goes to the next.\n\n"
         "Timeline: L launches work, S waits for the device, · other calls; the height of a stream's cell is the\n"
         "share of its time that was busy, c is a copy, f a fill, C a collective; ░▒▓ are shares of idle time. The\n"
         "line called all is the map of the whole trace: S where waits outweigh idleness, what is in view in brackets.\n"

@@ -79,7 +79,7 @@ def _advice_on(row: dict[str, Any], advice: Report | None) -> list[Field]:
         keys = table.rows.columns
         if _ADVICE[0] not in keys or _ADVICE[0] in row:
             continue
-        for key, same in (("event", pl.col("event") == event), ("where", _names_line(where))):
+        for key, same in (("event", pl.col("event").eq_missing(event)), ("where", _names_line(where))):
             if key in keys and row.get(key) is not None:
                 found = table.rows.filter(same)
                 if len(found):
