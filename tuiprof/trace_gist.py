@@ -20,7 +20,7 @@ from tuiprof.errors import SessionError, TraceError, TuiprofError
 from tuiprof.session.files import write_atomic
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.model import Report, Trace
 
 #: A trace that takes longer to read is told to be opened by hand.
 PATIENCE_S: Final = 300.0
@@ -37,8 +37,6 @@ class Gist(msgspec.Struct, frozen=True):
         level: ``good``, ``info``, ``warn`` or ``bad``.
         analysis: The analysis that tells more.
         syncs_per_step: Syncs a step; None = cannot be told.
-        launches_per_step: Launches a step; None = cannot be told.
-        win_share: Share of the step that removing the syncs can win, at most; None = cannot be told.
         problem: Why the trace says nothing; empty = it does.
     """
 
@@ -46,8 +44,6 @@ class Gist(msgspec.Struct, frozen=True):
     level: str = "info"
     analysis: str = ""
     syncs_per_step: float | None = None
-    launches_per_step: float | None = None
-    win_share: float | None = None
     problem: str = ""
 
 
@@ -61,33 +57,24 @@ def gist(trace: Trace) -> Gist:
     from tuiprof.model import Report
 
     syncs = run("sync_events", trace)
-    launches = run("kernel_launches", trace)
-    count = share = None
+    count = None
     # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
     if isinstance(syncs, Report) and trace.device_indices:
-        count, share = _number(syncs, "syncs_per_step"), _win_share(trace, syncs)
+        count = _number(syncs, "syncs_per_step")
         if syncs.verdict.level in ("bad", "warn"):
-            line = _sync_line(syncs, share)
-            return Gist(line, syncs.verdict.level, "sync_events", count, _launches(launches), share)
+            line = _sync_line(syncs, _win_share(trace, syncs))
+            return Gist(line, syncs.verdict.level, "sync_events", count)
     names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
     told = [answer for name in names if isinstance(answer := run(name, trace), Report)]
     if not told:
         return Gist(problem="no analysis can answer on this trace")
     first = min(told, key=lambda report: _WEIGHT[report.verdict.level])
-    return Gist(
-        first.verdict.sentence, first.verdict.level, first.analysis, count, _launches(launches), share
-    )
+    return Gist(first.verdict.sentence, first.verdict.level, first.analysis, count)
 
 
 def _number(answer: Report, key: str) -> float | None:
     value = answer.fact(key)
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _launches(answer: Report | Unavailable) -> float | None:
-    from tuiprof.model import Report
-
-    return _number(answer, "launches_per_step") if isinstance(answer, Report) else None
 
 
 def _win_share(trace: Trace, syncs: Report) -> float | None:

@@ -55,7 +55,7 @@ def _step(n: int, dur: int = 1_000_000, **fields: Any) -> Step:
 
 def test_statistics_of_steps_by_hand() -> None:
     stats = step_stats(np.array([10, 10, 12, 8, 10, 11, 9, 10, 30], np.int64))
-    assert (stats.count, stats.median_ns, stats.min_ns, stats.max_ns) == (9, 10, 8, 30)
+    assert (stats.count, stats.median_ns) == (9, 10)
     assert stats.jitter == pytest.approx(0.1)  # deviations 0 0 0 0 1 1 2 2 20: their median is 1
     assert stats.rate_hz == pytest.approx(9e9 / 110)
     assert stats.outlier_above_ns == pytest.approx(10 + 5 * 1.4826)
@@ -162,7 +162,6 @@ def test_memory_is_bounded_and_totals_stay_exact(monkeypatch: pytest.MonkeyPatch
     whole = steps.whole_run()
     assert whole.count == 5_000
     assert whole.mean_ns == durations.mean()
-    assert (whole.min_ns, whole.max_ns) == (durations.min(), durations.max())
     assert whole.median_ns == pytest.approx(np.median(durations), rel=0.005)
     assert whole.p95_ns == pytest.approx(np.percentile(durations, 95), rel=0.005)
     assert steps.overview.count.sum() == 5_000
@@ -220,7 +219,7 @@ def _state(fold: Fold) -> dict[str, Any]:
         series = {"steps": state.steps.rows, **{f"mem{d}": m.rows for d, m in state.memory.items()}}
         for key, rows in series.items():
             seen[f"{name}.{key}"] = {column: repr(rows[column].tolist()) for column in rows.names}
-        seen[name] = repr((state.head, state.end, state.cost, state.restarts, state.steps.total_ns))
+        seen[name] = repr((state.head, state.end, state.cost, state.restarts))
         seen[f"{name}.stats"] = repr((state.steps.whole_run(), state.steps.longest, state.steps.phases))
         seen[f"{name}.overview"] = state.steps.overview.maximum.tolist()
     for key, device in fold.devices.items():

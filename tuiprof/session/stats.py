@@ -35,8 +35,6 @@ class StepStats:
         median_ns: Median step time.
         p95_ns: 95th percentile.
         mean_ns: Mean.
-        min_ns: Shortest.
-        max_ns: Longest.
         jitter: Median absolute deviation as a share of the median (:data:`JITTER_RULE`).
         rate_hz: Steps per second of step time: 1 / mean.
         outlier_above_ns: Steps longer than this are outliers (:data:`OUTLIER_RULE`); infinite = too few steps.
@@ -46,15 +44,13 @@ class StepStats:
     median_ns: float
     p95_ns: float
     mean_ns: float
-    min_ns: float
-    max_ns: float
     jitter: float
     rate_hz: float
     outlier_above_ns: float
 
 
 _NAN: Final = float("nan")
-NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
+NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
 
 
 def step_stats(dur_ns: Ints) -> StepStats:
@@ -75,8 +71,6 @@ def step_stats(dur_ns: Ints) -> StepStats:
         median_ns=median,
         p95_ns=p95,
         mean_ns=mean,
-        min_ns=float(dur_ns.min()),
-        max_ns=float(dur_ns.max()),
         jitter=deviation / median if median > 0 else _NAN,
         rate_hz=1e9 / mean if mean > 0 else _NAN,
         outlier_above_ns=above if count >= OUTLIER_MIN_STEPS else float("inf"),

@@ -50,7 +50,6 @@ class StepSeries:
         overview: Step times of the whole run, ns.
         metrics: Each metric over the whole run.
         phases: Names of the phases seen, in order of appearance.
-        total_ns: Sum of all step times.
         captured: Steps that ran under the profiler.
         device_every: One step in so many is timed on the device at the end of what was read; the others have no
             device time.
@@ -72,14 +71,12 @@ class StepSeries:
         self.overview = Overview()
         self.metrics: dict[str, Overview] = {}
         self.phases: list[str] = []
-        self.total_ns = 0
         self.captured = 0
         self.device_every = 1
         self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()
-        self._histogram = Histogram()  # of uncaptured steps, as are the next two
+        self._histogram = Histogram()  # of uncaptured steps, as is the next
         self._plain_ns = 0
-        self._shortest_ns = 0
         self._early: dict[int, int] = {}  # device times that came before their step
         self._segment = 0  # rows ever appended when the process (re)started; step numbers ascend from there
 
@@ -124,7 +121,7 @@ class StepSeries:
             return self.stats()
         recent = self.stats()
         count = self._histogram.count
-        if not count or self.longest is None:
+        if not count:
             return NO_STATS
         mean = self._plain_ns / count
         return StepStats(
@@ -132,8 +129,6 @@ class StepSeries:
             median_ns=self._histogram.quantile(0.5),
             p95_ns=self._histogram.quantile(0.95),
             mean_ns=mean,
-            min_ns=float(self._shortest_ns),
-            max_ns=float(self.longest[2]),
             jitter=recent.jitter,
             rate_hz=1e9 / mean if mean > 0 else float("nan"),
             outlier_above_ns=recent.outlier_above_ns,
@@ -214,16 +209,13 @@ class StepSeries:
             self.metrics.setdefault(name, Overview(1024)).extend(t_ns[given], metrics[name][given])
         self.rows.extend(rows, columns)
         self.overview.extend(t_ns, dur_ns)
-        self.total_ns += int(dur_ns.sum())
         self.captured += int(captured.sum())
         plain = np.flatnonzero(~captured)
         if len(plain):
             plain_dur = dur_ns[plain]
-            first = not self._histogram.count
             self._histogram.add(plain_dur)
             self._plain_ns += int(plain_dur.sum())
-            shortest, longest = int(plain_dur.min()), int(plain[int(plain_dur.argmax())])
-            self._shortest_ns = shortest if first else min(self._shortest_ns, shortest)
+            longest = int(plain[int(plain_dur.argmax())])
             if self.longest is None or dur_ns[longest] > self.longest[2]:
                 self.longest = (int(numbers[longest]), int(t_ns[longest]), int(dur_ns[longest]))
         if self._early:

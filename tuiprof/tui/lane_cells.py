@@ -50,17 +50,6 @@ _FRAME = re.compile(r"[^()]+\(\d+\): ")
 _LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
 _RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
 
-#: What the letters and fills mean, for the legend.
-LEGEND = (
-    (Kind.KERNEL, "█", "kernel"),
-    (Kind.COPY, "c", "copy"),
-    (Kind.FILL, "f", "fill"),
-    (Kind.COLLECTIVE, "C", "collective"),
-    (Kind.LAUNCH, "L", "launch"),
-    (Kind.SYNC, "S", "sync"),
-    (Kind.IDLE, "░", "idle"),
-)
-
 
 @dataclass(slots=True)
 class Cells:

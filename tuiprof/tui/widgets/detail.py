@@ -107,7 +107,6 @@ class DetailPane(VerticalScroll):
         self.finding: Finding | None = None
         self._trace: Trace | None = None
         self._history: list[int] = []
-        self._work_at = 0
 
     def compose(self) -> ComposeResult:
         """One text, as long as it needs."""
@@ -124,7 +123,6 @@ class DetailPane(VerticalScroll):
         if event is not None and self.event is not None and event.row != self.event.row:
             self._history.append(self.event.row)
         self._trace, self.finding, self.event = trace, finding, event
-        self._work_at = 0
         self.query_one(Painted).paint(self._draw)
         self.scroll_home(animate=False)
 
