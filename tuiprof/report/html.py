@@ -109,7 +109,9 @@ def _section(anchor: str, report: Report) -> str:
 def _fact(fact: Fact) -> str:
     value = format_value(fact.value, fact.kind)
     wide = ' class="wide"' if len(value) > _FACT else ""
-    return f'<div title="{escape(fact.help)}"{wide}><dt>{escape(fact.label)}</dt><dd>{escape(value)}</dd></div>'
+    return (
+        f'<div title="{escape(fact.help)}"{wide}><dt>{escape(fact.label)}</dt><dd>{escape(value)}</dd></div>'
+    )
 
 
 def _table(table: Table) -> str:
