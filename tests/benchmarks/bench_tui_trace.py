@@ -30,6 +30,7 @@ from tuiprof.tui.lane_cells import paint
 from tuiprof.tui.lane_sketch import sketch
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.minimap import overview
+from tuiprof.tui.themes import DEFAULTS
 from tuiprof.tui.timeline_marks import Search
 from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.frame_rows import FrameRows
@@ -211,6 +212,9 @@ class TimelineApp(App[None]):
     def __init__(self, lanes: Lanes) -> None:
         super().__init__()
         self._lanes = lanes
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(DEFAULTS)
 
     def compose(self) -> ComposeResult:
         yield Timeline()

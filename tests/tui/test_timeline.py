@@ -12,6 +12,7 @@ from tuiprof.tui import lanes as lane_builder
 from tuiprof.tui.lane_cells import paint, short_name
 from tuiprof.tui.lanes import Bars, idle_gap
 from tuiprof.tui.readout import offset_text, read_out
+from tuiprof.tui.themes import DEFAULTS
 from tuiprof.tui.viewport import Viewport
 from tuiprof.tui.widgets.timeline import Timeline
 
@@ -21,6 +22,9 @@ class TimelineApp(App[None]):
         super().__init__()
         self.trace = small_trace()
         self.opened: list[int] = []
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return dict(DEFAULTS)
 
     def compose(self) -> ComposeResult:
         yield Timeline()

@@ -103,6 +103,8 @@ class Choices(Lines, can_focus=True):
                 self._cursor = next((index for index, key in enumerate(keys) if key), -1)
         if self.current != before:
             self.post_message(self.Moved(self, self.current))
+        if self.styles.is_auto_height and len(choices) != self.size.height:
+            self.refresh(layout=True)
         self.redraw()
 
     @property
