@@ -289,9 +289,10 @@ def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> 
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
+        if not len(rows):
+            break
         outer, rows = outermost(trace, rows)
-        if len(outer):
-            lanes.append(Lane("  " * level + label, "ranges", Bars(trace, outer), priority))
+        lanes.append(Lane("  " * level + label, "ranges", Bars(trace, outer), priority))
     return lanes
 
 
