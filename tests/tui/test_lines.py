@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.geometry import Region
@@ -276,3 +280,21 @@ async def test_no_phases_say_why() -> None:
         bar.show({}, "no phases recorded")
         await pilot.pause()
         assert "no phases recorded" in text_of_widget(bar)[0]
+
+
+@given(
+    st.integers(20, 180),
+    st.floats(0.0, 60.0),
+    st.lists(st.tuples(st.floats(0.0, 60.0), st.floats(0.0, 5.0)), max_size=4),
+    st.booleans(),
+)
+def test_words_below_the_chart_never_run_into_one_another(
+    width: int, now_s: float, captures: list[tuple[float, float]], live: bool
+) -> None:
+    chart = StripChart()
+    spans = tuple((start, min(start + took, now_s)) for start, took in captures if start < now_s)
+    chart._data = ChartData(now_s=now_s, captured_s=spans, live=live)
+    row = "".join(text for text, _ in chart._time_axis(0.0, 60.0, width))
+    assert len(row) == width
+    words = row.replace(glyphs.CAPTURED, " ").split()
+    assert all(word in ("captured", "now") or re.fullmatch(r"\d\d:\d\d:\d\d", word) for word in words), row

@@ -283,17 +283,25 @@ class StripChart(Lines):
         cells, cell_s = [" "] * width, (right - left) / width
         here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
         last = "now" if self._data.live else clock(self._data.now_s)
+        marks = [
+            (max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1))
+            for start, end in self._data.captured_s
+        ]
+        marks = sorted((first, stop) for first, stop in marks if stop > first)
         begin = max(0, here - len(last))
+        if any(first < begin + len(last) and stop > begin for first, stop in marks):
+            begin = max(stop for _, stop in marks) + 1  # beyond what was captured just now
+            last = last if begin + len(last) <= width else ""
         captured: list[tuple[int, str]] = []
-        for start, end in self._data.captured_s:
-            first, stop = max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1)
-            if stop > first:
-                text, word = glyphs.CAPTURED * (stop - first), "captured"
-                if stop + 1 + len(word) + 1 < begin:
-                    text = f"{text} {word} "
-                elif first > len(word):
-                    text, first = f"{word} {text}", first - len(word) - 1
-                captured.append((first, text))
+        for place, (first, stop) in enumerate(marks):
+            text, word = glyphs.CAPTURED * (stop - first), "captured"
+            behind = min([begin if begin > stop else width, *(later for later, _ in marks[place + 1 :])])
+            before = max([0, *(at + len(said) for at, said in captured)])
+            if stop + 1 + len(word) < behind:
+                text = f"{text} {word} "
+            elif first - len(word) - 1 >= before and not begin < first < begin + len(last) + len(word) + 1:
+                text, first = f"{word} {text}", first - len(word) - 1
+            captured.append((first, text))
         taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
         step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
         for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
