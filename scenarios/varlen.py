@@ -70,6 +70,12 @@
 # set = { method = "pad-longest", compile = true }
 # published = [{ text = "116 ms", value = 116, unit = "ms" }]
 # needs = { compile = true }
+# [[tool.tuiprof.variants]]
+# name = "pad-longest-64-eval"
+# note = "The longest document's length rounded up to a multiple of 64: few shapes, which every kernel likes."
+# baseline = "pad-max-eval"
+# builds_on = "pad-longest-eval"
+# set = { method = "pad-longest-64" }
 #
 # [[tool.tuiprof.variants]]
 # name = "nested-eval"
@@ -176,6 +182,11 @@
 # set = { method = "pad-longest", train = true, compile = true }
 # published = [{ text = "294 ms", value = 294, unit = "ms" }]
 # needs = { compile = true }
+# [[tool.tuiprof.variants]]
+# name = "pad-longest-64-train"
+# note = "The longest document's length rounded up to a multiple of 64: few shapes, which every kernel likes."
+# builds_on = "pad-longest-train"
+# set = { method = "pad-longest-64", train = true }
 #
 # [[tool.tuiprof.variants]]
 # name = "flash-varlen-train"

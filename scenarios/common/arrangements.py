@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,12 +48,13 @@ class Arrangement:
         return tuple(torch.nested.nested_tensor_from_jagged(row[0], starts, **extent) for row in rows)
 
 
-def padded(causal: bool, length: int | None = None) -> Arrangement:
+def padded(causal: bool, length: int | None = None, multiple: int = 1) -> Arrangement:
     """Rows of one length, and a mask that hides padding (and, if causal, the future) from every token.
 
     Args:
         causal: A token sees those before it only.
-        length: Length of the rows; None = that of the longest document of the batch.
+        length: Length of the rows; None = that of the longest document of the batch, rounded up.
+        multiple: What it is rounded up to a multiple of.
     """
 
     def mask(batch: Batch) -> tuple[torch.Tensor]:
@@ -66,7 +68,7 @@ def padded(causal: bool, length: int | None = None) -> Arrangement:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
-    return Arrangement(lambda documents: pad(documents, length), attention, mask, joined=False)
+    return Arrangement(lambda documents: pad(documents, length, multiple), attention, mask, joined=False)
 
 
 def nested(causal: bool) -> Arrangement:
@@ -175,6 +177,7 @@ def flex(causal: bool) -> Arrangement:
 #: The ways that take no length, by the name of their method.
 WAYS = {
     "pad-longest": padded,
+    "pad-longest-64": partial(padded, multiple=64),
     "nested": nested,
     "flash-varlen": flash_attention,
     "xformers": xformers,

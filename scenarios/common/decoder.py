@@ -60,15 +60,16 @@ class Batch(NamedTuple):
         return Batch(*(part.to(device, non_blocking=True) for part in self[:4]), self.lengths)
 
 
-def pad(documents: list[torch.Tensor], length: int | None = None) -> Batch:
+def pad(documents: list[torch.Tensor], length: int | None = None, multiple: int = 1) -> Batch:
     """Make a batch with a row for each document.
 
     Args:
         documents: Tokens of each.
-        length: Length of the rows; None = that of the longest document.
+        length: Length of the rows; None = that of the longest document, rounded up.
+        multiple: What the length of the longest is rounded up to a multiple of.
     """
     lengths = [len(document) - 1 for document in documents]
-    length = length or max(lengths)
+    length = length or -(-max(lengths) // multiple) * multiple
     tokens = torch.zeros(len(documents), length, dtype=torch.int64)
     targets = torch.full_like(tokens, PADDING)
     for row, document in enumerate(documents):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,10 @@ from tuiprof.session.store import Session
 FOLDER: Final = "source"
 #: Bytes of text that are kept of one session.
 LARGEST: Final = 256 << 10
+#: A folder named as the script may hold data as well: what is larger than this is none of its sources, and no more
+#: files than this are looked at.
+_LARGEST_SOURCE: Final = 1 << 20
+_MOST_FILES: Final = 1000
 
 
 def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
@@ -50,17 +55,18 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
 
 
 def own_files(script: Path) -> list[Path]:
-    """Return the files that belong to a scenario's script alone: its TOML header, and the folder of its name.
+    """Return the files that belong to a scenario's script alone: its TOML header, and sources in the folder of its name.
 
     Args:
         script: The script.
     """
     header = script.with_suffix(".toml")
-    folder = script.with_suffix("").glob("**/*")
-    return [
-        *([header] if header.is_file() else []),
-        *sorted(path for path in folder if path.is_file() and path.suffix != ".pyc"),
-    ]
+    found = sorted(
+        path
+        for path in islice(script.with_suffix("").glob("**/*"), _MOST_FILES)
+        if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _LARGEST_SOURCE
+    )
+    return [header, *found] if header.is_file() else found
 
 
 def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
