@@ -75,7 +75,8 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "sdpa-math-compiled"
-# note = "sdpa-math in a compiled model."
+# note = "sdpa-math in a compiled model; where Inductor knows the formula, it puts a fused kernel in its place."
+# builds_on = "sdpa-math"
 # set = { attention = "sdpa-math", compile = true }
 # published = [{ text = "≈202–204 ms, as every compiled SDPA", value = 203, unit = "ms" }]
 # needs = { compile = true }
@@ -89,6 +90,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-flash-compiled"
 # note = "sdpa-flash in a compiled model."
+# builds_on = "sdpa-flash"
 # set = { attention = "sdpa-flash", compile = true }
 # published = [{ text = "≈202–204 ms, as every compiled SDPA", value = 203, unit = "ms" }]
 # needs = { compile = true }
@@ -103,6 +105,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-mem-efficient-compiled"
 # note = "sdpa-mem-efficient in a compiled model."
+# builds_on = "sdpa-mem-efficient"
 # set = { attention = "sdpa-mem-efficient", compile = true }
 # published = [{ text = "≈202–204 ms, as every compiled SDPA", value = 203, unit = "ms" }]
 # needs = { device = "cuda", why = "PyTorch has no memory-efficient SDPA kernel for a CPU", compile = true }
@@ -117,6 +120,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-cudnn-compiled"
 # note = "sdpa-cudnn in a compiled model."
+# builds_on = "sdpa-cudnn"
 # set = { attention = "sdpa-cudnn", compile = true }
 # published = [{ text = "≈202–204 ms, as every compiled SDPA", value = 203, unit = "ms" }]
 # needs = { device = "cuda", why = "cuDNN runs on NVIDIA GPUs only", capability = ">=8.0", compile = true }
@@ -151,6 +155,7 @@
 # [[tool.tuiprof.variants]]
 # name = "transformer-engine-compiled"
 # note = "transformer-engine in a compiled model."
+# builds_on = "transformer-engine"
 # set = { attention = "transformer-engine", compile = true }
 # published = [
 #   { text = "204 ms", value = 204, unit = "ms" },
@@ -178,6 +183,7 @@
 # [[tool.tuiprof.variants]]
 # name = "xformers-compiled"
 # note = "xformers in a compiled model."
+# builds_on = "xformers"
 # set = { attention = "xformers", compile = true }
 # published = [{ text = "203 ms", value = 203, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
@@ -197,6 +203,7 @@
 # [[tool.tuiprof.variants]]
 # name = "softcap-native-compiled"
 # note = "softcap-native in a compiled model."
+# builds_on = "softcap-native"
 # preset = "long"
 # baseline = "softcap-native"
 # set = { attention = "softcap-native", compile = true }
@@ -216,6 +223,7 @@
 # [[tool.tuiprof.variants]]
 # name = "softcap-flex-compiled"
 # note = "softcap-flex in a compiled model."
+# builds_on = "softcap-flex"
 # preset = "long"
 # baseline = "softcap-native"
 # set = { attention = "softcap-flex", compile = true }
@@ -234,6 +242,7 @@
 # [[tool.tuiprof.variants]]
 # name = "window-sdpa-compiled"
 # note = "window-sdpa in a compiled model."
+# builds_on = "window-sdpa"
 # preset = "long"
 # baseline = "window-sdpa"
 # set = { attention = "window-sdpa", compile = true }
@@ -253,6 +262,7 @@
 # [[tool.tuiprof.variants]]
 # name = "window-flex-compiled"
 # note = "window-flex in a compiled model."
+# builds_on = "window-flex"
 # preset = "long"
 # baseline = "window-sdpa"
 # set = { attention = "window-flex", compile = true }
@@ -289,8 +299,8 @@ def attention_function(run: scenario.Run, device: torch.device) -> Attention:
     match run.set["attention"]:
         case "native":
             return attentions.native
-        case "sdpa-math" | "sdpa-flash" | "sdpa-mem-efficient" | "sdpa-cudnn":
-            return attentions.sdpa()
+        case name if name in attentions.KERNELS:
+            return attentions.sdpa(attentions.KERNELS[name])
         case "flash-attention-3":
             return attentions.flash_attention_3()
         case "transformer-engine":
@@ -302,7 +312,7 @@ def attention_function(run: scenario.Run, device: torch.device) -> Attention:
         case "softcap-flex":
             return attentions.softcap_flex(SOFTCAP)
         case "window-sdpa":
-            return attentions.sdpa(attentions.window_mask(size.image // size.patch, REACH, device))
+            return attentions.sdpa(mask=attentions.window_mask(size.image // size.patch, REACH, device))
         case "window-flex":
             return attentions.window_flex(size.image // size.patch, REACH, device)
         case other:
@@ -312,7 +322,6 @@ def attention_function(run: scenario.Run, device: torch.device) -> Attention:
 def train(run: scenario.Run) -> Loop:
     """Train the variant and return the timed loop."""
     import torch
-    from common.attentions import backend
     from common.training import Images, Loop, accelerator, loader, normalise, phase
     from common.vit import ViT
 
@@ -329,19 +338,18 @@ def train(run: scenario.Run) -> Loop:
 
     images = Images(run.steps * size.batch, size.image, size.classes, run.seed)
     loop = Loop(loader(images, size.batch, size.workers, device), size.batch, run.warmup, device)
-    with backend(run.set["attention"]):
-        for pixels, labels in loop:
-            with phase("h2d"):
-                pixels = normalise(pixels.to(device, non_blocking=True))
-                labels = labels.to(device, non_blocking=True)
-            with phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
-                loss = torch.nn.functional.cross_entropy(model(pixels), labels)
-            with phase("backward"):
-                optimizer.zero_grad()
-                loss.backward()
-            with phase("optimizer"):
-                optimizer.step()
-            loop.note(loss)
+    for pixels, labels in loop:
+        with phase("h2d"):
+            pixels = normalise(pixels.to(device, non_blocking=True))
+            labels = labels.to(device, non_blocking=True)
+        with phase("forward"), torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(pixels), labels)
+        with phase("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with phase("optimizer"):
+            optimizer.step()
+        loop.note(loss)
     return loop
 
 
@@ -352,7 +360,7 @@ def check(run: scenario.Run) -> Check:
     shows in the loss. So the function itself is fed with larger random numbers, and its gradients are compared too.
     """
     import torch
-    from common.attentions import backend, output_and_gradients
+    from common.attentions import output_and_gradients
     from common.checking import Check, compare_attention, compare_losses
     from common.training import accelerator
 
@@ -365,8 +373,7 @@ def check(run: scenario.Run) -> Check:
     attention = attention_function(run, device)
     if run.set.get("compile"):
         attention = torch.compile(attention)
-    with backend(run.set["attention"]):
-        got = output_and_gradients(attention, shape, device, dtype)
+    got = output_and_gradients(attention, shape, device, dtype)
     definition = attention_function(run.of(run.baseline), device)
     want = output_and_gradients(definition, shape, device, dtype, compute=torch.float64)
     compare_attention(checked, got, want, dtype)

@@ -7,7 +7,7 @@ imports it when it is made.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,12 +27,30 @@ def native(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float = 0
     return (scores.softmax(dim=-1).to(v.dtype) @ v).transpose(1, 2)
 
 
-def sdpa(mask: torch.Tensor | None = None) -> Attention:
-    """PyTorch's scaled_dot_product_attention; which kernel it takes is decided by :func:`backend`."""
+#: The kernels of scaled_dot_product_attention that a variant may be held to, by the name of its attention.
+KERNELS = {
+    "sdpa-math": SDPBackend.MATH,
+    "sdpa-flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa-mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+def sdpa(kernel: SDPBackend | None = None, mask: torch.Tensor | None = None) -> Attention:
+    """PyTorch's scaled_dot_product_attention, held to a kernel.
+
+    The context stands within the function, not around the training, so that torch.compile sees it. Its cache tells
+    graphs apart by what is traced: with the context outside, it hands one process the kernel that another had chosen.
+
+    Args:
+        kernel: The only one it may take; None = whichever PyTorch chooses.
+        mask: ``[tokens, tokens]``, true = seen.
+    """
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        with sdpa_kernel(kernel) if kernel is not None else nullcontext():
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
     return attention
 
@@ -105,17 +123,6 @@ def window_flex(side: int, reach: int, device: torch.device) -> Attention:
         return compiled(q, k, v, block_mask=mask).transpose(1, 2)
 
     return attention
-
-
-def backend(attention: str) -> AbstractContextManager[None]:
-    """Return a context in which scaled_dot_product_attention has no choice but the kernel that ``attention`` names."""
-    kernels = {
-        "sdpa-math": SDPBackend.MATH,
-        "sdpa-flash": SDPBackend.FLASH_ATTENTION,
-        "sdpa-mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "sdpa-cudnn": SDPBackend.CUDNN_ATTENTION,
-    }
-    return sdpa_kernel(kernels[attention]) if attention in kernels else nullcontext()
 
 
 def output_and_gradients(

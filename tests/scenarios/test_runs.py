@@ -98,6 +98,28 @@ def test_attention_variant_computes_what_its_baseline_does() -> None:
     assert 0 < max(compared.values()) < 1e-3  # not the same kernel, but the same function
 
 
+def test_compiled_attention_is_told_apart_by_its_kernel() -> None:
+    """What torch.compile traces must name the kernel: its cache would else give one variant the graph of another."""
+    script = """
+import torch
+from common.attentions import KERNELS, sdpa
+traced = []
+def keep(graph, inputs):
+    traced.append(graph.code)
+    return graph
+q = torch.ones(1, 4, 2, 8)
+for name in ("sdpa-math", "sdpa-flash"):  # a CPU has no others
+    torch.compile(sdpa(KERNELS[name]), backend=keep, fullgraph=True)(q, q, q)
+first, second = traced
+print(first != second)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=SCENARIOS
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True"]
+
+
 def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
