@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from probe_runs import Run
 
+from tuiprof.analyses import run as run_analysis
+from tuiprof.formats import open_trace
+from tuiprof.model import Report
 from tuiprof.session import records
 
 JAX = """
@@ -27,12 +30,16 @@ for i in range(12):
 """
 
 
-@pytest.mark.parametrize("marks", ["annotations", "explicit"])
-def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
+def python_with_jax() -> str:
     python = os.environ.get("TUIPROF_TEST_JAX_PYTHON") or (importlib.util.find_spec("jax") and sys.executable)
     if not python:
         pytest.skip("jax is not installed; TUIPROF_TEST_JAX_PYTHON names a Python that has it")
-    done = run(JAX, marks, python=python, requests=[{"id": "a", "steps": 3, "at": 5}])
+    return python
+
+
+@pytest.mark.parametrize("marks", ["annotations", "explicit"])
+def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
+    done = run(JAX, marks, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 5}])
     assert done.code == 0, done.err
     assert [step.n for step in done.of(records.Step)] == list(range(12))
     assert "jax" in done.of(records.Head)[0].versions
@@ -41,6 +48,30 @@ def test_jax_steps_and_capture(run: Callable[..., Run], marks: str) -> None:
     assert written.path.startswith("traces/plugins/profile/"), "not where TensorBoard and xprof look"
     trace = (done.session / written.path).read_bytes()
     assert (b"train" if marks == "annotations" else b"step_num") in trace
+
+
+LAZY = """
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: x @ x / 1000)
+x = jnp.ones((700, 700))
+for n in range(9):
+    with jax.profiler.StepTraceAnnotation("train", step_num=n):
+        x = step(x)
+x.block_until_ready()
+"""
+
+
+def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:
+    done = run(LAZY, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+    assert done.code == 0, done.err
+    written = done.captures("a")[-1]
+    assert written.state == "written", written.why
+    trace = open_trace(done.session / written.path)
+    names = [trace.names[code] for code in trace.name_codes[trace.is_category("cpu_op")]]
+    assert sum(not name.startswith("PjitFunction") for name in names) >= 3, names
+    waits = run_analysis("sync_events", trace)
+    assert isinstance(waits, Report)
+    assert waits.fact("syncs") == 0, "the wait for the work is the profiler's, not the script's"
 
 
 def test_an_xla_step_ends_at_the_sync_after_the_optimizer(run: Callable[..., Run], tmp_path: Path) -> None:

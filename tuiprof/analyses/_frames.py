@@ -19,9 +19,11 @@ FRAMEWORK = re.compile(
 )
 
 #: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` are not: inside them runs the
-#: synchronise that the script asked for.
+#: synchronise that the script asked for. JAX's tracer leaves out the folder of a file, so there a function is told by
+#: its name.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!syncs\.py)"
+    r"|\btuiprof_waits_for_devices\b"
 )
 
 #: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.

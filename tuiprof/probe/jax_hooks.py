@@ -56,6 +56,16 @@ class JaxProfiler(XPlaneProfiler):
         self._steps = capturer._steps
         self._range: Any = None
 
+    def start(self) -> None:
+        """Begin to record, once what earlier steps launched is done: the trace then holds the work of its own steps."""
+        tuiprof_waits_for_devices()
+        super().start()
+
+    def stop(self) -> None:
+        """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""
+        tuiprof_waits_for_devices()
+        super().stop()
+
     def step_begins(self, n: int) -> None:
         """Mark the step in the trace, where the script does not mark it itself.
 
@@ -75,3 +85,12 @@ class JaxProfiler(XPlaneProfiler):
                 mark.__exit__(None, None, None)
             finally:
                 self._steps.own_annotation = False
+
+
+def tuiprof_waits_for_devices() -> None:
+    """Wait until every array that is still referred to has been computed; whose computation failed tells the script."""
+    for array in sys.modules["jax"].live_arrays():
+        try:
+            array.block_until_ready()
+        except Exception:  # deleted meanwhile, or its computation failed: the others count
+            continue

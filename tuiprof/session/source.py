@@ -55,7 +55,7 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
 
 
 def own_files(script: Path) -> list[Path]:
-    """Return the files that belong to a scenario's script alone: its TOML header, and sources in the folder of its name.
+    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name.
 
     Args:
         script: The script.
