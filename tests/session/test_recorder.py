@@ -131,7 +131,7 @@ def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
     log = LogWriter(session.log / "recorder.jsonl")
     meta = session.meta
     log.write(Head(1, "recorder", 1, meta.unix_ns, time.monotonic_ns(), boot=meta.boot))
-    recorder = Recorder(session.path, session.meta, log, os.getpid(), lambda: backends)
+    recorder = Recorder(session.path, session.meta, log, os.getpid(), {}, lambda: backends)
     recorder.start()
     deadline = time.monotonic() + 60
     while good.taken < 3 and time.monotonic() < deadline:

@@ -48,8 +48,8 @@ def line(item: tuple[Any, ...]) -> str:
 
     Args:
         item: Kind first: ``DEVICE, n, dur, every`` · ``MEMORY, at, device, allocated, reserved, peak`` ·
-            ``COST, at, steps, ns, flush_ns`` · ``CAPTURE, fields`` · ``NOTE, at, level, text``. Times in ns, sizes
-            in bytes.
+            ``USES, at, device, uuid, pci`` · ``COST, at, steps, ns, flush_ns`` · ``CAPTURE, fields`` ·
+            ``NOTE, at, level, text``. Times in ns, sizes in bytes.
     """
     what = item[0]
     if what == kind.DEVICE:
@@ -61,6 +61,9 @@ def line(item: tuple[Any, ...]) -> str:
     if what == kind.COST:
         _, at, steps, ns, flush_ns = item
         return f'{{"t":"cost","at":{at},"steps":{steps},"ns":{ns},"flush_ns":{flush_ns}}}\n'
+    if what == kind.USES:
+        _, at, device, uuid, pci = item
+        return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"
     if what == kind.CAPTURE:
         return dumps({"t": "capture", **item[1]}) + "\n"
     _, at, level, text = item

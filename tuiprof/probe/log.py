@@ -19,7 +19,7 @@ from typing import Any, Callable
 from .assembly import Step
 from .lines import line, step_line
 from .phases import phases_of
-from .steps import COST, MEMORY, NOTE, OPTIMIZER, Steps
+from .steps import COST, MEMORY, NOTE, OPTIMIZER, USES, Steps
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
@@ -224,6 +224,7 @@ class Log:
         items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
         if device is not None:
             items += [(MEMORY, now, *numbers) for numbers in device.memory()]
+            items += [(USES, now, *names) for names in device.newly_used()]
         return items
 
     def end(self, code: int | None, why: str) -> None:

@@ -44,7 +44,7 @@ SOURCES = (
     "tuiprof.step()",
 )
 
-DEVICE, MEMORY, COST, CAPTURE, NOTE = "d", "m", "c", "p", "n"
+DEVICE, MEMORY, USES, COST, CAPTURE, NOTE = "d", "m", "u", "c", "p", "n"
 
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64

@@ -60,6 +60,8 @@ class TorchDevice:
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
         self.cost_ns = 0
         self.every = 1
+        self._used: list[int] = []
+        self._told: set[int] = set()
         self._forget_events()
         self._forget_costs()
 
@@ -239,8 +241,29 @@ class TorchDevice:
                     allocated = stats["allocated_bytes"]["all"]
                     reserved = stats["reserved_bytes"]["all"]
                     if reserved["peak"]:
+                        if index not in self._told and index not in self._used:
+                            self._used.append(index)
                         numbers = allocated["current"], reserved["current"], allocated["peak"]
                         found.append((index, *map(int, numbers)))  # type: ignore[arg-type]
+        except Exception:
+            self._memory_hook.failed()
+        return found
+
+    def newly_used(self) -> list[tuple[int, str, str]]:
+        """Return (device, UUID, PCI address) of the devices found in use since the last time.
+
+        The index is of what the environment lets the process see; these two are the device's own, and every
+        monitor knows them. PyTorch holds them since it asked the driver for the properties of every device.
+        """
+        found: list[tuple[int, str, str]] = []
+        try:
+            while self._used:
+                index = self._used.pop()
+                self._told.add(index)
+                properties = self._cuda.get_device_properties(index)
+                place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+                pci = "" if None in place else "{:04x}:{:02x}:{:02x}".format(*place)
+                found.append((index, str(getattr(properties, "uuid", "")), pci))
         except Exception:
             self._memory_hook.failed()
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -87,15 +87,17 @@ class Alert:
     rule: str
 
 
-def alerts(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def alerts(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] = frozenset()) -> list[Alert]:
     """Return what goes wrong at a moment, the worst first.
 
     Args:
         fold: The state at that moment.
         rank: The process shown; None = none.
         now_ns: The moment, session time.
+        others: Keys of the devices that are not the run's (see :func:`tuiprof.session.ownership.of_others`); what
+            they do is nothing that the run could mend.
     """
-    found = [alert for rule in _RULES for alert in rule(fold, rank, now_ns)]
+    found = [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
     return sorted(found, key=lambda alert: alert.level != "bad")
 
 
@@ -103,7 +105,7 @@ def _alert(name: str, text: str, level: Level = "warn") -> Alert:
     return Alert(name, level, text, _SAID[name])
 
 
-def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A metric became NaN or infinite."""
     first: dict[str, Alert] = {}
     for note in fold.notes:
@@ -115,19 +117,19 @@ def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Ale
     return list(first.values())
 
 
-def _throttled(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device holds its clocks back."""
     return [
         _alert(_THROTTLE, f"{_called(key)} holds its clocks back: {word}")
         for key, device in fold.devices.items()
-        if (word := device.text.get("throttle", "")) and word not in ("none", "idle")
+        if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
 
 
-def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """The utilisation of a device fell."""
     found = []
-    for key, name in _busy_figures(fold):
+    for key, name in _busy_figures(fold, others):
         t_ns, values = _readings(fold.devices[key], name, now_ns - COLLAPSE_NS - COLLAPSE_BEFORE_NS, now_ns)
         lately = t_ns > now_ns - COLLAPSE_NS
         if lately.sum() < 5 or (~lately).sum() < 30:
@@ -139,7 +141,7 @@ def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]
     return found
 
 
-def _creeping(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """Memory grows without end."""
     series: list[tuple[str, Ints, Floats]] = []
     if rank is not None:
@@ -169,7 +171,7 @@ def _creeping(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     return found
 
 
-def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """Steps wait for data."""
     if rank is None or not len(rank.steps):
         return []
@@ -184,12 +186,12 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int) -> lis
     return []
 
 
-def _idle(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device has too little to do while steps are made."""
     if not _stepping(rank, now_ns):
         return []
     found = []
-    for key, name in _busy_figures(fold):
+    for key, name in _busy_figures(fold, others):
         if key == "host":
             continue
         _, values = _readings(fold.devices[key], name, 0, now_ns)
@@ -200,7 +202,7 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     return found
 
 
-def _varying(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """Step times vary."""
     if rank is None or not _stepping(rank, now_ns):
         return []
@@ -211,7 +213,7 @@ def _varying(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     return [_alert(_JITTER, f"step times vary: jitter {format_share(stats.jitter)} of the median")]
 
 
-def _noted(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
+def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """The newest thing that the probe or the recorder warned of."""
     for note in reversed(fold.notes):
         if note.level in ("warn", "bad") and not _NOT_FINITE.match(note.text):
@@ -220,7 +222,7 @@ def _noted(fold: Fold, rank: WriterState | None, now_ns: int) -> list[Alert]:
     return []
 
 
-_Rule = Callable[[Fold, "WriterState | None", int], list[Alert]]
+_Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
 #: In the order in which equally bad ones are told.
 _RULES: Final[tuple[_Rule, ...]] = (
     _not_a_number,
@@ -234,10 +236,10 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 
 
-def _busy_figures(fold: Fold) -> list[tuple[str, str]]:
-    """Return device and figure of how busy it is; the host counts only where it is all there is."""
-    devices = [(key, "util") for key in fold.devices if key != "host"]
-    return devices or [(key, "tree_cpu") for key in fold.devices]
+def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
+    """Return device and figure of how busy it is; the host counts only where the run has nothing else."""
+    devices = [(key, "util") for key in fold.devices if key != "host" and key not in others]
+    return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
 
 
 def _readings(device: DeviceHistory, name: str, first_ns: int, last_ns: int) -> tuple[Ints, Floats]:

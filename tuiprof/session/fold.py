@@ -22,6 +22,7 @@ from tuiprof.session.records import (
     Record,
     Step,
     Telemetry,
+    Uses,
 )
 from tuiprof.session.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.tail import Batch
@@ -293,7 +294,7 @@ class Fold:
                 state.head = record
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
-            elif isinstance(record, (Cost, Capture, Note, End)):
+            elif isinstance(record, (Cost, Capture, Note, End, Uses)):
                 self._rare(state, record)
             if newest_at is None or record.at > newest_at:
                 newest_at = record.at
@@ -304,10 +305,12 @@ class Fold:
         if at is not None:
             self.now_ns = max(self.now_ns, at + state.offset_ns)
 
-    def _rare(self, state: WriterState, record: Cost | Capture | Note | End) -> None:
+    def _rare(self, state: WriterState, record: Cost | Capture | Note | End | Uses) -> None:
         t_ns = record.at + state.offset_ns
         if isinstance(record, Cost):
             state.cost = record
+        elif isinstance(record, Uses):
+            state.uses[record.dev] = record
         elif isinstance(record, Capture):
             capture = self.captures.setdefault(record.id, CaptureState(record.id))
             capture.by_writer[state.name] = record

@@ -45,13 +45,18 @@ class Git(msgspec.Struct, frozen=True):
 
 
 class DeviceMeta(msgspec.Struct, frozen=True):
-    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`)."""
+    """A sampled device as stored (see :class:`tuiprof.telemetry.Device`).
+
+    Attributes:
+        visible: The environment that the run was started in lets it use this device; None = it does not say.
+    """
 
     key: str
     kind: str
     name: str
     memory_bytes: Whole | None = None
     details: dict[str, str | float | Whole] = {}
+    visible: bool | None = None
 
 
 class CaptureRequest(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.session.append import LogWriter
 from tuiprof.session.records import Cost, Note, Printed, Telemetry
 from tuiprof.session.store import DeviceMeta, Git, SessionMeta, write_meta
+from tuiprof.telemetry.visible import visible
 
 #: Time between two readings.
 PERIOD_S: Final = 0.5
@@ -38,6 +39,7 @@ class Recorder:
         meta: Its metadata; devices and git state are added and stored.
         log: Where to write.
         root_pid: Process tree of the script.
+        env: The script's environment.
         backends: Telemetry backends by name; None = all there are.
     """
 
@@ -47,12 +49,14 @@ class Recorder:
         meta: SessionMeta,
         log: LogWriter,
         root_pid: int,
+        env: Mapping[str, str],
         backends: Callable[[], Mapping[str, telemetry.Backend]] = telemetry.backends,
     ) -> None:
         self._path = path
         self._meta = meta
         self._log = log
         self._root_pid = root_pid
+        self._env = env
         self._backends = backends
         self._sources: dict[str, telemetry.Source] = {}
         self._printed = (0, 0)
@@ -108,7 +112,9 @@ class Recorder:
                 if isinstance(source, telemetry.Absent):
                     self._meta.absent[name] = source.reason
                     continue
-                self._meta.devices += [_device_meta(device) for device in source.devices()]
+                devices = source.devices()
+                chosen = visible(devices, self._env)
+                self._meta.devices += [_device_meta(device, chosen) for device in devices]
                 self._sources[name] = source
             except Exception as error:  # noqa: BLE001 - the drivers behind a backend raise what they like
                 self._meta.absent[name] = _said(error)
@@ -157,8 +163,9 @@ class Recorder:
         self._log.write(Note(time.monotonic_ns(), level, text))
 
 
-def _device_meta(device: telemetry.Device) -> DeviceMeta:
-    return DeviceMeta(device.key, device.kind, device.name, device.memory_bytes, dict(device.details))
+def _device_meta(device: telemetry.Device, chosen: Set[str] | None) -> DeviceMeta:
+    seen = None if chosen is None else device.key in chosen
+    return DeviceMeta(device.key, device.kind, device.name, device.memory_bytes, dict(device.details), seen)
 
 
 def _said(error: BaseException) -> str:

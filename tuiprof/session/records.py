@@ -103,6 +103,22 @@ class Memory(msgspec.Struct, tag="mem", tag_field="t", gc=False):
     peak: Whole
 
 
+class Uses(msgspec.Struct, tag="uses", tag_field="t", gc=False):
+    """Which accelerator a device index of this process stands for, written once it holds memory there.
+
+    Attributes:
+        at: Monotonic ns.
+        dev: Device index, as the framework counts.
+        uuid: The device's UUID, or MIG instance's, without the vendor's prefix; empty = the framework does not tell.
+        pci: Its PCI address, ``0000:1b:00``; empty = the framework does not tell.
+    """
+
+    at: Whole
+    dev: Whole
+    uuid: str = ""
+    pci: str = ""
+
+
 class Cost(msgspec.Struct, tag="cost", tag_field="t", gc=False):
     """What the probe itself cost, measured by itself.
 
@@ -193,4 +209,4 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | DeviceStep | Memory | Cost | Capture | Telemetry | Printed | Note | End
+Record = Head | Step | DeviceStep | Memory | Uses | Cost | Capture | Telemetry | Printed | Note | End

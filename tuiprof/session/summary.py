@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tuiprof.session.crowding import crowded
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
 from tuiprof.session.output import last_lines
+from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
@@ -62,7 +63,13 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     status = session.status()
     lead = fold.lead
     stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
-    found = (_ranks(fold), _phases(lead), _devices(fold), _captures(fold), _step_time(lead))
+    found = (
+        _ranks(fold),
+        _phases(lead),
+        _devices(fold, of_others(fold, session.meta)),
+        _captures(fold),
+        _step_time(lead),
+    )
     tables = [table for table in found if table]
     return Report(
         analysis="session",
@@ -216,9 +223,11 @@ def _phases(lead: WriterState | None) -> Table | None:
     return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), note)
 
 
-def _devices(fold: Fold) -> Table | None:
+def _devices(fold: Fold, others: Set[str]) -> Table | None:
     rows: list[dict[str, Any]] = []
     for key, history in fold.devices.items():
+        if key in others:
+            continue
         for name in _DEVICE_FIGURES:
             if name in history.overview:
                 values = history.figure(name)
@@ -242,7 +251,14 @@ def _devices(fold: Fold) -> Table | None:
         Column("peak", "peak", figure=True),
     )
     note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
-    return Table("devices", "Devices", columns, pl.DataFrame(rows), note)
+    return Table(
+        "devices", "Devices", columns, pl.DataFrame(rows), "; ".join(filter(None, (note, _left_out(others))))
+    )
+
+
+def _left_out(others: Set[str]) -> str:
+    """Return which devices have no rows because the run uses others; empty = none."""
+    return f"not this run's, left out: {', '.join(sorted(others))}" if others else ""
 
 
 def _captures(fold: Fold) -> Table | None:

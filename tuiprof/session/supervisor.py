@@ -124,7 +124,7 @@ class _Run:
         family = self._start()
         if family is None:
             return
-        recorder = Recorder(self._session.path, self._session.meta, self._log, family.leader)
+        recorder = Recorder(self._session.path, self._session.meta, self._log, family.leader, self._plan.env)
         recorder.start()
         self._attend(family, Ending(family, self._plan.patience_s), wake)
         recorder.stop()

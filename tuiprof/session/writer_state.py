@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tuiprof.session.records import Cost, DeviceStep, End, Head, Memory, Step
+from tuiprof.session.records import Cost, DeviceStep, End, Head, Memory, Step, Uses
 from tuiprof.session.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.stats import NO_STATS, StepStats, step_stats
 
@@ -297,6 +297,7 @@ class WriterState:
         offset_ns: What to add to its ``at`` to get session time.
         steps: Its steps.
         memory: Allocator memory by device index.
+        uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
         cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = not told.
         end: How it ended; None = it goes on, or died.
         restarts: How often the process behind it was started anew.
@@ -308,6 +309,7 @@ class WriterState:
         self.offset_ns = 0
         self.steps = StepSeries()
         self.memory: dict[int, MemorySeries] = {}
+        self.uses: dict[int, Uses] = {}
         self.cost: Cost | None = None
         self.end: End | None = None
         self.restarts = 0

@@ -65,7 +65,11 @@ class Amd:
             name = _text(gpu.path / "product_name") or f"AMD GPU {_text(gpu.path / 'device')}"
             total = _number(gpu.path / "mem_info_vram_total")
             limits = [limit for path in gpu.path.glob("hwmon/hwmon*/power1_cap") if (limit := _number(path))]
-            details = {"power_limit_w": limits[0] * 1e-6} if limits else {}
+            details: dict[str, str | float | int] = {"pci": gpu.path.resolve().name.rpartition(".")[0]}
+            if unique := _text(gpu.path / "unique_id"):  # ROCm's UUID is this number with a prefix
+                details["uuid"] = f"GPU-{unique}"
+            if limits:
+                details["power_limit_w"] = limits[0] * 1e-6
             found.append(Device(gpu.key, "amd", name, int(total) if total else None, details))
         return found
 

@@ -86,14 +86,25 @@ class _Gpu:
         }
         more = {
             "uuid": _text(self.ask("nvmlDeviceGetUUID") or ""),
+            "pci": _pci_address(self.ask("nvmlDeviceGetPciInfo")),
             "power_limit_w": limit / 1000 if limit else None,
             "sm_clock_max_hz": top * 1_000_000 if top else None,
             "compute_capability": "{}.{}".format(*capability) if capability else None,
             "mig": "on" if mig and mig[0] else None,
+            "mig_uuids": ",".join(self._instances()) if mig and mig[0] else None,
         }
         details.update((key, value) for key, value in more.items() if value)
         name = _text(self.ask("nvmlDeviceGetName") or "NVIDIA GPU")
         return Device(self.key, "nvidia", name, int(memory.total) if memory else None, details)
+
+    def _instances(self) -> list[str]:
+        """Return the UUIDs of the MIG instances that it is divided into."""
+        found = []
+        for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+            with contextlib.suppress(self.nvml.NVMLError):  # a place without an instance
+                instance = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
+                found.append(_text(self.nvml.nvmlDeviceGetUUID(instance)))
+        return found
 
     def sample(self, tree: ProcessTree | None) -> Sample:
         """Read it once.
@@ -263,6 +274,11 @@ def _number(nvml: Any, answer: Any) -> float:
 
 def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _pci_address(info: Any) -> str:
+    """Return a PCI address without the function, as frameworks tell it: ``0000:1b:00``; empty = not told."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info is not None else ""
 
 
 def _cuda(nvml: Any) -> str:

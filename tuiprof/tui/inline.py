@@ -14,7 +14,7 @@ import signal
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from types import FrameType
 from typing import Final, TextIO
 
@@ -25,6 +25,7 @@ from tuiprof.session.alerts import alerts
 from tuiprof.session.control import request_stop
 from tuiprof.session.fold import Fold
 from tuiprof.session.output import OutputReader
+from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
@@ -80,8 +81,10 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
         )
         if found := phases_of(phases(rank.steps, view)):
             rows.append(phase_line(found, width))
-    rows += [one_line(device, width) for device in device_views(fold, session.meta, rank)[:_MOST_DEVICES]]
-    rows.append(_what_stands_out(fold, now_ns, width))
+    others = of_others(fold, session.meta)
+    devices = [device for device in device_views(fold, session.meta, rank, others) if not device.foreign]
+    rows += [one_line(device, width) for device in devices[:_MOST_DEVICES]]
+    rows.append(_what_stands_out(fold, others, now_ns, width))
     return [fit(row, width) for row in rows]
 
 
@@ -109,11 +112,11 @@ def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
     ]
 
 
-def _what_stands_out(fold: Fold, now_ns: int, width: int) -> Row:
+def _what_stands_out(fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
     going = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
     if going is not None:
         row = live_words.capture_row(going)
-    elif found := alerts(fold, fold.lead, now_ns):
+    elif found := alerts(fold, fold.lead, now_ns, others):
         row = alert_row(found, width)
     else:
         row = [(f" {glyphs.FLAG} ", "good"), ("nothing stands out", "dim")]

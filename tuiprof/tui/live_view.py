@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.session.fold import DeviceHistory, Fold
+from tuiprof.session.ownership import device_of
 from tuiprof.session.stats import StepStats
 from tuiprof.session.store import SessionMeta
 from tuiprof.session.writer_state import StepSeries, WriterState
@@ -26,6 +28,7 @@ _MOST_MARKS = 4
 _MOST_STEPS = 50_000
 #: Readings handed to a panel: no terminal is wider.
 _HISTORY = 240
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +238,23 @@ def _indented(parts: list[Row], width: int) -> Row:
     return fit([(" " * 11, "text"), *_dotted(parts)], width)
 
 
-def device_views(fold: Fold, meta: SessionMeta, rank: WriterState | None) -> list[DeviceView]:
+def device_views(
+    fold: Fold, meta: SessionMeta, rank: WriterState | None, others: Set[str] = frozenset()
+) -> list[DeviceView]:
     """Return the devices of a session as they stand.
 
     Args:
         fold: The state.
         meta: The session's metadata, which names the devices.
         rank: The rank shown, for the framework's own memory figures.
+        others: Keys of the devices that are not the run's.
+
+    Returns:
+        The run's accelerators, the host, the accelerators of others.
     """
     known = {device.key: device for device in meta.devices}
     keys = [*known, *(key for key in fold.devices if key not in known)]
+    allocators = _allocators(meta, rank)
     views = []
     for key in keys:
         device, history = known.get(key), fold.devices.get(key)
@@ -262,11 +272,12 @@ def device_views(fold: Fold, meta: SessionMeta, rank: WriterState | None) -> lis
                 latest=history.last,
                 words=history.text,
                 history=_histories(history, kind),
-                allocator=_allocator(key, rank),
+                allocator=allocators.get(key),
+                foreign=key in others,
             )
         )
     # The accelerators come first: they are what is being fed.
-    return sorted(views, key=lambda view: view.kind == "host")
+    return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
 
 
 def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
@@ -278,13 +289,22 @@ def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
     }
 
 
-def _allocator(key: str, rank: WriterState | None) -> tuple[int, int, int] | None:
-    """Return the framework's own memory figures of a device."""
-    number = "".join(char for char in key if char.isdigit())
-    series = rank.memory.get(int(number)) if rank is not None and number else None
-    if series is None or series.last is None or key == "host":
-        return None
-    return series.last.alloc, series.last.reserved, series.last.peak
+def _allocators(meta: SessionMeta, rank: WriterState | None) -> dict[str, tuple[int, int, int]]:
+    """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
+
+    Where the process does not tell which device an index stands for, the index is taken for the monitor's number.
+    """
+    found = {}
+    for index, series in rank.memory.items() if rank is not None else ():
+        uses = rank.uses.get(index) if rank is not None else None
+        if uses is not None:
+            device = device_of(uses, meta.devices)
+        else:
+            numbered = (d for d in meta.devices if d.kind != "host" and d.key.lstrip(_LETTERS) == str(index))
+            device = next(numbered, None)
+        if device is not None and series.last is not None:
+            found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
+    return found
 
 
 def batch_size(steps: StepSeries) -> float | None:

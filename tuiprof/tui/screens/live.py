@@ -14,6 +14,7 @@ from textual.worker import get_current_worker
 from tuiprof.session.alerts import alerts
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
+from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live, Replay
 from tuiprof.session.stats import NO_STATS
 from tuiprof.session.store import Session
@@ -260,7 +261,8 @@ class LiveScreen(RunVerdict):
             step = f"where step {self.selected} went" if self.selected is not None else "where a step goes"
             self.query_one("#phase-head", Heading).show(step)
         self._draw_ranks(fold, rank, view.now_ns)
-        devices = device_views(fold, self.session.meta, rank)
+        others = of_others(fold, self.session.meta)
+        devices = device_views(fold, self.session.meta, rank, others)
         panel = self.query_one(DevicePanel)
         panel.compact = self.has_class("-narrow") or self.has_class("-short")
         # Stacked, one line a device is kept, whatever that leaves for the output.
@@ -269,7 +271,8 @@ class LiveScreen(RunVerdict):
             self._least = least
             self.query_one("#lower").styles.min_height = least
         panel.show(devices, self._device_notes(devices_known=bool(devices)))
-        self.alerts = [] if self.status.over and self.replay is None else alerts(fold, rank, view.now_ns)
+        over = self.status.over and self.replay is None
+        self.alerts = [] if over else alerts(fold, rank, view.now_ns, others)
         self.measure_screen(rank, fold)
         self.query_one("#finding", Painted).paint(self.bottom)
         self.on_output_pane_moved()

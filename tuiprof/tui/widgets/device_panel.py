@@ -31,6 +31,7 @@ class DeviceView:
         words: The last readings that are words (``throttle``).
         history: Past values of the figures that are drawn as history, oldest first.
         allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
+        foreign: The run does not use it: others may.
     """
 
     key: str
@@ -42,6 +43,7 @@ class DeviceView:
     words: Mapping[str, str] = field(default_factory=dict)
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
     allocator: tuple[int, int, int] | None = None
+    foreign: bool = False
 
     @property
     def label(self) -> str:
@@ -105,7 +107,15 @@ class DevicePanel(Lines):
         height = height or len(self._devices)
         rows: list[Row] = []
         for detail in _DETAIL if not self.compact else _DETAIL[-1:]:
-            rows = [row for device in self._devices for row in _block(device, detail, width)]
+            rows = [
+                row for device in self._devices if not device.foreign for row in _block(device, detail, width)
+            ]
+            others = [device for device in self._devices if device.foreign]
+            room = height - len(rows)
+            if others:
+                rows += foreign_rows(
+                    others, width, room if detail != _DETAIL[-1] or room >= len(others) else 1
+                )
             if len(rows) <= height:
                 break
         if len(rows) > height > 0:
@@ -149,6 +159,38 @@ def one_line(device: DeviceView, width: int) -> Row:
     if room >= 8:
         row.extend([("  ", "text"), (_spark(device, _main_key(device), min(room, 40)), "history")])
     return row
+
+
+def foreign_rows(devices: Sequence[DeviceView], width: int, room: int) -> list[Row]:
+    """Return the devices that are not the run's, dimmed: a line each, or all in one where there is no room.
+
+    Args:
+        devices: They; at least one.
+        width: Cells.
+        room: Lines there are.
+    """
+    if 1 <= room < len(devices):
+        row: Row = [(f" not this run's: {len(devices)} others", "dim")]
+        busy = [show("util", device.latest.get("util")) for device in devices]
+        said = f"  {_together(devices)} at {', '.join(busy)}"
+        return [[*row, (said, "dim")] if row_width(row) + len(said) <= width else row]
+    return [_foreign(device, width) for device in devices]
+
+
+def _together(devices: Sequence[DeviceView]) -> str:
+    """Return the labels of devices of one kind in short: ``GPU 0, 1, 2``."""
+    words = dict.fromkeys(device.label.rpartition(" ")[0] for device in devices)
+    if len(words) > 1:
+        return ", ".join(device.label for device in devices)
+    return f"{next(iter(words))} {', '.join(device.label.rpartition(' ')[2] for device in devices)}"
+
+
+def _foreign(device: DeviceView, width: int) -> Row:
+    row: Row = [(f" {device.label:<6} ", "dim")]
+    for key in ("util", "mem_used_bytes"):
+        if key in device.latest:
+            row.append((f"{figure(key).label} {_value(device, key)}{glyphs.DOT}", "dim"))
+    return [*row, ("not this run's", "dim")]
 
 
 def _short(device: DeviceView, width: int) -> list[Row]:

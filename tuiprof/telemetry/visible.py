@@ -1,0 +1,85 @@
+"""Which accelerators an environment lets a process use: ``CUDA_VISIBLE_DEVICES`` and its like.
+
+What is a number in it counts devices in the framework's order, which only sometimes is the monitor's:
+
+- CUDA puts the fastest GPU first, by a heuristic of its own, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` (CUDA C++
+  Programming Guide, "CUDA Environment Variables"). Among GPUs of one model that leaves the order of their PCI
+  addresses; among different ones a number tells nothing.
+- A GPU divided by MIG is counted by its instances, so numbers tell nothing there either.
+- ROCm applies ``ROCR_VISIBLE_DEVICES`` first and counts for ``HIP_VISIBLE_DEVICES`` (or, by the name that it takes
+  over, ``CUDA_VISIBLE_DEVICES``) what is left (ROCm documentation, "GPU isolation techniques").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from tuiprof.telemetry import Device
+
+
+def visible(devices: Sequence[Device], env: Mapping[str, str]) -> Set[str] | None:
+    """Return the keys of the devices that an environment names.
+
+    Args:
+        devices: Those of one backend.
+        env: The environment.
+
+    Returns:
+        The keys; None = it names none, or in a way that does not tell which.
+    """
+    kinds = {device.kind for device in devices}
+    if kinds == {"nvidia"}:
+        return _keys(_nvidia(devices, env))
+    if kinds == {"amd"}:
+        return _keys(_amd(devices, env))
+    return None
+
+
+def _keys(found: Sequence[Device] | None) -> Set[str] | None:
+    return None if found is None else frozenset(device.key for device in found)
+
+
+def _nvidia(devices: Sequence[Device], env: Mapping[str, str]) -> list[Device] | None:
+    ordered = sorted(devices, key=lambda device: str(device.details.get("pci", "")))
+    alike = len({device.name for device in devices}) == 1 or env.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    countable = alike and not any("mig" in device.details for device in devices)
+    return _chosen(ordered, env.get("CUDA_VISIBLE_DEVICES"), countable=countable)
+
+
+def _amd(devices: Sequence[Device], env: Mapping[str, str]) -> list[Device] | None:
+    left = _chosen(devices, env.get("ROCR_VISIBLE_DEVICES"), countable=True)
+    wanted = env.get("HIP_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+    chosen = _chosen(devices if left is None else left, wanted, countable=True)
+    return left if chosen is None else chosen
+
+
+def _chosen(devices: Sequence[Device], wanted: str | None, *, countable: bool) -> list[Device] | None:
+    """Return the devices that a list of numbers and (beginnings of) UUIDs names; what fits none ends the list.
+
+    Args:
+        devices: In the order in which numbers count.
+        wanted: The list; None = not set.
+        countable: Numbers tell which device is meant.
+    """
+    if wanted is None:
+        return None
+    chosen: list[Device] = []
+    for word in (part.strip() for part in wanted.split(",")):
+        if word.isdecimal():
+            if not countable:
+                return None
+            fitting = [devices[int(word)]] if int(word) < len(devices) else []
+        else:
+            fitting = [device for device in devices if word and _is_called(device, word)]
+        if len(fitting) != 1:
+            break
+        chosen += fitting
+    return chosen
+
+
+def _is_called(device: Device, word: str) -> bool:
+    """Whether a word is the beginning of a device's UUID, or of that of a MIG instance on it."""
+    uuid, instances = (str(device.details.get(name, "")) for name in ("uuid", "mig_uuids"))
+    # Older drivers name an instance by its GPU: MIG-GPU-<uuid>/<instance>/<compute instance>.
+    whole = word.removeprefix("MIG-").partition("/")[0]
+    return uuid.startswith(whole) or any(name.startswith(word) for name in instances.split(","))
