@@ -7,11 +7,14 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from probe_runs import Run
 
-from tuiprof.probe.steps import DEVICE, EXPLICIT, Steps
+from tuiprof.probe.lines import line
+from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
 from tuiprof.probe.torch_device import TorchDevice
+from tuiprof.session.records import Record, Uses
 
 Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]
 
@@ -69,6 +72,11 @@ class FakeCuda:
     def memory_stats_as_nested_dict(self, index: int) -> dict[str, Any]:
         used = {"current": 100, "peak": 300} if not index else {"current": 0, "peak": 0}
         return {"allocated_bytes": {"all": used}, "reserved_bytes": {"all": {**used, "current": 200}}}
+
+    def get_device_properties(self, index: int) -> Any:
+        if index == 1:
+            return SimpleNamespace()  # a PyTorch from before it told
+        return SimpleNamespace(uuid=f"uuid-of-{index}", pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
 
 
 @pytest.fixture
@@ -225,6 +233,25 @@ def test_a_device_that_comes_late_is_timed(make: Made) -> None:
 
 def test_memory_of_the_devices_in_use(make: Made) -> None:
     _, device, _, _ = make
+    assert device.memory() == [(0, 100, 200, 300)]
+
+
+def test_a_device_in_use_is_named_once_by_what_monitors_call_it(make: Made) -> None:
+    _, device, _, failures = make
+    assert device.names([0]) == [(0, "uuid-of-0", "0000:1b:00")]
+    assert device.names([0, 1]) == [(1, "", "")], "named once; this PyTorch tells nothing of the second"
+    device.forget()  # a forked child has a log of its own
+    named = device.names([0])
+    written = msgspec.json.decode(line((USES, 7, *named[0])), type=Record)
+    assert written == Uses(7, 0, "uuid-of-0", "0000:1b:00")
+    assert not failures
+
+
+def test_without_the_properties_memory_is_still_told(make: Made) -> None:
+    cuda, device, _, failures = make
+    cuda.get_device_properties = None  # type: ignore[assignment, method-assign]
+    assert device.names([0]) == []
+    assert failures == ["torch.cuda.get_device_properties"]
     assert device.memory() == [(0, 100, 200, 300)]
 
 

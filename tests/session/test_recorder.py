@@ -156,6 +156,23 @@ def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
     assert fold.recorder_share < 0.1
 
 
+def test_devices_that_the_runs_environment_names_are_marked(tmp_path: Path) -> None:
+    gpus = [Device(f"gpu{i}", "nvidia", "NVIDIA H200", None, {"pci": f"0000:1{i}:00"}) for i in range(3)]
+    source, host = _Source("gpu1"), _Source("host")
+    source.devices = lambda: gpus  # type: ignore[method-assign]
+    backends = {"host": Backend("host", lambda _: host), "nvidia": Backend("nvidia", lambda _: source)}
+    session = new_session(tmp_path)
+    log = LogWriter(session.log / "recorder.jsonl")
+    env = {"CUDA_VISIBLE_DEVICES": "1"}
+    recorder = Recorder(session.path, session.meta, log, os.getpid(), env, lambda: backends)
+    recorder.start()
+    recorder.stop()
+    log.close()
+    session.reload()
+    seen = {device.key: device.visible for device in session.meta.devices}
+    assert seen == {"host": None, "gpu0": False, "gpu1": True, "gpu2": False}
+
+
 def test_git_state(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
 

@@ -51,6 +51,23 @@ class Driver:
             raise pynvml.NVMLError_GpuIsLost
         return index
 
+    def _DeviceGetUUID(self, handle: Any) -> str:  # noqa: N802
+        return {0: "GPU-0593d0f2", "instance": "MIG-7777"}[handle]
+
+    def _DeviceGetPciInfo(self, handle: int) -> Any:  # noqa: N802
+        return SimpleNamespace(domain=0, bus=0x9A, device=0, busId=b"00000000:9A:00.0")
+
+    def _DeviceGetMigMode(self, handle: int) -> list[int]:  # noqa: N802
+        return [1, 1]
+
+    def _DeviceGetMaxMigDeviceCount(self, handle: int) -> int:  # noqa: N802
+        return 7
+
+    def _DeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> str:  # noqa: N802
+        if index:
+            raise pynvml.NVMLError_NotFound
+        return "instance"
+
     def _SystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.65"
 
@@ -116,6 +133,8 @@ def test_what_is_supported_is_read_and_the_rest_left_out() -> None:
     (device,) = source.devices()  # the lost one is left out
     assert (device.key, device.name, device.memory_bytes) == ("gpu0", "NVIDIA H200", 141 << 30)
     assert device.details["cuda"] == "13.1"
+    names = {name: device.details[name] for name in ("uuid", "pci", "mig", "mig_uuids")}
+    assert names == {"uuid": "GPU-0593d0f2", "pci": "0000:9a:00", "mig": "on", "mig_uuids": "MIG-7777"}
     source.sample()
     time.sleep(0.05)
     (sample,) = source.sample()

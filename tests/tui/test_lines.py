@@ -227,6 +227,53 @@ async def test_devices_give_as_much_detail_as_there_is_room() -> None:
         assert line.startswith(" GPU 0 util 94.0 % · mem 8.90 of 141 GiB · 611 W · 58 °C · no throttle")
 
 
+def hosts_gpus(count: int, own: int) -> list[DeviceView]:
+    """Return GPU ``own`` of the run, the host, then the GPUs of others."""
+    from dataclasses import replace
+
+    others = [replace(gpu(), key=f"gpu{i}", foreign=True) for i in range(count) if i != own]
+    host = DeviceView("host", "host", "CPU", latest={"tree_cpu": 1.0, "util": 0.5})
+    return [replace(gpu(), key=f"gpu{own}"), host, *others]
+
+
+async def test_devices_of_others_take_a_line_each_and_what_room_the_runs_leave() -> None:
+    panel = DevicePanel()
+    app = Host(panel)
+    async with app.run_test(size=(100, 40)) as pilot:
+        panel.styles.height = 30
+        panel.show(hosts_gpus(4, own=3), [])
+        await pilot.pause()
+        lines = text_of_widget(panel)
+        assert lines[0].split() == ["GPU", "3", "NVIDIA", "H200"]
+        foreign = [line for line in lines if line.startswith((" GPU 0", " GPU 1", " GPU 2"))]
+        assert len(foreign) == 3
+        assert all("94.0 %" in line and "8.90 of 141 GiB" in line for line in foreign)
+        assert all(line.rstrip().endswith("not this run's") for line in foreign)
+        panel.styles.height = 6  # the run's keep their detail, the others give way
+        await pilot.pause()
+        panel.redraw()
+        await pilot.pause()
+        lines = text_of_widget(panel)
+        assert sum("not this run's" in line for line in lines) == 1
+        assert "not this run's  GPU 0 94.0 % · GPU 1 94.0 % · GPU 2 94.0 %" in "\n".join(lines)
+        assert lines[1].split()[0] == "mem", "a line for each figure of the run's, not one for all"
+
+
+async def test_many_devices_of_others_are_one_line_of_a_narrow_screen() -> None:
+    panel = DevicePanel()
+    panel.compact = True
+    app = Host(panel)
+    async with app.run_test(size=(80, 24)) as pilot:
+        panel.styles.height = "auto"
+        panel.show(hosts_gpus(8, own=5), [])
+        await pilot.pause()
+        assert panel.height_for(80) == panel.size.height == 3
+        lines = text_of_widget(panel)
+        assert lines[0].startswith(" GPU 5 ")
+        assert lines[1].startswith(" host ")
+        assert lines[2].strip() == "not this run's  7 devices: util 94.0 % to 94.0 %"
+
+
 async def test_processes_on_a_device_are_listed_where_it_is_shared() -> None:
     from dataclasses import replace
 

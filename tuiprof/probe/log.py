@@ -223,8 +223,9 @@ class Log:
         cost_ns = assembly.cost_ns + (0 if device is None else device.cost_ns)
         items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
         if device is not None:
-            items += [(MEMORY, now, *numbers) for numbers in device.memory()]
-            items += [(USES, now, *names) for names in device.newly_used()]
+            memory = device.memory()
+            items += [(MEMORY, now, *numbers) for numbers in memory]
+            items += [(USES, now, *names) for names in device.names(index for index, *_ in memory)]
         return items
 
     def end(self, code: int | None, why: str) -> None:

@@ -13,6 +13,7 @@ record of each timed step says so.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from ctypes import py_object, pythonapi
 from time import monotonic_ns
 from typing import Any
@@ -48,6 +49,7 @@ class TorchDevice:
     def __init__(self, runtime: Runtime, torch: Any) -> None:
         self._hook = runtime.hook("torch.cuda.Event")
         self._memory_hook = runtime.hook("torch.cuda.memory_stats")
+        self._names_hook = runtime.hook("torch.cuda.get_device_properties")
         self._steps = runtime.steps
         self._cuda = torch.cuda
         # What Python wraps costs two to five times as much, torch.cuda.current_stream() thirty microseconds.
@@ -60,7 +62,6 @@ class TorchDevice:
         self._current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
         self.cost_ns = 0
         self.every = 1
-        self._used: list[int] = []
         self._told: set[int] = set()
         self._forget_events()
         self._forget_costs()
@@ -95,6 +96,7 @@ class TorchDevice:
                 pythonapi.Py_IncRef(py_object(event))
         self._forget_events()
         self._forget_costs()
+        self._told = set()
         self.every = 1
 
     def boundary(self, n: int) -> int:
@@ -241,31 +243,35 @@ class TorchDevice:
                     allocated = stats["allocated_bytes"]["all"]
                     reserved = stats["reserved_bytes"]["all"]
                     if reserved["peak"]:
-                        if index not in self._told and index not in self._used:
-                            self._used.append(index)
                         numbers = allocated["current"], reserved["current"], allocated["peak"]
                         found.append((index, *map(int, numbers)))  # type: ignore[arg-type]
         except Exception:
             self._memory_hook.failed()
         return found
 
-    def newly_used(self) -> list[tuple[int, str, str]]:
-        """Return (device, UUID, PCI address) of the devices found in use since the last time.
+    def names(self, indices: Iterable[int]) -> list[tuple[int, str, str]]:
+        """Return (device, UUID, PCI address) of the devices that have not been named before.
 
-        The index is of what the environment lets the process see; these two are the device's own, and every
-        monitor knows them. PyTorch holds them since it asked the driver for the properties of every device.
+        An index counts what the environment lets the process see; the other two are the device's own, which every
+        monitor knows. PyTorch has them at hand: it read the properties of all devices when it woke the driver.
+
+        Args:
+            indices: Devices in use.
         """
         found: list[tuple[int, str, str]] = []
+        if not self._names_hook.on:
+            return found
         try:
-            while self._used:
-                index = self._used.pop()
+            for index in indices:
+                if index in self._told:
+                    continue
                 self._told.add(index)
                 properties = self._cuda.get_device_properties(index)
-                place = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-                pci = "" if None in place else "{:04x}:{:02x}:{:02x}".format(*place)
+                place = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+                pci = "" if -1 in place else "{:04x}:{:02x}:{:02x}".format(*place)
                 found.append((index, str(getattr(properties, "uuid", "")), pci))
         except Exception:
-            self._memory_hook.failed()
+            self._names_hook.failed()
         return found
 
 

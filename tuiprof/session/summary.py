@@ -252,13 +252,18 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
     )
     note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
     return Table(
-        "devices", "Devices", columns, pl.DataFrame(rows), "; ".join(filter(None, (note, _left_out(others))))
+        "devices",
+        "Devices",
+        columns,
+        pl.DataFrame(rows),
+        "; ".join(filter(None, (note, _left_out(fold, others)))),
     )
 
 
-def _left_out(others: Set[str]) -> str:
+def _left_out(fold: Fold, others: Set[str]) -> str:
     """Return which devices have no rows because the run uses others; empty = none."""
-    return f"not this run's, left out: {', '.join(sorted(others))}" if others else ""
+    named = ", ".join(key for key in fold.devices if key in others)
+    return f"not this run's, left out: {named}" if named else ""
 
 
 def _captures(fold: Fold) -> Table | None:

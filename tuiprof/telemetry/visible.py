@@ -79,7 +79,10 @@ def _chosen(devices: Sequence[Device], wanted: str | None, *, countable: bool) -
 
 def _is_called(device: Device, word: str) -> bool:
     """Whether a word is the beginning of a device's UUID, or of that of a MIG instance on it."""
-    uuid, instances = (str(device.details.get(name, "")) for name in ("uuid", "mig_uuids"))
+    uuid, instances = (str(device.details.get(name, "")).lower() for name in ("uuid", "mig_uuids"))
+    word = word.lower()
     # Older drivers name an instance by its GPU: MIG-GPU-<uuid>/<instance>/<compute instance>.
-    whole = word.removeprefix("MIG-").partition("/")[0]
-    return uuid.startswith(whole) or any(name.startswith(word) for name in instances.split(","))
+    whole = word.removeprefix("mig-").partition("/")[0]
+    if whole.startswith("gpu-"):
+        return uuid.startswith(whole)
+    return word.startswith("mig-") and any(name.startswith(word) for name in instances.split(","))

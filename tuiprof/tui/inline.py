@@ -65,11 +65,12 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
         width: Cells.
     """
     rank = fold.lead
+    others = of_others(fold, session.meta)
     view = View(now_ns, _WINDOW_S, live=True)
     parts = (
         live_words.name_row(session),
         live_words.state_row(status, now_ns, rank, len(fold.ranks), False),
-        live_words.machine_row(session, rank),
+        live_words.machine_row(session, rank, others),
     )
     rows: list[Row] = [live_words.head_row("tuiprof", parts, width)]
     if rank is None or not len(rank.steps):
@@ -81,7 +82,6 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
         )
         if found := phases_of(phases(rank.steps, view)):
             rows.append(phase_line(found, width))
-    others = of_others(fold, session.meta)
     devices = [device for device in device_views(fold, session.meta, rank, others) if not device.foreign]
     rows += [one_line(device, width) for device in devices[:_MOST_DEVICES]]
     rows.append(_what_stands_out(fold, others, now_ns, width))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from tuiprof.model.units import format_count, format_ns, format_share
@@ -120,19 +122,21 @@ def _place(rank: WriterState | None, ranks: int) -> Row:
     return row
 
 
-def machine_row(session: Session, rank: WriterState | None) -> Row:
-    """Return where it runs: ``H200 · torch 2.11 · overhead 0.1 %``.
+def machine_row(session: Session, rank: WriterState | None, others: Set[str]) -> Row:
+    """Return where it runs: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``.
 
     Args:
         session: The session.
         rank: The rank shown.
+        others: Keys of the devices that are not the run's.
     """
-    names: dict[str, int] = {}
-    for device in session.meta.devices:
-        if device.kind != "host":
-            name = device.name.removeprefix("NVIDIA ")
-            names[name] = names.get(name, 0) + 1
-    words = [sanitize(name) + (f" ×{count}" if count > 1 else "") for name, count in names.items()]
+    devices = [device for device in session.meta.devices if device.kind != "host"]
+    there = Counter(device.name.removeprefix("NVIDIA ") for device in devices)
+    own = Counter(device.name.removeprefix("NVIDIA ") for device in devices if device.key not in others)
+    words = []
+    for name, count in own.items():
+        of = f", {count} of {there[name]}" if count < there[name] else f" ×{count}" if count > 1 else ""
+        words.append(f"{sanitize(name)}{of}")
     if not words and session.meta.devices:
         words = ["CPU"]
     if rank is not None and rank.head is not None:

@@ -232,8 +232,9 @@ class LiveScreen(RunVerdict):
             state = live_words.replay_row(replay, rank, ranks, back=self.past is not None)
         else:
             state = live_words.state_row(self.status, now_ns, rank, ranks, self.frozen_ns is not None)
-        name, machine = live_words.name_row(self.session), live_words.machine_row(self.session, rank)
-        parts = (name, state, machine)
+        others = of_others(self.feed.fold, self.session.meta)
+        machine = live_words.machine_row(self.session, rank, others)
+        parts = (live_words.name_row(self.session), state, machine)
         self.query_one("#head", Painted).paint(
             lambda width, _: [live_words.head_row("tuiprof", parts, width)]
         )
@@ -265,12 +266,12 @@ class LiveScreen(RunVerdict):
         devices = device_views(fold, self.session.meta, rank, others)
         panel = self.query_one(DevicePanel)
         panel.compact = self.has_class("-narrow") or self.has_class("-short")
+        panel.show(devices, self._device_notes(devices_known=bool(devices)))
         # Stacked, one line a device is kept, whatever that leaves for the output.
-        least = min(len(devices), 10) + 1 if panel.compact else 0
+        least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
         if least != self._least:  # even setting a style to what it was draws the whole screen anew
             self._least = least
             self.query_one("#lower").styles.min_height = least
-        panel.show(devices, self._device_notes(devices_known=bool(devices)))
         over = self.status.over and self.replay is None
         self.alerts = [] if over else alerts(fold, rank, view.now_ns, others)
         self.measure_screen(rank, fold)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
@@ -15,6 +16,8 @@ from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
 #: Label and right-aligned value together.
 _PAIR = 33
+#: Said of devices that the run does not use.
+OF_OTHERS: Final = "not this run's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +95,30 @@ class DevicePanel(Lines):
             devices: In panel order.
             notes: Said below the devices: hardware that is absent and why, or why there is nothing yet.
         """
-        changed = len(devices) != len(self._devices) or len(notes) != len(self._notes)
+        before = self.height_for(0), len(self._notes)
         self._devices, self._notes = devices, notes
-        if changed:
+        if before != (self.height_for(0), len(self._notes)):
             self.refresh(layout=True)
         self.redraw()
 
     def height_for(self, width: int) -> int:
-        """Return the height of the compact form, one line a device; the full form takes what it gets."""
-        return max(1, len(self._devices))
+        """Return the height of the compact form: one line a device of the run, one for all others.
+
+        The full form takes what it gets.
+        """
+        own = sum(not device.foreign for device in self._devices)
+        return max(1, own + (own < len(self._devices)))
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw with the most detail that fits."""
-        height = height or len(self._devices)
+        """Draw with the most detail that fits; the run's devices before those of others."""
+        height = height or self.height_for(width)
+        own = [device for device in self._devices if not device.foreign]
+        others = [device for device in self._devices if device.foreign]
         rows: list[Row] = []
         for detail in _DETAIL if not self.compact else _DETAIL[-1:]:
-            rows = [
-                row for device in self._devices if not device.foreign for row in _block(device, detail, width)
-            ]
-            others = [device for device in self._devices if device.foreign]
-            room = height - len(rows)
-            if others:
-                rows += foreign_rows(
-                    others, width, room if detail != _DETAIL[-1] or room >= len(others) else 1
-                )
+            rows = [row for device in own for row in _block(device, detail, width)]
+            each = not self.compact and len(rows) + len(others) <= height
+            rows.extend(foreign_rows(others, width, each=each))
             if len(rows) <= height:
                 break
         if len(rows) > height > 0:
@@ -161,36 +164,32 @@ def one_line(device: DeviceView, width: int) -> Row:
     return row
 
 
-def foreign_rows(devices: Sequence[DeviceView], width: int, room: int) -> list[Row]:
-    """Return the devices that are not the run's, dimmed: a line each, or all in one where there is no room.
+def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> list[Row]:
+    """Return the devices that are not the run's, dimmed: how busy and full they are, no more.
 
     Args:
-        devices: They; at least one.
+        devices: They.
         width: Cells.
-        room: Lines there are.
+        each: A line each; else one for all: every one by name where that fits, else their number and range.
     """
-    if 1 <= room < len(devices):
-        row: Row = [(f" not this run's: {len(devices)} others", "dim")]
-        busy = [show("util", device.latest.get("util")) for device in devices]
-        said = f"  {_together(devices)} at {', '.join(busy)}"
-        return [[*row, (said, "dim")] if row_width(row) + len(said) <= width else row]
-    return [_foreign(device, width) for device in devices]
+    if each:
+        return [_foreign(device) for device in devices]
+    if not devices:
+        return []
+    used = [device.latest["util"] for device in devices if "util" in device.latest]
+    named = glyphs.DOT.join(f"{device.label} {show('util', device.latest.get('util'))}" for device in devices)
+    row: Row = [(f" {OF_OTHERS}  {named}", "dim")]
+    if row_width(row) <= width:
+        return [row]
+    span = f": util {show('util', min(used))} to {show('util', max(used))}" if used else ""
+    return [[(f" {OF_OTHERS}  {len(devices)} devices{span}", "dim")]]
 
 
-def _together(devices: Sequence[DeviceView]) -> str:
-    """Return the labels of devices of one kind in short: ``GPU 0, 1, 2``."""
-    words = dict.fromkeys(device.label.rpartition(" ")[0] for device in devices)
-    if len(words) > 1:
-        return ", ".join(device.label for device in devices)
-    return f"{next(iter(words))} {', '.join(device.label.rpartition(' ')[2] for device in devices)}"
-
-
-def _foreign(device: DeviceView, width: int) -> Row:
-    row: Row = [(f" {device.label:<6} ", "dim")]
-    for key in ("util", "mem_used_bytes"):
-        if key in device.latest:
-            row.append((f"{figure(key).label} {_value(device, key)}{glyphs.DOT}", "dim"))
-    return [*row, ("not this run's", "dim")]
+def _foreign(device: DeviceView) -> Row:
+    """Return the one line of a device that is not the run's; its figures stand below those of the others."""
+    util = _pair("util", show("util", device.latest.get("util")), "dim", _PAIR - 6)
+    memory = _pair("mem", _value(device, "mem_used_bytes"), "dim", _PAIR - 9)
+    return [(f" {device.label:<6} ", "dim"), *util, ("   ", "text"), *memory, (f"   {OF_OTHERS}", "dim")]
 
 
 def _short(device: DeviceView, width: int) -> list[Row]:
