@@ -123,6 +123,23 @@ def test_memory(recorded: tuple[Path, dict[str, Any], list[dict[str, Any]]]) -> 
     assert log["head"][0]["versions"]["cuda"] == torch.version.cuda
 
 
+def test_the_device_is_named_as_the_driver_names_it(
+    recorded: tuple[Path, dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    nvidia = pytest.importorskip("tuiprof.telemetry.nvidia")
+    pytest.importorskip("pynvml")
+    _, log, _ = recorded
+    [uses] = log["uses"]
+    source = nvidia.BACKEND.open(None)
+    names = [(device.details["uuid"], device.details["pci"]) for device in source.devices()]
+    source.close()
+    print(f"\nPyTorch says {uses['uuid']!r} at {uses['pci']!r}, NVML {names}")
+    assert uses["uuid"] or uses["pci"]
+    assert len([1 for uuid, pci in names if uuid == f"GPU-{uses['uuid']}" or pci == uses["pci"]]) == 1
+    assert uses["uuid"] in ("", *(uuid.removeprefix("GPU-") for uuid, _ in names))
+    assert uses["pci"] in ("", *(pci for _, pci in names))
+
+
 def test_every_planted_wait_is_named(recorded: tuple[Path, dict[str, Any], list[dict[str, Any]]]) -> None:
     path, _, sites = recorded
     planted = {

@@ -29,7 +29,7 @@ _IDLE: Final = 0x001
 _NVLINK_ALL: Final = 0xFFFFFFFF  # scope: the sum over all links
 _KIB: Final = 1024
 #: A process list costs most of a millisecond and changes slowly.
-_PROCESSES_S: Final = 1.0
+_PROCESSES_S: Final = 2.0
 _MOST_PROCESSES: Final = 8
 
 

@@ -28,7 +28,6 @@ _MOST_MARKS = 4
 _MOST_STEPS = 50_000
 #: Readings handed to a panel: no terminal is wider.
 _HISTORY = 240
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +253,7 @@ def device_views(
     """
     known = {device.key: device for device in meta.devices}
     keys = [*known, *(key for key in fold.devices if key not in known)]
-    allocators = _allocators(meta, rank)
+    allocators = _allocators(meta, rank, others)
     views = []
     for key in keys:
         device, history = known.get(key), fold.devices.get(key)
@@ -289,19 +288,22 @@ def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
     }
 
 
-def _allocators(meta: SessionMeta, rank: WriterState | None) -> dict[str, tuple[int, int, int]]:
+def _allocators(
+    meta: SessionMeta, rank: WriterState | None, others: Set[str]
+) -> dict[str, tuple[int, int, int]]:
     """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
 
-    Where the process does not tell which device an index stands for, the index is taken for the monitor's number.
+    A process that does not tell which device an index stands for is taken to count the run's devices as the
+    monitor does, where that can be said: all are the run's, or one is.
     """
+    own = [device for device in meta.devices if device.kind != "host" and device.key not in others]
+    countable = len(own) == 1 or not others
     found = {}
     for index, series in rank.memory.items() if rank is not None else ():
-        uses = rank.uses.get(index) if rank is not None else None
-        if uses is not None:
-            device = device_of(uses, meta.devices)
+        if rank is not None and index in rank.uses:
+            device = device_of(rank.uses[index], meta.devices)
         else:
-            numbered = (d for d in meta.devices if d.kind != "host" and d.key.lstrip(_LETTERS) == str(index))
-            device = next(numbered, None)
+            device = own[index] if countable and index < len(own) else None
         if device is not None and series.last is not None:
             found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
     return found
