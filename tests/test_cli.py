@@ -124,6 +124,45 @@ def test_a_changed_line_of_a_script_is_shown_unless_its_text_was_not_kept(
     assert "one more" not in told
 
 
+#: In the place of NVML's binding: two GPUs whose processes the driver does not tell, as in a container.
+HOST_OF_TWO = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("real_pynvml", {real!r})
+sys.modules["real_pynvml"] = real = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(real)
+globals().update({{name: value for name, value in vars(real).items() if name.startswith(("NVML_", "NVMLError"))}})
+
+class Use:
+    gpu, memory = 50, 10
+
+nvmlInit = nvmlShutdown = lambda: None
+nvmlDeviceGetCount = lambda: 2
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlSystemGetDriverVersion = lambda: "580.1"
+nvmlSystemGetCudaDriverVersion = lambda: 13000
+nvmlDeviceGetUtilizationRates = lambda gpu: Use
+"""
+
+
+def test_the_report_of_a_recording_leaves_out_gpus_that_are_not_the_runs(tmp_path: Path) -> None:
+    import pynvml
+
+    (tmp_path / "pynvml.py").write_text(HOST_OF_TWO.format(real=pynvml.__file__))
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    env = {**_env(tmp_path / "s"), "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "1"}
+    done = subprocess.run(
+        _argv("record", "-q", "--no-capture", "--json", "--", "python", "-c", "import time; time.sleep(1)"),
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    [table] = [table for table in json.loads(done.stdout)["reports"][0]["tables"] if table["key"] == "devices"]
+    assert {row["device"] for row in table["rows"]} == {"host", "gpu1"}
+    assert table["note"].endswith("not this run's, left out: gpu0")
+
+
 def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
     done = tuiprof("record", "--", "python", "-c", "raise SystemExit(7)", sessions=tmp_path)
     assert done.returncode == 7

@@ -104,6 +104,7 @@ def record(
         status = follow(session, asked, tee=tee, quiet=quiet)
     if not status.over:  # the terminal went away; the run goes on
         return 0
+    session.reload()  # the recorder has told of the devices since
     reports, trust = session_reports(session, ())
     if tee:
         sys.stdout.flush()
