@@ -2,9 +2,9 @@
 
 What is a number in it counts devices in the framework's order, which only sometimes is the monitor's:
 
-- CUDA puts the fastest GPU first, by a heuristic of its own, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` (CUDA C++
-  Programming Guide, "CUDA Environment Variables"). Among GPUs of one model that leaves the order of their PCI
-  addresses; among different ones a number tells nothing.
+- CUDA puts the fastest GPU first, by a heuristic of its own, and does not say how it orders the rest, unless
+  ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` (CUDA C++ Programming Guide, "CUDA Environment Variables"). GPUs of one model are
+  equally fast and in practice counted by their PCI addresses; among different ones a number tells nothing.
 - A GPU divided by MIG is counted by its instances, so numbers tell nothing there either.
 - ROCm applies ``ROCR_VISIBLE_DEVICES`` first and counts for ``HIP_VISIBLE_DEVICES`` (or, by the name that it takes
   over, ``CUDA_VISIBLE_DEVICES``) what is left (ROCm documentation, "GPU isolation techniques").
