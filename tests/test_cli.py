@@ -158,7 +158,9 @@ def test_the_report_of_a_recording_leaves_out_gpus_that_are_not_the_runs(tmp_pat
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    [table] = [table for table in json.loads(done.stdout)["reports"][0]["tables"] if table["key"] == "devices"]
+    [table] = [
+        table for table in json.loads(done.stdout)["reports"][0]["tables"] if table["key"] == "devices"
+    ]
     assert {row["device"] for row in table["rows"]} == {"host", "gpu1"}
     assert table["note"].endswith("not this run's, left out: gpu0")
 
