@@ -63,6 +63,7 @@
 # [[tool.tuiprof.variants]]
 # name = "native-compiled"
 # note = "The same model through torch.compile."
+# builds_on = "native"
 # set = { attention = "native", compile = true }
 # published = [{ text = "242 ms", value = 242, unit = "ms" }]
 # needs = { compile = true }
@@ -70,6 +71,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-math"
 # note = "scaled_dot_product_attention, held to its plain backend: one call, but the matrix is still written."
+# builds_on = "native"
 # set = { attention = "sdpa-math" }
 # published = [{ text = "eager not in the text" }]
 #
@@ -84,6 +86,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-flash"
 # note = "scaled_dot_product_attention, held to the FlashAttention kernel."
+# builds_on = "native"
 # set = { attention = "sdpa-flash" }
 # published = [{ text = "≈252 ms (flash-attention-3 is 5 % faster)", value = 252, unit = "ms" }]
 #
@@ -98,6 +101,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-mem-efficient"
 # note = "scaled_dot_product_attention, held to the memory-efficient kernel."
+# builds_on = "native"
 # set = { attention = "sdpa-mem-efficient" }
 # published = [{ text = "≈272 ms (xformers is 10.5 % faster)", value = 272, unit = "ms" }]
 # needs = { device = "cuda", why = "PyTorch has no memory-efficient SDPA kernel for a CPU" }
@@ -113,6 +117,7 @@
 # [[tool.tuiprof.variants]]
 # name = "sdpa-cudnn"
 # note = "scaled_dot_product_attention, held to cuDNN, which is tuned for Hopper since PyTorch 2.5."
+# builds_on = "native"
 # set = { attention = "sdpa-cudnn" }
 # published = [{ text = "eager not in the text" }]
 # needs = { device = "cuda", why = "cuDNN runs on NVIDIA GPUs only", capability = ">=8.0" }
@@ -128,6 +133,7 @@
 # [[tool.tuiprof.variants]]
 # name = "flash-attention-3"
 # note = "flash_attn_func of FlashAttention 3, written for Hopper; it takes [batch, tokens, heads, head_dim]."
+# builds_on = "native"
 # set = { attention = "flash-attention-3" }
 # published = [
 #   { text = "240 ms", value = 240, unit = "ms" },
@@ -143,6 +149,7 @@
 # [[tool.tuiprof.variants]]
 # name = "transformer-engine"
 # note = "DotProductAttention of TransformerEngine (fused, no mask, layout bshd)."
+# builds_on = "native"
 # set = { attention = "transformer-engine" }
 # published = [{ text = "243 ms", value = 243, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
@@ -172,6 +179,7 @@
 # [[tool.tuiprof.variants]]
 # name = "xformers"
 # note = "memory_efficient_attention of xFormers (layout bshd)."
+# builds_on = "native"
 # set = { attention = "xformers" }
 # published = [{ text = "246 ms", value = 246, unit = "ms" }]
 # [tool.tuiprof.variants.needs]
@@ -203,9 +211,9 @@
 # [[tool.tuiprof.variants]]
 # name = "softcap-native-compiled"
 # note = "softcap-native in a compiled model."
-# builds_on = "softcap-native"
 # preset = "long"
 # baseline = "softcap-native"
+# builds_on = "softcap-native"
 # set = { attention = "softcap-native", compile = true }
 # needs = { compile = true }
 #
@@ -214,6 +222,7 @@
 # note = "The cap as a score_mod of flex_attention, which is compiled (it must be); the rest of the model is eager."
 # preset = "long"
 # baseline = "softcap-native"
+# builds_on = "softcap-native"
 # set = { attention = "softcap-flex" }
 # published = [
 #   { preset = "long", text = "≈3.5× faster than softcap-native", value = 3.5, unit = "×" },
@@ -223,9 +232,9 @@
 # [[tool.tuiprof.variants]]
 # name = "softcap-flex-compiled"
 # note = "softcap-flex in a compiled model."
-# builds_on = "softcap-flex"
 # preset = "long"
 # baseline = "softcap-native"
+# builds_on = "softcap-flex"
 # set = { attention = "softcap-flex", compile = true }
 # published = [
 #   { preset = "long", text = "≈1.5× faster than softcap-native-compiled", value = 1.5, unit = "×" },
@@ -242,9 +251,9 @@
 # [[tool.tuiprof.variants]]
 # name = "window-sdpa-compiled"
 # note = "window-sdpa in a compiled model."
-# builds_on = "window-sdpa"
 # preset = "long"
 # baseline = "window-sdpa"
+# builds_on = "window-sdpa"
 # set = { attention = "window-sdpa", compile = true }
 # needs = { compile = true }
 #
@@ -253,6 +262,7 @@
 # note = "The window as a block_mask of flex_attention: blocks that are masked out entirely are never computed."
 # preset = "long"
 # baseline = "window-sdpa"
+# builds_on = "window-sdpa"
 # set = { attention = "window-flex" }
 # published = [
 #   { preset = "long", text = "2.19× faster than window-sdpa", value = 2.19, unit = "×" },
@@ -262,9 +272,9 @@
 # [[tool.tuiprof.variants]]
 # name = "window-flex-compiled"
 # note = "window-flex in a compiled model."
-# builds_on = "window-flex"
 # preset = "long"
 # baseline = "window-sdpa"
+# builds_on = "window-flex"
 # set = { attention = "window-flex", compile = true }
 # published = [
 #   { preset = "long", text = "2.59× faster than window-sdpa-compiled", value = 2.59, unit = "×" },

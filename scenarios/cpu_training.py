@@ -6,7 +6,7 @@
 # name = "cpu-training"
 # title = "ResNet-50 on a CPU"
 # story = """
-# Nobody trains ResNet-50 on a CPU for speed, but a CPU that is idle anyway, or costs a fifth on the spot market, may
+# Nobody trains ResNet-50 on a CPU for speed, but a CPU that is idle anyway, or costs a third on the spot market, may
 # win by samples per dollar: give the price with --price. Each variant adds one thing to the one it builds on. A smaller
 # batch keeps activations in the caches; bf16 halves the bytes and, where the CPU has AMX or AVX-512 bf16, uses its
 # matrix units; channels_last is the layout oneDNN's convolutions want. Together they were worth a factor of four. What

@@ -187,7 +187,7 @@ def check(run: scenario.Run) -> Check:
     output = call()
     call.clock.wait(output)
     want = in_numpy(first.astype(np.float64), second.astype(np.float64))
-    checked.close("scores", output.cpu() if hasattr(output, "cpu") else output, want, TOLERANCE)
+    checked.close("scores", output, want, TOLERANCE)
     return checked
 
 

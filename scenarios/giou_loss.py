@@ -75,7 +75,7 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "cuda"
-# note = "A CUDA kernel, one block an image, on predictions cast to float32: loss and gradient in one pass."
+# note = "A CUDA kernel, one block an image, on predictions cast to float32: one launch for the loss."
 # builds_on = "padded"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # published = [{ text = "0.629 ms (copy data 5.69 ms)", value = 0.629, unit = "ms calc loss" }]
@@ -102,7 +102,7 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "triton-compiled"
-# note = "The Triton loss through torch.compile, which merges the casts and launches with less ado."
+# note = "The Triton loss through torch.compile, which takes over the cast and the sum over images."
 # builds_on = "triton"
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
@@ -227,6 +227,7 @@ def network(image: int, hidden: int, boxes: int) -> torch.nn.Module:
 def faces(run: scenario.Run) -> Any:
     """Return a dataset of images and padded boxes with their count, for a loader."""
     import torch
+    from common.training import random_bytes
     from torch.utils.data import Dataset
 
     size = run.size
@@ -237,10 +238,7 @@ def faces(run: scenario.Run) -> Any:
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             random = torch.Generator().manual_seed(run.seed * 1_000_003 + index)
-            numbers = torch.empty(size.image**2 // 8, dtype=torch.int64).random_(
-                -(2**63), None, generator=random
-            )
-            image = numbers.view(torch.uint8).view(1, size.image, size.image)
+            image = random_bytes((1, size.image, size.image), random)
             count = min(int(3 * torch.randn((), generator=random).abs()), size.boxes - 1)
             boxes = torch.zeros(size.boxes, 4)
             boxes[:count] = random_boxes((count,), random)
@@ -290,9 +288,7 @@ def train(run: scenario.Run) -> Loop | Measured:
     size, device = run.size, accelerator()
     if not size.image:
         return loss_alone(run)
-    loss_of = loss_function(
-        run
-    )  # first: optimizers import Triton, and it must be known before if it interprets
+    loss_of = loss_function(run)  # before torch.optim, which imports Triton: see common/interpreted.py
     torch.manual_seed(run.seed)
     with device:  # a billion weights are drawn faster where they are needed
         model = network(size.image, size.hidden, size.boxes)

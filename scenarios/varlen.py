@@ -72,7 +72,7 @@
 # needs = { compile = true }
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-64-eval"
-# note = "The longest document's length rounded up to a multiple of 64: few shapes, which every kernel likes."
+# note = "Pads to the longest document rounded up to a multiple of 64: at most 16 shapes, and aligned rows."
 # baseline = "pad-max-eval"
 # builds_on = "pad-longest-eval"
 # set = { method = "pad-longest-64" }
@@ -184,7 +184,7 @@
 # needs = { compile = true }
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-64-train"
-# note = "The longest document's length rounded up to a multiple of 64: few shapes, which every kernel likes."
+# note = "Pads to the longest document rounded up to a multiple of 64: at most 16 shapes, and aligned rows."
 # builds_on = "pad-longest-train"
 # set = { method = "pad-longest-64", train = true }
 #

@@ -57,7 +57,7 @@ class Check:
 
 def _in_float64(values: Any) -> Any:
     if "torch" in sys.modules:  # a script of torch alone has no NumPy
-        return sys.modules["torch"].as_tensor(values).detach().double().cpu()
+        return sys.modules["torch"].as_tensor(values).detach().cpu().double()
     import numpy
 
     return numpy.asarray(values, dtype=numpy.float64)

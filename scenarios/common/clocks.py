@@ -230,9 +230,8 @@ class JaxClock(Clock):
 
         self.wait(loop(*arguments))
         samples = self.samples_ms(lambda: loop(*arguments), max(5, count // REPLAYED), cold=False)
-        return [
-            sample / (LOOPED + 1) for sample in samples
-        ]  # one call before the loop gives it its first output
+        calls = LOOPED + 1  # one before the loop gives it its first output
+        return [sample / calls for sample in samples]
 
     def peak_memory_bytes(self) -> int:
         statistics = self._device.memory_stats() or {}

@@ -16,9 +16,8 @@ def load_boxes(boxes, count, BLOCK: tl.constexpr):  # noqa: N803 - it is compile
     """
     number = tl.arange(0, 4 * BLOCK)
     values = tl.load(boxes + number, mask=number < 4 * count, other=0.0)
-    x, y = tl.split(
-        tl.reshape(values.to(tl.float32), (BLOCK, 2, 2))
-    )  # by box, edge, axis: as they lie in memory
+    by_box_edge_axis = tl.reshape(values.to(tl.float32), (BLOCK, 2, 2))  # as they lie in memory
+    x, y = tl.split(by_box_edge_axis)
     x1, x2 = tl.split(x)
     y1, y2 = tl.split(y)
     return x1, y1, x2, y2

@@ -83,6 +83,7 @@ class GIoULoss(torch.autograd.Function):
         work: int,
     ) -> torch.Tensor:
         predicted, target = predicted.contiguous(), target.contiguous()
+        counts = counts.int().contiguous()  # the kernel is given addresses, and cannot see a type or a stride
         (batch, boxes), stream = target.shape[:2], torch.cuda.current_stream().cuda_stream
         sums = torch.empty(batch + 1, dtype=target.dtype, device=target.device)
         loss = torch.empty((), dtype=target.dtype, device=target.device)
@@ -133,10 +134,12 @@ def loss(
     Args:
         predicted: ``[batch, boxes, 4]``; bfloat16 is read as it is, by a target of float32.
         target: float32 or float64 ``[batch, boxes, 4]``.
-        counts: int32 ``[batch]``, from 0 to boxes.
+        counts: Integers ``[batch]``, from 0 to boxes.
         conditional: Threads of padding leave at once, instead of computing what is thrown away.
         work: How often the arithmetic is done.
     """
+    if not predicted.numel():
+        return predicted.to(target.dtype).sum()  # 0, and there is nothing to launch
     return GIoULoss.apply(predicted, target, counts, conditional, work)
 
 

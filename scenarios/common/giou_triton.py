@@ -134,7 +134,7 @@ class GIoULoss(torch.autograd.Function):
     def forward(
         ctx: Any, predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor
     ) -> torch.Tensor:
-        predicted, target = predicted.contiguous(), target.contiguous()
+        predicted, target, counts = predicted.contiguous(), target.contiguous(), counts.contiguous()
         batch, boxes, device = target.shape[0], target.shape[1], predicted.device
         sums = torch.empty(batch, dtype=torch.float32, device=device)
         total, loss = (torch.empty((), dtype=torch.float32, device=device) for _ in range(2))
@@ -179,6 +179,8 @@ def _stream(device: torch.device) -> int:
 
 def loss(predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return the loss in float32 of predicted boxes of any type; see ``common.giou`` for shapes."""
+    if not predicted.numel():
+        return predicted.float().sum()  # 0, and there is nothing to launch
     return GIoULoss.apply(predicted, target, counts)
 
 

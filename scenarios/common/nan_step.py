@@ -34,9 +34,8 @@ def restore_rng(state: dict[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
     random.setstate(state["python"])
-    if (
-        device.type == "cuda" and "cuda" in state
-    ):  # a step of a GPU may be looked at on a CPU, with other numbers
+    # A step of a GPU may be looked at on a CPU, with other random numbers.
+    if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
 
 

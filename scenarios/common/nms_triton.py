@@ -45,6 +45,7 @@ def _kernel(
 
 def suppress(boxes: torch.Tensor, scores: torch.Tensor, *, threshold: float, most: int) -> torch.Tensor:
     """Return what is kept; the number of boxes is a power of two."""
+    boxes, scores = boxes.contiguous(), scores.contiguous()
     kept = torch.empty(most, dtype=torch.int32, device=boxes.device)
     _kernel[(1,)](boxes, scores, kept, threshold, COUNT=len(scores), MOST=most, num_warps=8)
     return kept

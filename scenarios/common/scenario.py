@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 WRONG_NUMBERS, CANNOT_RUN = 3, 77
 EXIT_STATUS = f"""\
-exit status: 0 done · 1 crashed · 2 wrong usage · {WRONG_NUMBERS} wrong numbers · {CANNOT_RUN} cannot run here
+Exit status: 0 done · 1 crashed · 2 wrong usage · {WRONG_NUMBERS} wrong numbers · {CANNOT_RUN} cannot run here.
 The last line of the output is JSON: {{"tuiprof_result": …}}."""
 RELAUNCHED = "SCENARIO_RELAUNCHED"  # set in the environment of a script that was started by its launcher
 
@@ -198,11 +199,8 @@ def relaunch(command: list[str]) -> int:
         The exit status of the script.
     """
     result: dict[str, Any] | None = None
-    environment = {
-        "VIRTUAL_ENV": sys.prefix,
-        **os.environ,
-        RELAUNCHED: "1",
-    }  # where run_cpu looks for libraries
+    # run_cpu looks for libraries in VIRTUAL_ENV, which is not set where an environment was not activated.
+    environment = {"VIRTUAL_ENV": sys.prefix, **os.environ, RELAUNCHED: "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launched:
         for line in launched.stdout:
             line = re.sub(r"^\[[^\]]*\]:\s?", "", line)
@@ -230,10 +228,14 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
         raise SystemExit(2)
     changes = dict(variant.get("set", {}))
     for name in ("batch", "workers"):
-        if getattr(options, name) is not None:
-            setattr(size, name, getattr(options, name))
-            if name in changes:  # the flag wins over the variant too
-                changes[name] = getattr(options, name)
+        if (number := getattr(options, name)) is None:
+            continue
+        if name not in changes and not hasattr(size, name):
+            print(f"--{name}: {ladder['name']} has none in the preset {preset}", file=sys.stderr)
+            raise SystemExit(2)
+        setattr(size, name, number)
+        if name in changes:  # the flag wins over the variant too
+            changes[name] = number
     return Run(
         ladder, variant, preset, size, changes, steps, warmup, options.price, options.check, options.seed
     )
@@ -262,23 +264,35 @@ def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
 
 
 def _parser(script: str, ladder: dict[str, Any]) -> argparse.ArgumentParser:
+    width = min(shutil.get_terminal_size().columns, 100)
+    story = (_wrapped(text, width) for text in (ladder["title"], ladder["story"], _reference(ladder)))
+    presets = (_entry(name, preset["note"], width) for name, preset in ladder["presets"].items())
+    variants = (_entry(each["name"], _describe(each, ladder), width) for each in ladder["variants"])
     parser = argparse.ArgumentParser(
         prog=f"python {os.path.relpath(script)}",
-        description=f"{ladder['title']}\n\n{ladder['story'].strip()}\n\n{_reference(ladder)}",
-        epilog="variants:\n" + "\n".join(map(_describe, ladder["variants"])) + f"\n\n{EXIT_STATUS}",
+        description="\n\n".join(story),
+        epilog="\n".join(
+            ["presets:", *presets, "", "variants:", *variants, "", _wrapped(EXIT_STATUS, width)]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [variant["name"] for variant in ladder["variants"]]
-    presets = ["fit", *ladder["presets"]]
     parser.add_argument(
-        "--variant", choices=names, default=ladder["baseline"], metavar="NAME", help="see below"
+        "--variant",
+        choices=names,
+        default=ladder["baseline"],
+        metavar="NAME",
+        help="see below; without one the baseline",
     )
     parser.add_argument(
-        "--preset", choices=presets, default="fit", help="fit: paper size on an accelerator, smoke elsewhere"
+        "--preset",
+        choices=["fit", *ladder["presets"]],
+        default="fit",
+        help="the size, see below; fit: the real one on an accelerator, smoke elsewhere",
     )
     parser.add_argument("--steps", type=_count, metavar="N", help="steps in all, warm-up included; 0 = none")
     parser.add_argument("--warmup", type=_count, metavar="N", help="first steps, not measured")
-    parser.add_argument("--batch", type=_count, metavar="N", help="batch size instead of the preset's")
+    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size instead of the preset's")
     parser.add_argument(
         "--workers", type=_count, metavar="N", help="data-loader workers instead of the preset's"
     )
@@ -289,10 +303,15 @@ def _parser(script: str, ladder: dict[str, Any]) -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 1 or more")
+    return int(text)
 
 
 def _reference(ladder: dict[str, Any]) -> str:
@@ -300,7 +319,23 @@ def _reference(ladder: dict[str, Any]) -> str:
     return f"Published figures are from {reference['hardware']}, {reference['software']}; they are not ours."
 
 
-def _describe(variant: dict[str, Any]) -> str:
-    figures = "; ".join(figure["text"] for figure in variant.get("published", []))
-    text = variant["note"] + (f"  [published: {figures}]" if figures else "")
-    return f"  {variant['name']}\n" + textwrap.indent(textwrap.fill(text, 100), "      ")
+def _describe(variant: dict[str, Any], ladder: dict[str, Any]) -> str:
+    """Return what a variant does, what it is one change of or compared with, and what was published for it."""
+    facts = []
+    if "builds_on" in variant:
+        facts.append(f"changes {variant['builds_on']}")
+    if variant["name"] == variant.get("baseline", ladder["baseline"]):
+        facts.append("baseline")
+    elif "baseline" in variant and variant["baseline"] != variant.get("builds_on"):
+        facts.append(f"compared with {variant['baseline']}")
+    if figures := "; ".join(figure["text"] for figure in variant.get("published", [])):
+        facts.append(f"published: {figures}")
+    return variant["note"] + (f"  [{'; '.join(facts)}]" if facts else "")
+
+
+def _entry(name: str, text: str, width: int) -> str:
+    return f"  {name}\n" + textwrap.indent(_wrapped(text, width - 6), "      ")
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text.strip(), width, break_on_hyphens=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
@@ -39,11 +40,16 @@ class Images(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a uint8 image ``[3, size, size]`` and its label (int64, no dimensions)."""
         random = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
-        # Eight bytes from each random number: drawing each by itself takes 15 times as long.
-        count = 3 * self.size * self.size
-        numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=random)
-        image = numbers.view(torch.uint8)[:count].view(3, self.size, self.size)
+        image = random_bytes((3, self.size, self.size), random)
         return image, torch.randint(0, self.classes, (), generator=random)
+
+
+def random_bytes(shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    """Return a uint8 tensor of random numbers."""
+    # Eight bytes from each number that is drawn: drawing each byte by itself takes 15 times as long.
+    count = math.prod(shape)
+    numbers = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=random)
+    return numbers.view(torch.uint8)[:count].view(shape)
 
 
 def loader(
@@ -147,44 +153,46 @@ class Loop:
         Returns:
             Median step time in ms, mean throughput in samples/s, samples per dollar, peak memory in bytes (the CUDA
             allocator's, else the process's resident set) and what it ran on; the median time in ms of the parts that
-            were timed.
+            were timed. No times if training ended before or with the last step of warm-up.
         """
-        steps_ms = [self._between(a, b) for a, b in zip(self.marks, self.marks[1:], strict=False)][
-            self.warmup :
-        ]
+        cuda = self.device.type == "cuda"
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        facts = {
+            "warmup": self.warmup,
+            "batch": self.batch,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device) if cuda else resident,
+            "device": torch.cuda.get_device_name(self.device) if cuda else self.device.type,
+            "torch": torch.__version__,
+            **({"interpreted": True} if self.interpreted else {}),
+        }
+        all_ms = [self._between(a, b) for a, b in zip(self.marks, self.marks[1:], strict=False)]
+        steps_ms = all_ms[self.warmup :]
+        if not steps_ms:
+            print(f"no step was measured: training ended after {len(all_ms)} of warm-up")
+            return {"steps": 0, **facts}
+
+        median_ms, samples_per_s = (
+            statistics.median(steps_ms),
+            self.batch * len(steps_ms) / sum(steps_ms) * 1e3,
+        )
+        samples_per_usd = round(samples_per_s * 3600 / price) if price else None
+        dollars = f", {samples_per_usd:,} samples per dollar at ${price} an hour" if price else ""
+        print(
+            f"{len(steps_ms)} steps measured after {self.warmup} of warm-up: median {median_ms:.2f} ms, "
+            f"{samples_per_s:.1f} samples/s{dollars}"
+        )
         parts = {
             name: round(statistics.median([self._between(*pair) for pair in pairs[self.warmup :]]), 4)
             for name, pairs in self.parts.items()
         }
-        samples_per_s = self.batch * len(steps_ms) / sum(steps_ms) * 1e3
-        cuda = self.device.type == "cuda"
-        peak = (
-            torch.cuda.max_memory_allocated(self.device)
-            if cuda
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
-        print(
-            f"{len(steps_ms)} steps measured after {self.warmup} of warm-up: median "
-            f"{statistics.median(steps_ms):.2f} ms, {samples_per_s:.1f} samples/s"
-            + (
-                f", {samples_per_s * 3600 / price:,.0f} samples per dollar at ${price} an hour"
-                if price
-                else ""
-            )
-        )
         for name, ms in parts.items():
             print(f"{name}: median {ms:.3f} ms")
         return {
             "steps": len(steps_ms),
-            "warmup": self.warmup,
-            "batch": self.batch,
-            "step_ms": round(statistics.median(steps_ms), 4),
+            **facts,
+            "step_ms": round(median_ms, 4),
             "samples_per_s": round(samples_per_s, 3),
-            "samples_per_usd": round(samples_per_s * 3600 / price) if price else None,
-            "peak_memory_bytes": peak,
-            "device": torch.cuda.get_device_name(self.device) if cuda else self.device.type,
-            "torch": torch.__version__,
-            **({"interpreted": True} if self.interpreted else {}),
+            "samples_per_usd": samples_per_usd,
             **({"ranges_ms": parts} if parts else {}),
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -220,8 +221,22 @@ def test_ladder_tells_its_story(ladder: Ladder) -> None:
     for variant in ladder.variants:
         assert len(variant.note) > 10, variant
         assert all(figure.text for figure in variant.published), variant
-        if variant.name != variant.baseline and not variant.builds_on:
-            assert ladder.name == "attention", f"{variant} does not say what it changes one thing of"
+        if variant.name != variant.baseline:
+            assert variant.builds_on, f"{variant} does not say what it changes one thing of"
+
+
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_help_tells_the_story_in_80_columns(ladder: Ladder) -> None:
+    environment = {**os.environ, "COLUMNS": "80"}
+    command = [sys.executable, str(ladder.script), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert max(map(len, told.splitlines())) <= 80
+    words = " ".join(told.split())
+    assert " ".join(ladder.story.split()) in words
+    for variant in ladder.variants:
+        assert variant.note in words, variant
+    for note in ladder.presets.values():
+        assert note in words
 
 
 @pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)

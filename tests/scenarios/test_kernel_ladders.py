@@ -7,6 +7,7 @@ by lowering them for it.
 from __future__ import annotations
 
 import functools
+import os
 import random
 import shutil
 import subprocess
@@ -236,6 +237,41 @@ def compiled_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.9 warns where nothing is chosen
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+EDGE_CASES = """
+import nms, torch
+from common import giou, giou_triton, nms_triton
+
+random = torch.Generator().manual_seed(0)
+for batch, boxes in ((5, 7), (1, 1), (4, 0), (0, 4)):
+    target = torch.rand(batch, boxes, 4, generator=random)
+    counts = torch.randint(0, boxes + 1, (batch, 2), generator=random)[:, 0]
+    predicted = torch.rand(boxes, batch, 4, generator=random).transpose(0, 1)
+    ours, plain = (predicted.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2))
+    loss, want = giou_triton.loss(ours, target, counts), giou.padded(plain, target, counts)
+    (3 * loss).backward()
+    (3 * want).backward()
+    torch.testing.assert_close(loss, want)
+    torch.testing.assert_close(ours.grad, plain.grad)
+
+boxes, scores = nms.random_boxes(128, 1024, seed=3)
+by_edge = torch.from_numpy(boxes).bfloat16().T.contiguous().T
+kept = nms_triton.suppress(by_edge, torch.from_numpy(scores), threshold=0.1, most=20)
+assert kept.tolist() == nms.suppress(boxes, scores, 0.1, 20).tolist()
+"""
+
+
+def test_triton_kernels_take_empty_and_strided_inputs() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    if torch.cuda.is_available():
+        pytest.skip("here they are not interpreted")
+    # In a process of its own: Triton must not have been imported before it is told to interpret.
+    environment = {**os.environ, "PYTHONPATH": str(SCENARIOS), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", EDGE_CASES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("compiled_triton")

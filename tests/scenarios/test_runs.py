@@ -137,6 +137,33 @@ def test_captured_nan_comes_back_in_the_first_step_of_a_second_run(
     assert result(second)["steps"] == 1
 
 
+def test_a_nan_before_any_step_was_measured_is_captured_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAN_CHECKPOINT", str(tmp_path / "nan.pt"))
+    done = run("nan-capture:capture", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "nan.pt").exists()
+    assert "no step was measured" in done.stdout
+    assert result(done)["steps"] == 0
+    assert "step_ms" not in result(done)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "-1"], "argument --steps: '-1' is not a whole number, 0 or more"),
+        (["--batch", "0"], "argument --batch: '0' is not a whole number, 1 or more"),
+        (["--batch", "8"], "--batch: nms has none in the preset smoke"),
+    ],
+)
+def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
+    done = run("nms:numpy", *flags)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("variant", "file", "right", "wrong"),
     [
@@ -197,7 +224,7 @@ def test_help_tells_the_story_without_torch() -> None:
     assert "MeanMetric looks for NaN" in done.stdout
     assert "8 extra sync events" in done.stdout
     assert "not ours" in done.stdout
-    assert "77 cannot run here" in done.stdout
+    assert "77 cannot run here" in " ".join(done.stdout.split())
 
 
 def test_wrong_usage_is_refused() -> None:
