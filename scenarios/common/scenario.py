@@ -183,8 +183,9 @@ def cannot_run(name: str, lacks: list[tuple[str, str]]) -> int:
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the machine-readable last line."""
-    print(json.dumps({"tuiprof_result": result}), flush=True)
+    """Print the machine-readable last line; JSON has no word for what is not a number, so that becomes null."""
+    plain = json.loads(json.dumps({"tuiprof_result": result}), parse_constant=lambda _: None)
+    print(json.dumps(plain), flush=True)
 
 
 def relaunch(command: list[str]) -> int:

@@ -298,7 +298,7 @@ def test_two_runners_do_not_share_a_ladder(toys: Path, tmp_path: Path) -> None:
     ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
     first = run(ladder)
     next(first)
-    with pytest.raises(SessionError, match="already being recorded"):
+    with pytest.raises(SessionError, match="is being measured by another tuiprof"):
         next(run(LadderRun(ladder.path)))
     assert len(list(first)) > 0
 

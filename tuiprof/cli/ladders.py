@@ -63,6 +63,13 @@ _NOTHING_CAN_RUN: Final = 5
     metavar="N",
     help="Check N variants at the same time (default: 1). What is timed always runs alone.",
 )
+@click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop a trial that takes longer; its variant has then failed (default: none is stopped).",
+)
 @click.option("--resume", metavar="LADDER", help="Go on with a stopped one: its name, or `last`.")
 @click.option(
     "--show", metavar="LADDER", help="Show one as it stands, without running anything: name, `last`."
@@ -84,6 +91,7 @@ def ladder(
     format_: str | None,
     output: Path | None,
     checks_at_once: int,
+    limit_s: float | None,
     resume: str | None,
     show: str | None,
     trust: bool,
@@ -131,7 +139,7 @@ def ladder(
     if show is None and pending(measured.meta):
         if not trust:
             _trusted(measured)
-        stopped = _run(measured, quiet, checks_at_once)
+        stopped = _run(measured, quiet, checks_at_once, limit_s)
     fmt = format_ or _format_of(output)
     answer = report(measured, brief=fmt == "text")
     _write(answer, fmt, output)
@@ -178,7 +186,7 @@ def _trusted(measured: LadderRun) -> None:
             raise
 
 
-def _run(measured: LadderRun, quiet: bool, checks_at_once: int) -> bool:
+def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float | None) -> bool:
     """Run what is still to be run; return whether the user stopped it."""
     from tuiprof.session.ladder import pending, run
 
@@ -196,7 +204,7 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int) -> bool:
     kept = {number: signal.signal(number, on_signal) for number in numbers}
     show = _progress(measured, quiet)
     try:
-        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once):
+        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
             show(progress)
     finally:
         show(None)
@@ -277,7 +285,7 @@ def _outcome(progress: Progress) -> str:
     if trial.state == "done":
         timed = f"{format_ns(trial.figures.median_ns)} a step" if trial.figures else ""
         return sanitize(trial.why) or (timed if trial.kind == "timing" else "captured")
-    return f"{trial.state}: {sanitize(trial.why)}"
+    return ": ".join(filter(None, (trial.state, sanitize(trial.why))))
 
 
 class _Plain:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import platform
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _TICK_S: Final = 0.2
+#: A script that failed with less room than this is run again when there is more: it may have failed for that.
+_LEAST_FREE_BYTES: Final = 1 << 20
 
 
 class Slot(NamedTuple):
@@ -213,7 +216,11 @@ def left_s(meta: LadderMeta) -> float | None:
 
 
 def run(
-    ladder: LadderRun, asked: Callable[[], int] = lambda: 0, *, checks_at_once: int = 1
+    ladder: LadderRun,
+    asked: Callable[[], int] = lambda: 0,
+    *,
+    checks_at_once: int = 1,
+    limit_s: float | None = None,
 ) -> Iterator[Progress]:
     """Run what is still to be run; yields several times a second.
 
@@ -223,6 +230,7 @@ def run(
             will be repeated).
         checks_at_once: How many variants are checked at the same time. What is timed or captured always runs alone.
             A check that fails beside others is repeated alone: together they may have needed too much memory.
+        limit_s: A trial that takes longer is stopped, and its variant has failed; None = none is.
 
     Yields:
         How far it is.
@@ -233,17 +241,25 @@ def run(
     """
     meta = ladder.meta
     _must_fit(ladder)
-    lock = RecorderLock(ladder.path / "control")
+    try:
+        lock = RecorderLock(ladder.path / "control")
+    except SessionError as error:
+        if not isinstance(error.__cause__, BlockingIOError):
+            raise
+        remedy = f"wait for it, or see how far it is: tuiprof ladder --show {ladder.id}"
+        raise SessionError(f"{ladder.id} is being measured by another tuiprof", remedy) from error
     note_runner(ladder)
     try:
         # Trials whose runner died: they themselves may live.
-        live = [_Live(ladder, trial, adopted=True) for trial in meta.trials if trial.state == "running"]
+        live = [
+            _Live(ladder, trial, limit_s, adopted=True) for trial in meta.trials if trial.state == "running"
+        ]
         alone: set[Slot] = set()  # they failed beside others
         while True:
             for slot in () if asked() else _next(meta, [one.trial for one in live], checks_at_once, alone):
                 trial = begin(ladder, slot.kind, slot.round, meta.rung(slot.variant))
                 ladder.put(trial)
-                live.append(_Live(ladder, trial))
+                live.append(_Live(ladder, trial, limit_s))
             if not live:
                 return
             for one in live if len(live) > 1 else ():
@@ -276,12 +292,15 @@ def _next(
 class _Live:
     """A trial that runs."""
 
-    def __init__(self, ladder: LadderRun, trial: Trial, *, adopted: bool = False) -> None:
+    def __init__(
+        self, ladder: LadderRun, trial: Trial, limit_s: float | None, *, adopted: bool = False
+    ) -> None:
         self.trial = trial
-        self._ladder = ladder
+        self._ladder, self._limit_s = ladder, limit_s
         self._adopted = adopted
         self._began_s, self._expected_s = time.monotonic(), left_s(ladder.meta)
         self._stopping = False
+        self._too_long = False
         self._over = False
         self.beside_others = False  # for some of its time
         self.to_repeat = False
@@ -304,6 +323,9 @@ class _Live:
             else:
                 status = wait(session, timeout_s)
                 if not status.over:
+                    taken_s = time.monotonic() - self._began_s
+                    if not self._stopping and self._limit_s is not None and taken_s > self._limit_s:
+                        self._too_long = stop = True
                     if stop and not self._stopping:
                         self._stopping = True
                         request_stop(session)
@@ -312,6 +334,15 @@ class _Live:
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=str(status))
                 else:
                     self.trial = conclude(self.trial, session, status)
+                if self.trial.state == "stopped" and self._too_long:
+                    why, remedy = (
+                        f"not over after {self._limit_s:g} s",
+                        f"a longer --limit; see {session.stderr}",
+                    )
+                    self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
+                elif self.trial.state == "failed" and _disk_is_full(session.path):
+                    why = f"failed as the disk was full: {self.trial.why}"
+                    self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
                 if self.trial.state == "failed" and self.beside_others:
                     self.to_repeat = True
                     why = f"failed beside other checks, is repeated alone: {self.trial.why}"
@@ -319,6 +350,10 @@ class _Live:
             self._ladder.put(self.trial)
         self._over = True
         return True
+
+
+def _disk_is_full(path: Path) -> bool:
+    return shutil.disk_usage(path).free < _LEAST_FREE_BYTES
 
 
 def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) -> Progress:

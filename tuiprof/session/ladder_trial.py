@@ -17,12 +17,15 @@ A script may print as its last line a JSON object ``{"tuiprof_result": {…}}``;
                        "int8"), and of cold_ms, warm_ms, replayed_ms, host_ms those that are known, each
                        {"median", "low", "high"} in milliseconds; see :class:`KernelFigures`
 
-Without ``step_ms`` the steps that the probe saw are taken.
+Without ``step_ms`` the steps that the probe saw are taken. ``NaN`` and ``Infinity``, which JSON does not have and
+Python writes all the same, count as not given.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +49,8 @@ CANNOT_RUN: Final = 77
 _WRONG_USAGE: Final = 2
 #: Steps left out at the beginning where the script does not say; of short runs half.
 DEFAULT_WARMUP: Final = 10
+#: No step takes longer, a year: what says so is no time.
+_LONGEST_STEP_MS: Final = 3.2e10
 _END_BYTES: Final = 256 << 10
 _RESULT: Final = re.compile(rb'\{"tuiprof_result":.*\}')
 
@@ -68,7 +73,7 @@ class _Lack(msgspec.Struct):
 
 
 class _Timing(msgspec.Struct):
-    median: float
+    median: float | None
     low: float | None = None
     high: float | None = None
 
@@ -98,7 +103,7 @@ class Result(msgspec.Struct):
     check: _Check | None = None
     unavailable: list[_Lack] = []
     interpreted: bool = False
-    ranges_ms: dict[str, float] = {}
+    ranges_ms: dict[str, float | None] = {}
     kernel: _Kernel | None = None
 
 
@@ -161,10 +166,11 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
     fold = load(session)
     ended = msgspec.structs.replace(trial, wall_ns=fold.now_ns)
     if status.state == "stopped":
-        return msgspec.structs.replace(ended, state="stopped", why=str(status))
+        return msgspec.structs.replace(ended, state="stopped", why=status.detail)
     result = last_result(session)
     if isinstance(result, str):
-        return msgspec.structs.replace(ended, state="failed", why=result)
+        remedy = 'print one line of JSON, such as {"tuiprof_result": {"step_ms": 1.5}}'
+        return msgspec.structs.replace(ended, state="failed", why=result, remedy=remedy)
     lacks = result.unavailable if result else []
     if status.code == CANNOT_RUN and lacks:
         reasons = "; ".join(lack.reason for lack in lacks)
@@ -182,12 +188,14 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
         how = str(status).removeprefix("failed (").removesuffix(")")
         why = f"{how}: {said}" if said else how
         remedy = f"see {session.stderr}"
+        if status.signal == signal.SIGKILL:
+            remedy = f"if memory ran out the kernel did that (dmesg tells): take a smaller size; {remedy}"
         return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
     if trial.kind == "check":
         return msgspec.structs.replace(ended, state="done", equal=equal)
     figures = _figures(result or Result(), fold)
     if figures is None and trial.kind == "timing":
-        why = "nothing to time: no tuiprof_result line with step_ms, and no marked step"
+        why = "nothing to time: no tuiprof_result line with a step_ms above 0, and no marked step"
         remedy = "mark steps with tuiprof.step(), or print a result line"
         return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
     lost = _no_trace(session, fold) if trial.kind == "trace" else ""
@@ -207,8 +215,9 @@ def last_result(session: Session) -> Result | str | None:
     if not lines:
         return None
     try:
-        return msgspec.json.decode(lines[-1], type=_Line).tuiprof_result
-    except UNDECODABLE as error:
+        said = json.loads(lines[-1], parse_constant=lambda _: None)
+        return msgspec.convert(said, _Line).tuiprof_result
+    except (*UNDECODABLE, ValueError) as error:
         return f"its tuiprof_result line cannot be read: {error}"
 
 
@@ -219,7 +228,7 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
     count = len(dur_ns)
     warmup = min(DEFAULT_WARMUP, count // 2) if result.warmup is None else min(result.warmup, count)
     measured = dur_ns[warmup:]
-    if result.step_ms is not None and result.step_ms > 0:
+    if result.step_ms is not None and 0 < result.step_ms < _LONGEST_STEP_MS:
         median_ns, steps = result.step_ms * 1e6, result.steps or len(measured)
     elif len(measured) and result.step_ms is None:
         median_ns, steps = float(np.median(measured)), len(measured)
@@ -245,7 +254,7 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         device=result.device,
         preset=result.preset,
         interpreted=result.interpreted,
-        ranges_ns={name: ms * 1e6 for name, ms in result.ranges_ms.items()},
+        ranges_ns={name: ms * 1e6 for name, ms in result.ranges_ms.items() if ms is not None},
         kernel=_kernel(result.kernel),
     )
 
@@ -258,7 +267,11 @@ def _kernel(kernel: _Kernel | None) -> KernelFigures | None:
         kernel.moved_bytes,
         kernel.operations,
         kernel.arithmetic,
-        {name: timing.median * 1e6 for name, timing in timings.items() if timing is not None},
+        {
+            name: timing.median * 1e6
+            for name, timing in timings.items()
+            if timing and timing.median is not None
+        },
         kernel.not_measured,
     )
 
@@ -271,7 +284,8 @@ def _difference(check: _Check | None) -> str:
     line = worst[0]
     more = f" (and {len(worst) - 1} more)" if len(worst) > 1 else ""
     if line.relative_error is None or line.tolerance is None:
-        return f"{line.what} is not that of {check.baseline or 'the reference'}{more}"
+        why = " (the difference is not a number)" if line.relative_error is None and line.tolerance else ""
+        return f"{line.what} is not that of {check.baseline or 'the reference'}{why}{more}"
     of = f" to {check.baseline}" if check.baseline else ""
     return f"{line.what}: relative error {line.relative_error:.2g}{of}, tolerance {line.tolerance:.0e}{more}"
 
