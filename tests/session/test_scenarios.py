@@ -93,6 +93,7 @@ def test_a_ladder_may_have_its_own_command_line(tmp_path: Path) -> None:
         ('name = "fast"', 'name = "slow"', 13, "two variants 'slow'"),
         ('title = "my own ladder"', 'baseline = "none"', 8, "'none' is not one of its variants"),
         ('">=9.0"', '"~9"', 13, "'~9' is not a version specifier"),
+        ('title = "my own ladder"', 'command = [["-v", "{varant}"]]', 8, "did you mean {variant}?"),
         ("value = 2.5", 'value = "2.5"', 13, "Expected `float | null`"),
         ("# ///\nraise", "raise", 18, "is not closed"),
     ],

@@ -154,11 +154,16 @@ def ladder(
 
 def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Device]]:
     """Return the ladder, and what telemetry sees if one of its variants is about that."""
-    from tuiprof.session.scenarios import find_ladder, scan
+    from tuiprof.report.sanitize import sanitize
+    from tuiprof.session.scenarios import SameName, find_ladder, scan
 
+    scanned = scan(invocation.scenarios)
     if name is None:
-        known = ", ".join(ladder.name for ladder in scan(invocation.scenarios).ladders)
+        known = ", ".join(ladder.name for ladder in scanned.ladders)
         raise click.UsageError(f"which ladder? There are {known}")
+    for problem in scanned.problems:
+        if isinstance(problem, SameName) and problem.name == name:
+            click.echo(sanitize(f"passed over: {problem}"), err=True)
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []

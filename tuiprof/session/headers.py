@@ -7,6 +7,7 @@ beside a script ``name.py`` without such a block, of a file ``name.toml`` with t
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import tomllib
@@ -22,6 +23,7 @@ from tuiprof.session.availability import Needs
 
 #: Placeholders of a ladder's ``command``; a part of it that holds one without a value is left out whole.
 DEFAULT_COMMAND = (("--variant", "{variant}"), ("--preset", "{preset}"), ("--steps", "{steps}"))
+_PLACEHOLDERS = ("variant", "preset", "steps")
 #: What is added to the default command line for a check, unless the header says something else.
 DEFAULT_CHECK = ("--check", "--steps", "0")
 _LARGEST_SCRIPT_BYTES = 1 << 20
@@ -274,6 +276,11 @@ def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladd
     if not names:
         raise text.problem(text.line_of(_TABLE), "the ladder has no variants")
     presets = {name: str(preset.get("note", "")) for name, preset in table.presets.items()}
+    for placeholder in re.findall(r"\{(\w+)\}", " ".join(part for group in table.command for part in group)):
+        meant = difflib.get_close_matches(placeholder, _PLACEHOLDERS, n=1)
+        if meant and placeholder not in _PLACEHOLDERS:
+            line = text.line_of("command = ")
+            raise text.problem(line, f"{{{placeholder}}} in its command: did you mean {{{meant[0]}}}?")
     if baseline not in names:
         line = text.line_of("baseline = ")
         raise text.problem(line, f"the baseline {baseline!r} is not one of its variants")

@@ -25,6 +25,7 @@ __all__ = [
     "Missing",
     "Needs",
     "Published",
+    "SameName",
     "Scan",
     "Variant",
     "availability",
@@ -34,6 +35,20 @@ __all__ = [
     "ladders",
     "scan",
 ]
+
+
+class SameName(UsageProblem):
+    """A ladder has the name of one that was found before it, and is passed over.
+
+    Args:
+        name: Their name.
+        line: Where it is given: ``file:line``.
+        first: The script of the one that counts.
+    """
+
+    def __init__(self, name: str, line: str, first: Path) -> None:
+        super().__init__(f"{line}: {first} is a ladder {name!r} too", "give it another name")
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +90,7 @@ def scan(extra: Iterable[Path] = ()) -> Scan:
             try:
                 ladder = read(script)
                 if ladder is not None and ladder.name in found:
-                    what = f"{found[ladder.name].script} is a ladder {ladder.name!r} too"
-                    raise UsageProblem(f"{name_line(script)}: {what}", "give it another name")
+                    raise SameName(ladder.name, name_line(script), found[ladder.name].script)
             except UsageProblem as problem:
                 problems.append(problem)
             else:
