@@ -11,7 +11,7 @@
 # batch keeps activations in the caches; bf16 halves the bytes and, where the CPU has AMX or AVX-512 bf16, uses its
 # matrix units; channels_last is the layout oneDNN's convolutions want. Together they were worth a factor of four. What
 # else is on offer (compiling, another allocator, a process per NUMA node, XLA) won little or lost.
-# Do not take float16 for bf16: without AVX-512 FP16 or AMX-FP16 it is emulated, here 31 times slower than float32.
+# Do not take float16 for bf16: without AVX-512 FP16 or AMX-FP16 it is emulated, some 25 times slower than float32.
 # Prices an hour then: c7i.2xlarge $0.357 (spot $0.1291), g5.2xlarge $1.212.
 # """
 # baseline = "baseline"
@@ -109,7 +109,7 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "fp16"
-# note = "Autocast to float16, to see why not: emulated on most CPUs, 31 times slower than float32 where it was tried."
+# note = "Autocast to float16, to see why not: emulated on most CPUs, 25 times slower than float32 on one with AVX2 alone."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, amp = "float16" }
 #
