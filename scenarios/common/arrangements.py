@@ -17,8 +17,8 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
+from common.attentions import no_xformers_operator
 from common.decoder import Batch, join, pad
-from common.scenario import CannotRun
 
 
 @dataclass(frozen=True)
@@ -136,14 +136,11 @@ def xformers(causal: bool) -> Arrangement:
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
         return memory_efficient_attention(q, k, v, attn_bias=mask)
 
-    try:  # a wheel may hold no operators for this PyTorch and GPU, and says so only when it is called
+    try:
         probe = torch.zeros(1, 16, 1, 64, device="cuda", dtype=torch.bfloat16)
         attention(probe, probe, probe, bias.from_seqlens([8, 8], device=probe.device))
     except NotImplementedError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise CannotRun(
-            f"xformers has no operator for this PyTorch and GPU ({reason})", "build it from source"
-        ) from error
+        raise no_xformers_operator(error) from error
     return Arrangement(join, attention, where)
 
 

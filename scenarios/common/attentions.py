@@ -75,14 +75,17 @@ def transformer_engine(heads: int, head_dim: int) -> Attention:
 def xformers() -> Attention:
     from xformers.ops import memory_efficient_attention
 
-    try:  # a wheel may hold no operators for this PyTorch and GPU, and says so only when it is called
+    try:
         memory_efficient_attention(*(torch.zeros(1, 8, 1, 64, device="cuda", dtype=torch.bfloat16),) * 3)
     except NotImplementedError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise CannotRun(
-            f"xformers has no operator for this PyTorch and GPU ({reason})", "build it from source"
-        ) from error
+        raise no_xformers_operator(error) from error
     return lambda q, k, v: memory_efficient_attention(q, k, v)
+
+
+def no_xformers_operator(error: NotImplementedError) -> CannotRun:
+    """Say that a wheel of xFormers holds no operators for this PyTorch and GPU; it tells so only when it is called."""
+    reason = str(error).strip().splitlines()[-1].strip()
+    return CannotRun(f"xformers has no operator for this PyTorch and GPU ({reason})", "build it from source")
 
 
 def softcap_flex(softcap: float) -> Attention:
