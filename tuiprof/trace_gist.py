@@ -18,6 +18,7 @@ import msgspec
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
 from tuiprof.session.files import write_atomic
+from tuiprof.threads import bound_threads
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace
@@ -167,4 +168,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    bound_threads()
     main(Path(sys.argv[1]))

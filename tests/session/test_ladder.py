@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.interpreter import facts
 from tuiprof.session.ladder import Progress, left_s, pending, plan, run, schedule
+from tuiprof.session.ladder_runner import RUNNER_LOG
+from tuiprof.session.ladder_runner import start as start_runner
 from tuiprof.session.ladder_state import (
     Figures,
     KernelFigures,
@@ -396,3 +400,22 @@ def test_a_median_that_hides_long_steps_is_said_to(toys: Path) -> None:
     slow, quick = judge(meta)
     assert "median" not in slow.why
     assert "its mean step takes 50 times its median" in quick.why
+
+
+def test_a_ladder_in_the_background_gets_the_users_environment(
+    toys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = create(tmp_path, planned(toys, variants=["slow"], rounds=1))
+    interpreter = tmp_path / "interpreter"
+    interpreter.write_text("#!/bin/sh\nexec env\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    monkeypatch.setenv("MINE", "mine")
+    os.putenv("POLARS_MAX_THREADS_HERE", "8")  # as this process alone has it for its own libraries
+    try:
+        start_runner(ladder).wait()
+    finally:
+        os.unsetenv("POLARS_MAX_THREADS_HERE")
+    given = (ladder.path / "control" / RUNNER_LOG).read_text()
+    assert "MINE=mine" in given.splitlines()
+    assert "POLARS_MAX_THREADS_HERE" not in given

@@ -34,6 +34,7 @@ from tuiprof.cli.running import attach, record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.errors import TuiprofError
+from tuiprof.threads import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")
@@ -208,4 +209,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Run the command line and exit with its status."""
+    bound_threads()
     sys.exit(main())

@@ -93,6 +93,7 @@ def start(ladder: LadderRun) -> subprocess.Popen[bytes]:
             child = subprocess.Popen(
                 command,
                 cwd=ladder.meta.cwd,
+                env=dict(os.environ),  # not what this process alone was given for its own libraries
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

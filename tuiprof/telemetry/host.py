@@ -16,6 +16,7 @@ import psutil
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
 from tuiprof.telemetry._processes import ProcessTree
 from tuiprof.telemetry._rates import Rates
+from tuiprof.threads import cores
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -132,11 +133,11 @@ def _counters() -> dict[str, float]:
 
 def usable_cores() -> int:
     """Return how many cores this process may use: affinity, and the quota of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cores()
     quota = _cgroup_text("cpu.max").split()
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-        cores = min(cores, max(1, -(-int(quota[0]) // int(quota[1]))))
-    return cores
+        count = min(count, max(1, -(-int(quota[0]) // int(quota[1]))))
+    return count
 
 
 def cpu_name() -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from tuiprof.errors import TuiprofError
+from tuiprof.threads import bound_threads
 from tuiprof.tui.start import Start
 
 
@@ -29,4 +30,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    bound_threads()
     sys.exit(main())

@@ -17,6 +17,7 @@ import tuiprof
 from tuiprof.formats.chrome.stretches import Stretch
 from tuiprof.formats.chrome.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
 from tuiprof.formats.source import Source
+from tuiprof.threads import cores
 
 if TYPE_CHECKING:
     from tuiprof.formats.chrome.decode import Chunk
@@ -40,9 +41,8 @@ def start_pool(source: Source, asked: int | None) -> Pool | None:
     Returns:
         The pool; None when none pay, or none may be started here.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
-    count = max(0, min(cores - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
+    count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
     if not count:
         return None
     try:
@@ -72,10 +72,8 @@ class _Worker:
             pass_fds=(file, shared),
             bufsize=0,
             start_new_session=True,  # Ctrl-C is the reader's affair
-            env={
-                **os.environ,
-                "OPENBLAS_NUM_THREADS": "1",
-            },  # numpy's threads would spin, and have nothing to do
+            # Beside a notebook, too, NumPy's threads would spin (see tuiprof.threads), and have nothing to do.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
