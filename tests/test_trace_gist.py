@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 from analyses.made import Made
 
-from tuiprof.trace_gist import gist
+from tuiprof.resources import shipped
+from tuiprof.trace_gist import ask, gist
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -21,3 +26,30 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     found = gist(made.trace())
     assert found.analysis == analysis
     assert ("num_workers=0" in found.line) == (analysis == "data_loading")
+
+
+def test_of_several_screens_one_has_a_trace_worked_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    python = tmp_path / "python"  # tells of each process that is started
+    python.write_text(f'#!/bin/sh\necho one >> "{started}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache" / "traces"))
+    trace = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+    with ThreadPoolExecutor(3) as screens:
+        first, *others = screens.map(ask, [trace] * 3)
+    assert first.line
+    assert others == [first, first]
+    assert ask(trace) == first
+    assert started.read_text().split() == ["one"]
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_trace_is_read_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "file" / "traces"))
+    assert ask(tmp_path / "gone.pt.trace.json").problem
+    (tmp_path / "empty.pt.trace.json").touch()
+    assert ask(tmp_path / "empty.pt.trace.json").problem

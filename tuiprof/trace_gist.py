@@ -7,9 +7,13 @@ memory and imports go with it, and keeps the answer in the user's cache director
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A trace that takes longer to read is told to be opened by hand.
 PATIENCE_S: Final = 300.0
+#: So often is looked whether another screen's answer has come.
+_LOOK_AGAIN_S: Final = 0.1
 #: Where the syncs are harmless, or there is no device, the first of these that asks for action is told instead.
 _OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
 _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
@@ -109,13 +115,73 @@ def _sync_line(syncs: Report, share: float | None) -> str:
 def ask(path: Path) -> Gist:
     """Return what a trace says first: from the cache, else worked out in another process. May take long.
 
+    Of several screens that ask at the same time, one has it worked out and the others take its answer.
+
     Args:
         path: The trace.
     """
     kept = _kept_at(path)
-    if kept is not None:
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode(kept.read_bytes(), type=Gist)
+    if kept is None:
+        return _work_out(path)
+    if (known := _read(kept)) is not None:
+        return known
+    with _turn(kept):
+        if (known := _read(kept)) is not None:  # somebody else has worked it out meanwhile
+            return known
+        found = _work_out(path)
+        if not found.problem:
+            with contextlib.suppress(OSError, SessionError):  # it is worked out again next time
+                write_atomic(kept, msgspec.json.encode(found))
+    return found
+
+
+def _read(kept: Path) -> Gist | None:
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=Gist)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+@contextlib.contextmanager
+def _turn(kept: Path) -> Iterator[None]:
+    """Wait while another thread or process works out the same; where that cannot be told, or it hangs, go on.
+
+    Args:
+        kept: Where the answer is going to be.
+    """
+    lock = kept.with_suffix(".lock")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not _locked(file) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+        yield
+        with contextlib.suppress(
+            OSError
+        ):  # who still holds it open finds the answer, as does who comes later
+            lock.unlink()
+    finally:
+        os.close(file)
+
+
+def _locked(file: int) -> bool:
+    """Take a lock; False = somebody else holds it. A file system without locks gives it to everybody."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _work_out(path: Path) -> Gist:
+    """Return what a trace says first, as another process finds."""
     try:
         done = subprocess.run(
             (sys.executable, "-m", "tuiprof.trace_gist", str(path)),
@@ -124,16 +190,11 @@ def ask(path: Path) -> Gist:
             timeout=PATIENCE_S,
             check=True,
         )
-        found = msgspec.json.decode(done.stdout, type=Gist)
+        return msgspec.json.decode(done.stdout, type=Gist)
     except subprocess.TimeoutExpired:
         return Gist(problem=f"it takes more than {PATIENCE_S:.0f} s to read")
     except (OSError, subprocess.CalledProcessError, msgspec.MsgspecError):
         return Gist(problem="it cannot be read here: open it to see why")
-    if kept is not None and not found.problem:
-        with contextlib.suppress(OSError, SessionError):  # it is worked out again next time
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(kept, msgspec.json.encode(found))
-    return found
 
 
 def _kept_at(path: Path) -> Path | None:
