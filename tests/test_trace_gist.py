@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,3 +54,22 @@ def test_a_trace_is_read_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: 
     assert ask(tmp_path / "gone.pt.trace.json").problem
     (tmp_path / "empty.pt.trace.json").touch()
     assert ask(tmp_path / "empty.pt.trace.json").problem
+
+
+def test_who_leaves_does_not_wait_for_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = tmp_path / "pid"
+    python = tmp_path / "python"  # reads for ever
+    python.write_text(f'#!/bin/sh\necho $$ > "{number}"\nexec sleep 600\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("TUIPROF_TRACE_CACHE", str(tmp_path / "cache" / "traces"))
+    trace = tmp_path / "large.pt.trace.json"
+    trace.touch()
+
+    def begun() -> bool:
+        return number.exists() and number.read_text().strip() != ""
+
+    assert ask(trace, begun).problem
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
+    assert not list((tmp_path / "cache").rglob("*.json"))  # the next who asks has it read

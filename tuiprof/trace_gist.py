@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -112,23 +112,24 @@ def _sync_line(syncs: Report, share: float | None) -> str:
     return f"{first['where']}: {cost} up to {format_ns(win_ns)}{part}{inside}"
 
 
-def ask(path: Path) -> Gist:
+def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Gist:
     """Return what a trace says first: from the cache, else worked out in another process. May take long.
 
     Of several screens that ask at the same time, one has it worked out and the others take its answer.
 
     Args:
         path: The trace.
+        cancelled: Asked again and again; once it answers True the process is ended, and the gist is a problem.
     """
     kept = _kept_at(path)
     if kept is None:
-        return _work_out(path)
+        return _work_out(path, cancelled)
     if (known := _read(kept)) is not None:
         return known
-    with _turn(kept):
+    with _turn(kept, cancelled):
         if (known := _read(kept)) is not None:  # somebody else has worked it out meanwhile
             return known
-        found = _work_out(path)
+        found = _work_out(path, cancelled)
         if not found.problem:
             with contextlib.suppress(OSError, SessionError):  # it is worked out again next time
                 write_atomic(kept, msgspec.json.encode(found))
@@ -143,11 +144,12 @@ def _read(kept: Path) -> Gist | None:
 
 
 @contextlib.contextmanager
-def _turn(kept: Path) -> Iterator[None]:
+def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Wait while another thread or process works out the same; where that cannot be told, or it hangs, go on.
 
     Args:
         kept: Where the answer is going to be.
+        cancelled: Whether nobody wants it any more.
     """
     lock = kept.with_suffix(".lock")
     try:
@@ -158,13 +160,12 @@ def _turn(kept: Path) -> Iterator[None]:
         return
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not _locked(file) and time.monotonic() < deadline:
+        while not (held := _locked(file)) and not cancelled() and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
         yield
-        with contextlib.suppress(
-            OSError
-        ):  # who still holds it open finds the answer, as does who comes later
-            lock.unlink()
+        if held:  # who still has it open finds the answer, as does who comes later
+            with contextlib.suppress(OSError):
+                lock.unlink()
     finally:
         os.close(file)
 
@@ -180,21 +181,24 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _work_out(path: Path) -> Gist:
+def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
     """Return what a trace says first, as another process finds."""
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             (sys.executable, "-m", "tuiprof.trace_gist", str(path)),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        return msgspec.json.decode(done.stdout, type=Gist)
-    except subprocess.TimeoutExpired:
-        return Gist(problem=f"it takes more than {PATIENCE_S:.0f} s to read")
-    except (OSError, subprocess.CalledProcessError, msgspec.MsgspecError):
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline and not cancelled():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    told, _ = process.communicate(timeout=_LOOK_AGAIN_S)
+                    return msgspec.json.decode(told, type=Gist)
+            process.kill()
+    except (OSError, msgspec.MsgspecError):
         return Gist(problem="it cannot be read here: open it to see why")
+    return Gist(problem="nobody waited" if cancelled() else f"it takes more than {PATIENCE_S:.0f} s to read")
 
 
 def _kept_at(path: Path) -> Path | None:

@@ -12,6 +12,8 @@ from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.library_measured import Measured, disk_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tuiprof.session import scenarios
     from tuiprof.session.glance import Summary
     from tuiprof.session.interpreter import Facts
@@ -186,16 +188,17 @@ class Library:
         except OSError as error:
             raise SessionError(f"{thrown} cannot be moved back: {error.strerror}") from error
 
-    def read_trace(self, ladder: str) -> bool:
+    def read_trace(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
         """Read one more trace of a ladder's variants, for the figures that come from traces; takes seconds.
 
         Args:
             ladder: Its name.
+            cancelled: Asked again and again; reading stops once it answers True.
 
         Returns:
             Whether there was one to read.
         """
-        return self._measured.read_one(ladder)
+        return self._measured.read_one(ladder, cancelled)
 
     def last_errors(self, session: Summary, count: int = 8) -> list[str]:
         """Return the last lines of a failed session's standard error, safe to show; else nothing.

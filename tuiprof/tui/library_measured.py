@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from tuiprof.errors import SessionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tuiprof.session.glance import Summary
     from tuiprof.session.ladder_state import LadderRun
     from tuiprof.session.meta import Scenario
@@ -104,11 +106,12 @@ class Measured:
         gist = self._gists.get(figure.trace) if figure is not None and figure.trace is not None else None
         return gist.syncs_per_step if gist is not None else None
 
-    def read_one(self, ladder: str) -> bool:
+    def read_one(self, ladder: str, cancelled: Callable[[], bool]) -> bool:
         """Read one trace of a ladder that was not read yet; takes seconds unless it was read before.
 
         Args:
             ladder: Its name.
+            cancelled: Asked again and again; reading stops once it answers True.
 
         Returns:
             Whether there was one.
@@ -117,7 +120,9 @@ class Measured:
 
         for figure in list(self._found.get(ladder, {}).values()):
             if figure.trace is not None and figure.trace not in self._gists:
-                self._gists[figure.trace] = ask(figure.trace)
+                found = ask(figure.trace, cancelled)
+                if not cancelled():
+                    self._gists[figure.trace] = found
                 return True
         return False
 

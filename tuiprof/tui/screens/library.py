@@ -123,8 +123,13 @@ class LibraryScreen(SessionShelf):
     def _read_next(self, ladder: str) -> None:
         """Read one trace, in another process; it takes seconds."""
         worker = get_current_worker()
-        while self._reading == ladder and not worker.is_cancelled and self.library.read_trace(ladder):
-            self.app.call_from_thread(self.look_again)
+
+        def cancelled() -> bool:
+            return worker.is_cancelled
+
+        while self._reading == ladder and not cancelled() and self.library.read_trace(ladder, cancelled):
+            if not cancelled():  # the screen may be gone
+                self.app.call_from_thread(self.look_again)
         if self._reading == ladder:
             self._reading = ""
 

@@ -180,8 +180,9 @@ class RunVerdict(RunScreen):
         """Read a trace in another process, and tell what it says."""
         from tuiprof.trace_gist import ask
 
-        found = ask(path)
-        if not get_current_worker().is_cancelled:
+        worker = get_current_worker()
+        found = ask(path, lambda: worker.is_cancelled)
+        if not worker.is_cancelled:
             self.app.call_from_thread(self._set_gist, path, found)
 
     def _set_gist(self, path: Path, found: Gist) -> None:
