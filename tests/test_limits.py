@@ -50,6 +50,11 @@ def test_relative_to_a_baseline() -> None:
     assert "baseline 1" in result[0].sentence
 
 
+def test_numbers_may_be_typed_as_they_are_shown() -> None:
+    assert parse("a=−10%", "min") == parse("a=-10%", "min")
+    assert parse("a=−1 234.5", "max").value == -1234.5
+
+
 def test_rounding_decides_nothing() -> None:
     # 3 × 0.9 is 2.7000000000000002 in floating point, 0.1 + 0.2 is 0.30000000000000004.
     assert check([parse("a=-10%", "min")], [report(a=2.7)], [report(a=3)])[0].outcome == "passed"
@@ -99,7 +104,9 @@ def test_what_cannot_be_told_is_no_pass() -> None:
     assert outcomes(["a=+5%"], [report(a=1)], [report(b=1)]) == ["unknown"]
 
 
-@pytest.mark.parametrize("text", ["syncs", "=3", "syncs=many", "syncs=5%", "syncs=nan", "syncs=inf"])
+@pytest.mark.parametrize(
+    "text", ["syncs", "=3", "syncs=many", "syncs=5%", "syncs=1 2", "syncs=nan", "syncs=inf"]
+)
 def test_a_limit_that_is_none(text: str) -> None:
     with pytest.raises(UsageProblem, match="KEY=VALUE"):
         parse(text, "max")

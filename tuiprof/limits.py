@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Fact, Report, Unavailable
-from tuiprof.model.units import NONE, format_value
+from tuiprof.model.units import NONE, format_value, typed_number
 
 if TYPE_CHECKING:
     from tuiprof.model.report import Kind
@@ -112,6 +112,7 @@ def parse(text: str, side: Literal["max", "min"]) -> Limit:
         UsageProblem: It is not of that form.
     """
     key, equals, value = text.partition("=")
+    value = typed_number(value)
     relative = _RELATIVE.fullmatch(value)
     try:
         number = float(relative[1]) / 100 if relative else float(value)

@@ -18,12 +18,14 @@ COLUMNS = (
     Column("name", "name"),
     Column("where", "where", elide="start"),
     Column("starved_ns", "starved", "ns", hidden=True),
+    Column("change_ns", "change", "ns"),
 )
 FRAME = pl.DataFrame(
     {
         "starved_per_step": [2_000_000, 500_000, None, 0],
         "waited_per_step": [1_000, 2_000, 3_000, 4_000],
         "count": [1, 20, 300, 4000],
+        "change_ns": [-10_100_000, 5_810, 0, 2_000],
         "share": [0.5, 0.05, 0.005, 0.0],
         "bytes": [None, 1024, 1 << 20, 1 << 30],
         "name": pl.Series(["ampere_gemm", "vec<4>(int)", "Softmax and more", "gemm_T"], dtype=pl.Enum(
@@ -67,6 +69,10 @@ def kept(text: str) -> list[int]:
         ("n = 1 or n = 20 and name ~ softmax", [0]),
         ("gemm and where ~ train.py:70", [3]),
         ("WHERE ~ model AND n = 20", [1]),
+        ("change < -10 ms", [0]),
+        ("change < −10 ms", [0]),
+        ("change>−1ms and change <= +5.81 µs", [1, 2, 3]),
+        ("n = 4 000", [3]),
     ],
 )
 def test_filters_keep_the_rows_they_say(text: str, rows: list[int]) -> None:

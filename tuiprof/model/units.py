@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,17 @@ NONE = "–"
 MINUS = "−"
 #: What is smaller is said to be, instead of shown as 0 or with an exponent.
 _LEAST = 0.001
+#: The blanks between groups of three digits.
+_GROUPS = re.compile(r"(?<=\d)\s(?=\d{3}(?!\d))")
+
+
+def typed_number(text: str) -> str:
+    """Return a number as it was typed or copied from a table in the signs that ``float`` reads.
+
+    Args:
+        text: For example ``−1 234.5``, with either minus sign and blanks between groups of three digits.
+    """
+    return _GROUPS.sub("", text.replace(MINUS, "-"))
 
 
 def _three_figures(value: float) -> str:

@@ -10,8 +10,8 @@
 
 A text alone is looked for in every column of words; so is everything that holds no sign, no quote and no ``and``,
 ``or``, ``not``. ``~`` means: contains, ignoring case; between slashes stands a regular expression. Figures are
-compared in the unit that is typed with them. What holds a sign of its own, such as ``vec<4>``, goes between double
-quotes.
+compared in the unit that is typed with them; their signs and groups of digits may be those of the tables. What holds
+a sign of its own, such as ``vec<4>``, goes between double quotes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
 from tuiprof.model.report import Column
+from tuiprof.model.units import typed_number
 
 Operator = Literal[">", ">=", "<", "<=", "=", "!=", "~", "!~"]
 
@@ -282,7 +283,7 @@ def _bare(token: _Token) -> str:
 
 def _figure(column: Column, value: list[_Token]) -> float:
     units = _UNITS[column.kind]
-    match = _NUMBER.match(" ".join(_bare(word) for word in value))
+    match = _NUMBER.match(typed_number(" ".join(_bare(word) for word in value)))
     if match is None:
         raise FilterError(f"this is no {_EXAMPLE[column.kind].removeprefix('a ')}", value[0].at)
     number, unit = float(match["number"]), match["unit"].casefold()
