@@ -173,6 +173,35 @@ async def test_the_chart_marks_outliers_and_captured_steps() -> None:
         assert max(float(label.split()[0]) for label in labels) < 40
 
 
+@pytest.mark.parametrize("now_s", [3.0, 5.4, 9.9])
+async def test_the_median_ends_at_the_moment_shown(now_s: float) -> None:
+    chart = StripChart()
+    ends = np.arange(0.5, now_s, 0.5)
+    took = np.where(np.arange(len(ends)) % 2, 30.0, 24.0)
+    app = Host(chart)
+    async with app.run_test(size=(92, 14)) as pilot:
+        chart.styles.height = 12
+        await pilot.pause()
+        chart.show(
+            ChartData(
+                ends - 0.01,
+                ends,
+                took,
+                took,
+                now_s=now_s,
+                edge_s=10.0,
+                window_s=10.0,
+                median_ms=27.0,
+                live=True,
+            )
+        )
+        await pilot.pause()
+        dotted = [line for line in text_of_widget(chart) if glyphs.MEDIAN in line]
+        assert len(dotted) == 1
+        per_s = (len(dotted[0]) - 12) / 10
+        assert dotted[0].rindex(glyphs.MEDIAN) - 11 == pytest.approx(now_s * per_s, abs=1.5)
+
+
 async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
     panel = DevicePanel()
     app = Host(panel)

@@ -164,7 +164,7 @@ class StripChart(Lines):
         tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
         spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
         rows = [_layers(a, b) for a, b in zip(line, spread, strict=True)]
-        self._draw_median(rows, low, high)
+        self._draw_median(rows, low, high, math.ceil((data.now_s - left) / cell_s))
         for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
             rows[row_index] = _overlay(rows[row_index], column, spans)
         self._draw_selected(rows, left, cell_s, low, high)
@@ -201,20 +201,23 @@ class StripChart(Lines):
         self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
         return self._range
 
-    def _draw_median(self, rows: list[Row], low: float, high: float) -> None:
-        """Draw the median as a dotted line where the line of the chart leaves room for it."""
+    def _draw_median(self, rows: list[Row], low: float, high: float, known: int) -> None:
+        """Draw the median as a dotted line where the line of the chart leaves room for it, in the known columns."""
         median = self._data.median_ms
         if median is None or not low <= median <= high:
             return
         index = min(len(rows) - 1, int((high - median) / (high - low) * len(rows)))
         out: Row = []
+        at = 0
         for text, role in rows[index]:
-            out.extend(
-                (glyphs.MEDIAN * len(run), "median") if run.isspace() and len(run) >= _GAP else (run, role)
-                for run in re.split("( +)", text)
-                if run
-            )
-        rows[index] = out
+            for run in filter(None, re.split("( +)", text)):
+                dotted = min(len(run), max(0, known - at))
+                at += len(run)
+                if run.isspace() and dotted >= _GAP:
+                    out += [(glyphs.MEDIAN * dotted, "median"), (run[dotted:], role)]
+                else:
+                    out.append((run, role))
+        rows[index] = [span for span in out if span[0]]
 
     def _place_marks(
         self, left: float, cell_s: float, low: float, high: float, width: int, height: int
