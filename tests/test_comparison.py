@@ -47,6 +47,11 @@ def test_two_files_are_compared_by_their_traces() -> None:
     assert syncs["name"][0].startswith("torchmetrics/aggregation.py:93")
     changes = report.table("launches").rows["change_ns"].abs().to_list()
     assert changes == sorted(changes, reverse=True)
+    ranked = [table for table in report.tables if "change_ns" in table.rows.columns]
+    for table in ranked:
+        column = next(column for column in table.columns if column.key == "change_ns")
+        for change in table.rows["change_ns"]:
+            assert column.text(change)[0] == ("+" if change > 0 else "−" if change < 0 else "0")
 
 
 def test_two_sessions_are_compared_by_their_unprofiled_steps(tmp_path: Path) -> None:

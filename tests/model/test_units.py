@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuiprof.model.units import MINUS, format_ns, format_share, format_value
+from tuiprof.model.report import Kind
+from tuiprof.model.units import MINUS, format_change, format_ns, format_share, format_value
 
 _UNITS = {
     "ns": 1,
@@ -55,6 +56,21 @@ def test_what_is_shown_is_the_number_to_a_percent(value: float, kind: str) -> No
 )
 def test_shares(share: float, text: str) -> None:
     assert format_share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (1.31e6, "ns", "+1.31 ms"),
+        (-2e6, "ns", "−2.00 ms"),
+        (0.0, "ns", "0 ns"),
+        (0.0069, "share", "+0.69 %"),
+        (12, "count", "+12"),
+        (None, "ns", "–"),
+    ],
+)
+def test_changes_have_a_sign(value: float | None, kind: Kind, text: str) -> None:
+    assert format_change(value, kind) == text
 
 
 def test_little_is_not_nothing() -> None:

@@ -13,7 +13,6 @@ import pytest
 from browsing import open_page
 
 from tuiprof.model import Column, Report, Table, Unavailable, Verdict
-from tuiprof.model.units import format_value
 from tuiprof.report import Style, render_all
 
 EVIL = "</script><img src=x onerror=alert(1)>\" onload='a' \x1b[2J\u202e &lt;b&gt;"
@@ -69,12 +68,12 @@ def test_the_page_says_all_the_reports_say_and_is_well_formed(sample: list[Repor
             continue
         assert answer.verdict.sentence in said
         for fact in answer.facts:
-            assert fact.value is None or format_value(fact.value, fact.kind) in page.text["dd"]
+            assert fact.value is None or fact.text in page.text["dd"]
         for table in answer.tables:
             shown = [column for column in table.columns if not column.hidden]
             for column in shown if not table.prose else ():
                 for value in table.rows[column.key].head(1000).to_list():
-                    text = format_value(value, column.kind)
+                    text = column.text(value)
                     assert not text or text in page.text["td"], (answer.analysis, table.key, column.key)
 
 

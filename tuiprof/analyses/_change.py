@@ -11,7 +11,7 @@ import numpy as np
 from tuiprof.model import Rule, Verdict
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_change, format_ns, format_share
 
 #: A difference of medians is called sure from this many standard errors on; told from so many steps a side on.
 SURE_ERRORS, LEAST_STEPS = 3.0, 4
@@ -83,12 +83,7 @@ class StepChange:
         if self.low is None or self.high is None:
             return f" ({self.basis})"
         low, high = sorted((self.low - 1, self.high - 1))
-        return f" (95 %: {_signed(low)} to {_signed(high)}, {self.basis})"
-
-
-def _signed(share: float) -> str:
-    text = format_share(share)
-    return text if share < 0 or text == "0 %" else f"+{text}"
+        return f" (95 %: {format_change(low, 'share')} to {format_change(high, 'share')}, {self.basis})"
 
 
 def step_change(before: Ints, after: Ints) -> StepChange | None:

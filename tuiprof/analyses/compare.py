@@ -18,7 +18,7 @@ from tuiprof.analyses._step_times import step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
-from tuiprof.model.units import format_value
+from tuiprof.model.units import format_change, format_value
 
 NAME, TITLE = "compare", "Compare"
 
@@ -121,6 +121,7 @@ def compare(
             _launch_changes(sides, stepped),
             _changes("operators", "Operators by host time", sides, stepped, _operator_times),
         ]
+    share = change.share if change is not None else None
     return Report(
         NAME,
         TITLE,
@@ -131,7 +132,7 @@ def compare(
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
             Fact("sure", "sure", change.sure if change is not None else "cannot be told", "text"),
-            Fact("step_change_share", "step time", change.share if change is not None else None, "share"),
+            Fact("step_change_share", "step time", share, "share", signed=True),
         ),
         (
             *(
@@ -189,7 +190,7 @@ def _metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             "kind": one.kind,
             "before": format_value(one.before, one.kind),
             "after": format_value(one.after, one.kind),
-            "change": f"{'+' if one.change and one.change > 0 else ''}{format_value(one.change, one.kind)}",
+            "change": format_change(one.change, one.kind),
             "ratio": one.after / one.before if one.before and one.after is not None else None,
             "before_value": one.before,
             "after_value": one.after,
@@ -376,7 +377,7 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool) -> 
         key,
         title,
         (
-            Column("change_ns", "change", "ns", f"After minus before{unit}."),
+            Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
             Column("before_ns", "before", "ns"),
             Column("after_ns", "after", "ns"),
             Column("before_count", "n before", "count"),

@@ -231,7 +231,7 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
     columns = (
         Column("step", "step", "text"),
         Column("step_ns", "time", "ns"),
-        Column("difference_ns", "Δ median", "ns", "Step time minus median."),
+        Column("difference_ns", "Δ median", "ns", "Step time minus median.", signed=True),
         *(Column(_key(name), name.removeprefix("host "), "ns") for name in parts),
         Column("launches", "launches", "count", hidden=not has_device),
         Column("works", "device events", "count", hidden=True),
@@ -248,7 +248,7 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
                     Column("part", "part", "text"),
                     Column("median_ns", "median", "ns"),
                     Column("slow_ns", "in slow steps", "ns", "Mean over slow steps."),
-                    Column("excess_ns", "excess", "ns"),
+                    Column("excess_ns", "excess", "ns", "In slow steps minus median.", signed=True),
                 ),
                 explained,
             ),

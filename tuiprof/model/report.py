@@ -10,12 +10,19 @@ from typing import Literal
 
 import polars as pl
 
+from tuiprof.model.units import format_change, format_value
 from tuiprof.model.window import Window
 
 #: How a value is shown: ``ns`` as a duration, ``bytes`` as a size, ``share`` (0..1) as percent, ``rate`` as 1/s.
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
 Level = Literal["good", "info", "warn", "bad"]
 Elide = Literal["end", "start", "middle"]
+
+
+def _text(value: object, kind: Kind, signed: bool) -> str:
+    if signed and isinstance(value, (int, float)):
+        return format_change(value, kind)
+    return format_value(value, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,7 @@ class Fact:
         value: The figure in the unit of ``kind``; None = cannot be told.
         kind: How to show it.
         help: Its definition in one sentence.
+        signed: It is a difference: what is more than nothing has a plus.
     """
 
     key: str
@@ -62,6 +70,12 @@ class Fact:
     value: float | int | str | None
     kind: Kind = "number"
     help: str = ""
+    signed: bool = False
+
+    @property
+    def text(self) -> str:
+        """The figure as people read it, with its unit; may hold untrusted text."""
+        return _text(self.value, self.kind, self.signed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,7 @@ class Column:
             places, whose end (``file:line``) tells most.
         figure: A text that is a figure with its unit (rows of different kinds in one column): right-aligned.
         code: Its texts are lines of a program, whose spaces count.
+        signed: Its values are differences: what is more than nothing has a plus.
     """
 
     key: str
@@ -90,11 +105,20 @@ class Column:
     elide: Elide | None = None
     figure: bool = False
     code: bool = False
+    signed: bool = False
 
     @property
     def right_aligned(self) -> bool:
         """Whether its values stand at the right, as figures do."""
         return self.figure or self.kind != "text"
+
+    def text(self, value: object) -> str:
+        """Return one of its values as people read it, with its unit; may hold untrusted text.
+
+        Args:
+            value: The value in the unit of ``kind``; None = unknown.
+        """
+        return _text(value, self.kind, self.signed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

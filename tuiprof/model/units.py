@@ -134,3 +134,13 @@ def format_value(value: object, kind: Kind) -> str:
         if kind in ("count", "number"):
             return format_count(value) if kind == "count" else _three_figures(value)
     return str(value)
+
+
+def format_change(value: float | None, kind: Kind) -> str:
+    """Return a difference as text: ``+1.31 ms``, ``−2.00 ms``; no sign where nothing changed.
+
+    Args:
+        value: After minus before, in the unit of ``kind``; None = unknown.
+        kind: What it is.
+    """
+    return f"{'+' if value is not None and value > 0 else ''}{format_value(value, kind)}"

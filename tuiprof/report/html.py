@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg import charts
@@ -107,7 +106,7 @@ def _section(anchor: str, report: Report) -> str:
 
 
 def _fact(fact: Fact) -> str:
-    value = format_value(fact.value, fact.kind)
+    value = fact.text
     wide = ' class="wide"' if len(value) > _FACT else ""
     return (
         f'<div title="{escape(fact.help)}"{wide}><dt>{escape(fact.label)}</dt><dd>{escape(value)}</dd></div>'
@@ -152,7 +151,7 @@ def _room(column: Column, values: Sequence[Any]) -> str:
     """Return how wide a column of texts is at least, so that its texts are not broken into slivers."""
     if column.right_aligned:
         return ""
-    longest = max(len(line) for value in values for line in format_value(value, column.kind).split("\n"))
+    longest = max(len(line) for value in values for line in column.text(value).split("\n"))
     return f' style="min-width:min({min(longest, _TEXT) + 4}ch,64vw)"'
 
 
@@ -169,7 +168,7 @@ def _tops(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[floa
 
 
 def _cell(value: Any, column: Column, top: float | None) -> str:
-    text = escape(format_value(value, column.kind))
+    text = escape(column.text(value))
     if not isinstance(value, int | float) or isinstance(value, bool):
         return f'<td class="{_side(column)}{" code" if column.code else ""}">{text}</td>'
     bar = f' style="--p:{max(0.0, min(1.0, value / top)):.1%}"' if top and value == value else ""
@@ -180,7 +179,7 @@ def _findings(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
     """Return rows of sentences one below the other: the figures, the first text as heading, then the others by name."""
     items = []
     for row in rows:
-        cells = [(c, escape(format_value(v, c.kind))) for v, c in zip(row, columns, strict=True)]
+        cells = [(c, escape(c.text(v))) for v, c in zip(row, columns, strict=True)]
         figures = "".join(
             f"<span>{escape(c.label)} <b>{text}</b></span>" for c, text in cells if c.kind != "text"
         )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuiprof.model import Column, Report, Table, Unavailable
-from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
 from tuiprof.report.sanitize import sanitize
 
@@ -45,7 +44,7 @@ def _table(table: Table, style: Style) -> list[str]:
 
 
 def _cell(value: Any, column: Column) -> str:
-    text = format_value(value, column.kind)
+    text = column.text(value)
     return _code(sanitize(text)) if column.code and text else escape(text)
 
 
@@ -67,7 +66,7 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     facts = [fact for fact in report.facts if fact.value is not None]
     if facts:
         lines += ["| figure | value |", "|---|--:|"]
-        lines += [f"| {escape(f.label)} | {escape(format_value(f.value, f.kind))} |" for f in facts]
+        lines += [f"| {escape(f.label)} | {escape(f.text)} |" for f in facts]
         lines.append("")
     for table in report.tables:
         lines += _table(table, style)

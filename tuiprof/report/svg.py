@@ -97,7 +97,7 @@ def _label(table: Table, drawn: Drawn, row: int) -> str:
     value = table.rows[drawn.at][row]
     if value is None:
         return ""
-    text = sanitize(format_value(value, column.kind))
+    text = sanitize(column.text(value))
     return f"{sanitize(column.label)} {text}" if column.kind in ("count", "text") else text
 
 

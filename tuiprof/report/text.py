@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.model.units import format_value
 from tuiprof.report import Renderer, Style
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart
@@ -45,11 +44,7 @@ def _wrap(text: str, style: Style, first: str = "", rest: str | None = None) -> 
 
 def _facts(facts: Sequence[Fact], style: Style) -> list[str]:
     """Put known figures side by side, as many a line as fit."""
-    pieces = [
-        f"{sanitize(fact.label)} {sanitize(format_value(fact.value, fact.kind))}"
-        for fact in facts
-        if fact.value is not None
-    ]
+    pieces = [f"{sanitize(fact.label)} {sanitize(fact.text)}" for fact in facts if fact.value is not None]
     lines: list[str] = []
     for piece in pieces:
         joined = f"{lines[-1]} · {piece}" if lines else ""
@@ -92,7 +87,7 @@ def _table(table: Table, style: Style) -> list[str]:
         ]
     rows = table.rows if style.rows is None else table.rows.head(style.rows)
     cells = [
-        [sanitize(" ⏎ ".join(format_value(v, c.kind).split("\n"))) for v, c in zip(row, columns, strict=True)]
+        [sanitize(" ⏎ ".join(c.text(v).split("\n"))) for v, c in zip(row, columns, strict=True)]
         for row in rows.select([column.key for column in columns]).iter_rows()
     ]
     heads = [sanitize(column.label) for column in columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import MINUS, format_ns, format_share
+from tuiprof.model.units import format_change, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.lane_cells import short_name
 from tuiprof.tui.widgets.lines import Row, fit
@@ -43,7 +43,7 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
     if old is None or new is None:
         side = "before" if old is None else "after"
         return [(f" {name}", "strong"), (f"  has no counterpart {side} in this step", "warn")]
-    change = f"{(new - old) / old:+.1%}".replace("%", " %").replace("-", MINUS) if old else format_share(None)
+    change = format_change((new - old) / old if old else None, "share")
     role = "good" if new < old else "bad" if new > old else "dim"
     return [
         (f" {name}", "strong"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trust import Trust
-from tuiprof.model.units import format_count, format_value
+from tuiprof.model.units import format_count
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.screens.reading import Paragraph
 from tuiprof.tui.widgets.verdict import MARKS
@@ -33,7 +33,7 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
     if answer.facts:
         out += [("", "text"), ("figures", "title")]
     for fact in answer.facts:
-        out.append((f"  {sanitize(fact.label)}: {sanitize(format_value(fact.value, fact.kind))}", "strong"))
+        out.append((f"  {sanitize(fact.label)}: {sanitize(fact.text)}", "strong"))
         if fact.help:
             out.append((f"    {sanitize(fact.help)}", "dim"))
     for table in answer.tables:

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from tuiprof.model.report import Report, Table
-from tuiprof.model.units import format_ns
+from tuiprof.model.units import format_change, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row
@@ -96,7 +96,7 @@ class ChangeDigest(Lines):
             role = _role(phase.change)
             row: Row = [
                 (f" {fit_text(phase.name, names)} ", "text"),
-                (_signed(phase.change).rjust(_CHANGE), role),
+                (format_change(phase.change, "ns").rjust(_CHANGE), role),
                 (
                     f"{format_ns(phase.before).rjust(_VALUE)} → {format_ns(phase.after).ljust(_VALUE)}",
                     "dim",
@@ -149,7 +149,7 @@ def _first_rows(table: Table) -> list[Row]:
             values, change, name = (row["before"], row["after"]), row["change"], row["metric"]
         else:
             values = (format_ns(row["before_ns"]), format_ns(row["after_ns"]))
-            change = _signed(row["change_ns"])
+            change = format_change(row["change_ns"], "ns")
             name = row.get("where") or row.get("short") or row["name"]
         role = "text" if table.key == "metrics" else _role(row["change_ns"])
         rows.append(
@@ -171,10 +171,6 @@ def _share(wanted: list[int], room: int) -> list[int]:
                 given[index] += 1
                 room -= 1
     return given
-
-
-def _signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else ''}{format_ns(ns)}"
 
 
 def _role(change: float) -> str:

@@ -14,7 +14,7 @@ import polars as pl
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Column
 from tuiprof.model.trace import Mask
-from tuiprof.model.units import NONE, format_value
+from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui import filter_expression
 from tuiprof.tui.widgets.rows import Heading, Rows
@@ -77,12 +77,11 @@ class FrameRows:
             column: Index into :attr:`columns`.
         """
         value = self._series[column][self.source(position)]
-        kind = self.columns[column].kind
         if value is None or value == "":
             return NONE
         if isinstance(value, pl.Series):
             value = ", ".join(str(item) for item in value)
-        return sanitize(format_value(value, kind))
+        return sanitize(self.columns[column].text(value))
 
     def source(self, position: int) -> int:
         """Return the frame's row at a position.

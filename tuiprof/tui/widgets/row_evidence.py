@@ -9,7 +9,6 @@ from typing import Any, Final
 import polars as pl
 
 from tuiprof.model.report import Report, Table
-from tuiprof.model.units import format_value
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.lines import Row, fit, row_width
 from tuiprof.tui.widgets.rows import fit_text
@@ -60,7 +59,7 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
         if value is None or value == "" or (column.hidden and not column.help):
             continue
         label = sanitize(column.label)
-        text = value if isinstance(value, str) else format_value(value, column.kind)
+        text = value if isinstance(value, str) else column.text(value)
         lines = tuple(sanitize(line) for line in text.splitlines() if line)
         if not column.right_aligned or (column.hidden and column.kind == "bytes"):
             strong, a_list = column.key == _ADVICE[0], len(lines) > 1

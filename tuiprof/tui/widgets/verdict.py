@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from tuiprof.model.report import Fact, Level, Report, Unavailable
-from tuiprof.model.units import format_value
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.lines import Lines, Row, row_width
 from tuiprof.tui.widgets.wrap import wrap
@@ -108,4 +107,4 @@ class Facts(_Flowing):
 
 
 def _fact(fact: Fact) -> Row:
-    return [(f"{sanitize(fact.label)} ", "dim"), (sanitize(format_value(fact.value, fact.kind)), "strong")]
+    return [(f"{sanitize(fact.label)} ", "dim"), (sanitize(fact.text), "strong")]
