@@ -67,6 +67,23 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(tmp_path: Path) -> 
         await pilot.press("q")
 
 
+async def test_an_error_of_several_lines_is_shown_in_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path, **options: object) -> Trace:
+        raise TraceError("the converter failed:\n  first \x1b[31mline\n  second line\n", "upgrade it\nor ask")
+
+    monkeypatch.setattr(formats, "open_trace", broken)
+    app = TraceApp(lambda: TraceScreen(tmp_path / "odd.json"))
+    async with app.run_test(size=(100, 24)) as pilot:
+        await settle(pilot)
+        lines = [line.strip() for line in app.text("LoadingPanel").splitlines()]
+        at = lines.index("✗ the converter failed:")
+        assert lines[at : at + 6] == [
+            "✗ the converter failed:", "first ␛[31mline", "second line", "", "→ upgrade it", "or ask",
+        ]  # fmt: skip
+
+
 async def test_a_bug_of_a_decoder_is_told_and_does_not_end_the_dashboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,9 +195,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _with_hint(error, args).show()
         return error.exit_code
     except TuiprofError as error:
-        click.echo(f"tuiprof: {error.message}", err=True)
+        from tuiprof.report.sanitize import sanitize_lines  # names of files and traces are others' words
+
+        click.echo(f"tuiprof: {sanitize_lines(error.message)}", err=True)
         if error.remedy:
-            click.echo(f"         {error.remedy}", err=True)
+            click.echo(f"         {sanitize_lines(error.remedy)}", err=True)
         return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe went away (`tuiprof report … | head`): not an error; keep Python from

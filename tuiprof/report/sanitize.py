@@ -26,6 +26,15 @@ def sanitize(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_visible, text)
 
 
+def sanitize_lines(text: str) -> str:
+    """Return text as :func:`sanitize` does, with its line breaks as they are.
+
+    Args:
+        text: Anything, for example an error that quotes the output of a program.
+    """
+    return "\n".join(sanitize(line) for line in text.rstrip().replace("\r\n", "\n").split("\n"))
+
+
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:

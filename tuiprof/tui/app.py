@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from tuiprof.errors import TuiprofError
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.report.terminal import this_terminal
 from tuiprof.tui import themes
 from tuiprof.tui.filters import OneColour, PlainText
@@ -171,7 +171,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
             self.notify(
-                sanitize(problem), title="configuration", severity="warning", timeout=12, markup=False
+                sanitize_lines(problem), title="configuration", severity="warning", timeout=12, markup=False
             )
 
         if self.start.view == "library" and not self.is_headless:
@@ -312,7 +312,11 @@ class TuiprofApp(App[int], inherit_bindings=False):
             yield
         except TuiprofError as error:
             self.notify(
-                sanitize(str(error)), title="that did not work", severity="error", timeout=10, markup=False
+                sanitize_lines(str(error)),
+                title="that did not work",
+                severity="error",
+                timeout=10,
+                markup=False,
             )
 
     def leave(self, code: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import format_count
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.screens.reading import Paragraph
 from tuiprof.tui.widgets.verdict import MARKS
 
@@ -21,8 +21,8 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
     if answer is None:
         return [*out, ("working it out …", "dim")]
     if isinstance(answer, Unavailable):
-        out.append((f"Not available: {sanitize(answer.reason)}", "strong"))
-        return [*out, (f"→ {sanitize(answer.remedy)}", "text")] if answer.remedy else out
+        out.append((f"Not available: {sanitize_lines(answer.reason)}", "strong"))
+        return [*out, (f"→ {sanitize_lines(answer.remedy)}", "text")] if answer.remedy else out
     if answer.verdict.sentence:
         level = answer.verdict.level
         out += [(f"{MARKS[level]} {sanitize(answer.verdict.sentence)}", level), ("", "text")]

@@ -21,7 +21,7 @@ from textual.worker import Worker
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
@@ -212,7 +212,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             [("to", "dim")],
         ]
         self.query_one("#export-choices", Painted).paint(lambda _w, _h: rows)
-        problem = sanitize(self._problem)
+        problem = sanitize_lines(self._problem)
         self.query_one("#export-problem", Painted).paint(
             lambda width, _h: [[(line, "warn")] for line in wrap(problem, width)]
         )

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui import ladder_words as words
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
@@ -22,6 +22,7 @@ from tuiprof.tui.ladder_data import LadderShelf, LadderView, RungRow, view_of
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Heading, Painted
+from tuiprof.tui.widgets.wrap import wrap
 
 if TYPE_CHECKING:
     import subprocess
@@ -170,10 +171,12 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def _failed(self, error: TuiprofError) -> None:
         self.app.notify(
-            sanitize(str(error)), title="that did not work", severity="error", timeout=12, markup=False
+            sanitize_lines(str(error)), title="that did not work", severity="error", timeout=12, markup=False
         )
         self.query_one("#state", Painted).paint(
-            lambda _width, _height: [[(f" {sanitize(error.message)}", "warn")]]
+            lambda width, _height: [
+                [(f" {line}", "warn")] for line in wrap(sanitize_lines(error.message), width - 1)
+            ]
         )
 
     # -- what is shown -----------------------------------------------------------------------------------

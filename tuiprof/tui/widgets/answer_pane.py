@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.widgets import Input
 
 from tuiprof.model.report import Report, Table, Unavailable
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.filter_expression import FilterError
 from tuiprof.tui.results import Answer
@@ -354,8 +354,10 @@ def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     if answer is None:
         return [("working it out …", "dim"), (sanitize(question), "faint")]
     if isinstance(answer, Unavailable):
-        rows = [(f"Not available: {sanitize(answer.reason)}", "strong")]
-        return [*rows, ("", "text"), (f"→ {sanitize(answer.remedy)}", "text")] if answer.remedy else rows
+        rows = [(f"Not available: {sanitize_lines(answer.reason)}", "strong")]
+        return (
+            [*rows, ("", "text"), (f"→ {sanitize_lines(answer.remedy)}", "text")] if answer.remedy else rows
+        )
     return [(sanitize(note), "dim") for note in answer.notes] or [
         ("no tables: the verdict says it all", "dim")
     ]

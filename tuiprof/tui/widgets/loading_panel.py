@@ -8,7 +8,7 @@ from textual.message import Message
 
 from tuiprof.errors import TuiprofError
 from tuiprof.model.units import format_bytes
-from tuiprof.report.sanitize import sanitize
+from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui import glyphs
 from tuiprof.tui.loading import Progress
 from tuiprof.tui.widgets.lines import Lines, Row
@@ -80,9 +80,12 @@ class LoadingPanel(Lines, can_focus=True):
         """Draw the bar, or the error."""
         rows: list[Row] = [[(self._file, "title")], []]
         if self._error is not None:
-            rows += [[(line, "bad")] for line in wrap("✗ " + sanitize(self._error.message), width)]
+            rows += [[(line, "bad")] for line in wrap("✗ " + sanitize_lines(self._error.message), width)]
             if self._error.remedy:
-                rows += [[], *([(line, "text")] for line in wrap("→ " + sanitize(self._error.remedy), width))]
+                rows += [
+                    [],
+                    *([(line, "text")] for line in wrap("→ " + sanitize_lines(self._error.remedy), width)),
+                ]
             return rows
         share, seconds = self._progress.share, time.monotonic() - self._began
         size = min(_BAR, max(width - 8, 4))

@@ -10,10 +10,10 @@ from tuiprof.tui.widgets.lines import Row, fit, row_width
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
-    """Break a text at blanks, and inside a word only where the word is longer than a line.
+    """Break a text where it says so and at blanks, and inside a word only where the word is longer than a line.
 
     Args:
-        text: One line, safe for a terminal.
+        text: One line or more, safe for a terminal.
         width: Cells.
         most: Largest number of lines, the last then ends in an ellipsis; 0 = all.
 
@@ -21,6 +21,16 @@ def wrap(text: str, width: int, most: int = 0) -> list[str]:
         At least one line.
     """
     width = max(width, 1)
+    lines = [part for line in text.split("\n") for part in _wrap_line(line, width)]
+    if most and len(lines) > most:
+        last = lines[most - 1]
+        while cell_len(last) > width - 1:
+            last = last[:-1]
+        lines = [*lines[: most - 1], last + "…"]
+    return lines
+
+
+def _wrap_line(text: str, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
@@ -32,13 +42,7 @@ def wrap(text: str, width: int, most: int = 0) -> list[str]:
             lines.append(line)
         *full, line = chop_cells(word, width) or [""]
         lines.extend(full)
-    lines.append(line)
-    if most and len(lines) > most:
-        last = lines[most - 1]
-        while cell_len(last) > width - 1:
-            last = last[:-1]
-        lines = [*lines[: most - 1], last + "…"]
-    return lines
+    return [*lines, line]
 
 
 def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
