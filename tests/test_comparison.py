@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from session.session_logs import append, head, new_session, step
 from tuiprof.cli import main
 from tuiprof.comparison import compare_sides, compare_targets, open_side
 from tuiprof.errors import UsageProblem
+from tuiprof.report import render
 from tuiprof.resources import shipped
 from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
 from tuiprof.session.store import Scenario, Session
@@ -124,6 +126,31 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         open_side(tmp_path / "none.json", root=tmp_path)
 
 
+def test_the_steps_of_both_are_drawn_in_one_chart(tmp_path: Path) -> None:
+    recorded(tmp_path, "slow", 27_000_000, spread=0.1)
+    longer = new_session(tmp_path, "toy-fast", scenario=Scenario("toy", "fast", "fit"), host="box")
+    steps = [step(n, 25_000_000 + n * 1000) for n in range(300)]
+    append(longer, "rank0", head(longer), *steps)
+    report = compare_targets("toy:slow", "toy:fast", root=tmp_path)
+    rows = report.table("step_pair").rows
+    assert len(rows) <= 240  # however long the runs are
+    last = rows["before_ns"].is_not_null().sum()
+    assert last == pytest.approx(len(rows) * 60 / 300, abs=1)
+    assert rows["before_ns"].tail(len(rows) - last).null_count() == len(rows) - last
+    assert rows["after_lowest_ns"].min() == 25_000_000
+    assert rows["after_highest_ns"].max() == 25_000_000 + 299_000
+    page = render(report, "html")
+    assert page.count('<figure class="series pair">') == 1
+    points = {}
+    for side in "ab":
+        (line,) = re.findall(rf'<path class="line {side}" d="M([^"H]*)"/>', page)
+        points[side] = [tuple(map(float, point.split())) for point in line.split("L")]
+    assert (len(points["a"]), len(points["b"])) == (last, len(rows))
+    assert all(0 <= y <= 100 for line in points.values() for _, y in line)
+    # The faster run stands below the slower one.
+    assert sum(y for _, y in points["b"]) / len(rows) > sum(y for _, y in points["a"]) / last
+
+
 @pytest.mark.parametrize("format_", ["text", "json", "csv", "md", "html"])
 def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(NAIVE), str(FIXED), "--format", format_]) == 0
@@ -131,7 +158,7 @@ def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixtur
     if format_ == "json":
         document = json.loads(out)["reports"][0]
         keys = {table["key"]: table for table in document["tables"]}
-        assert set(keys) == {"metrics", "kernels", "operators", "launches", "syncs", "setup"}
+        assert set(keys) == {"metrics", "kernels", "operators", "launches", "syncs", "setup", "step_pair"}
         syncs = next(row for row in keys["metrics"]["rows"] if row["key"] == "syncs_per_step")
         assert (syncs["before_value"], syncs["after_value"]) == (2.0, 0.0)
     else:

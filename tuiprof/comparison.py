@@ -21,12 +21,15 @@ import numpy as np
 
 from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses._change_words import changed_in_words
+from tuiprof.analyses._scope import Scope
+from tuiprof.analyses._step_pair import step_pair
+from tuiprof.analyses._step_times import step_times
 from tuiprof.analyses.compare import Metric, compare
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.formats.directory import open_set
 from tuiprof.formats.remote import fetch, is_url
-from tuiprof.model import Fact, Report, Trace
+from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
 from tuiprof.script_comparison import compare_scripts
@@ -182,7 +185,21 @@ def compare_sides(before: Side, after: Side) -> Report:
         table, words = compare_scripts(before.session, after.session)
         facts.append(Fact(table.key, "in the script", words or None, "text"))
         tables.insert(-1, table)  # beside what else differs in the runs themselves
+    tables.append(step_pair(*both_step_times(before, after)))
     return replace(report, facts=tuple(facts), tables=tuple(tables))
+
+
+def both_step_times(before: Side, after: Side) -> tuple[Ints, Ints, str]:
+    """Return the step times of both, ns, and where they were measured: by the runs, else in the traces.
+
+    Args:
+        before: The baseline.
+        after: The other.
+    """
+    if (len(before.step_ns) and len(after.step_ns)) or before.trace is None or after.trace is None:
+        return before.step_ns, after.step_ns, "recorded without a profiler"
+    in_traces = [step_times(Scope.of(trace, Window())).period for trace in (before.trace, after.trace)]
+    return in_traces[0], in_traces[1], "from the traces"
 
 
 def compare_targets(

@@ -39,16 +39,21 @@ def compare(
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace
 
+    from tuiprof.analyses._step_pair import KEY as STEP_PAIR
     from tuiprof.cli.common import open_with_progress
     from tuiprof.comparison import compare_targets
     from tuiprof.report import render, stdout_style
 
     report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress, rank=rank)
+    tables = report.tables
     if format_ in (
         "text",
         "md",
         "html",
     ):  # on a CPU neither side has syncs, launches or kernels: a note says so
-        report = replace(report, tables=tuple(table for table in report.tables if not table.rows.is_empty()))
+        tables = tuple(table for table in tables if not table.rows.is_empty())
+    if format_ in ("text", "md"):  # a column of step times tells nothing that is not drawn
+        tables = tuple(table for table in tables if table.key != STEP_PAIR)
+    report = replace(report, tables=tables)
     sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
     return 0

@@ -39,6 +39,13 @@ DRAWN = {
     "latency": Drawn("Launches by latency", "launches", "count", "from_ns"),
     "timeline": Drawn("Memory allocated over time", "total_allocated", "bytes", "start_ns"),
 }
+#: Tables that hold two series on one scale, by key: columns of the two, each with its lowest and highest.
+PAIRS = {
+    "step_pair": (
+        Drawn("Step times of both", "before_ns", "ns", "first_step", "before_lowest_ns", "before_highest_ns"),
+        Drawn("Step times of both", "after_ns", "ns", "first_step", "after_lowest_ns", "after_highest_ns"),
+    ),
+}
 #: Those worth a chart of characters.
 _IN_TEXT = ("steps", "step_time", "queue_depth", "timeline")
 _LEAST_POINTS, _HEIGHT = 8, 4

@@ -26,6 +26,8 @@ _ROWS = 1000
 _TEXT = 34
 #: Characters of a figure that fit a cell among the others; a longer one takes a line of its own.
 _FACT = 40
+#: Up to so many characters, a cell is as wide as those of figures; longer ones take two.
+_NARROW = 12
 
 
 def escape(text: str) -> str:
@@ -107,7 +109,7 @@ def _section(anchor: str, report: Report) -> str:
 
 def _fact(fact: Fact) -> str:
     value = fact.text
-    wide = ' class="wide"' if len(value) > _FACT else ""
+    wide = ' class="wide"' if len(value) > _FACT else ' class="broad"' if len(value) > _NARROW else ""
     return (
         f'<div title="{escape(fact.help)}"{wide}><dt>{escape(fact.label)}</dt><dd>{escape(value)}</dd></div>'
     )

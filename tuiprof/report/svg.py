@@ -9,8 +9,9 @@ from typing import Any
 
 from tuiprof.model import Column, Table
 from tuiprof.model.units import format_value
-from tuiprof.report.chart import DRAWN, Drawn
+from tuiprof.report.chart import DRAWN, PAIRS, Drawn
 from tuiprof.report.sanitize import sanitize
+from tuiprof.report.svg_pair import pair
 
 #: Up to so many points are drawn as columns that stand apart, more of them as a line.
 _COLUMNS = 64
@@ -31,6 +32,8 @@ def charts(table: Table) -> list[str]:
     Args:
         table: The table.
     """
+    if table.key in PAIRS:
+        return pair(table, PAIRS[table.key])
     drawn = DRAWN.get(table.key)
     if drawn is not None and drawn.value in table.rows.columns:
         return [_series(table, drawn)] if len(table.rows) > 1 else []

@@ -12,9 +12,8 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.worker import Worker
 
-from tuiprof.analyses._scope import Scope
-from tuiprof.analyses._step_times import step_times
-from tuiprof.comparison import CHANGED, Side
+from tuiprof.analyses._step_pair import KEY as STEP_PAIR
+from tuiprof.comparison import CHANGED, Side, both_step_times
 from tuiprof.model.report import Report, Table
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
@@ -93,7 +92,7 @@ class CompareView(TraceTime):
         super().__init__()
         self.found = found
         self.window = Window()
-        tables = found.report.tables
+        tables = [table for table in found.report.tables if table.key != STEP_PAIR]  # drawn, not listed
         self.tabs = [table.key for table in tables]
         self.current = next((t.key for t in tables if len(t.rows)), self.tabs[0])
         self._lines_of_why = 1
@@ -191,12 +190,8 @@ class CompareView(TraceTime):
         ]
 
     def _show_steps(self) -> None:
-        sides = (self.found.before, self.found.after)
-        times, source = [side.step_ns for side in sides], "recorded without a profiler"
-        if not all(len(some) for some in times) and self.found.lanes is not None:
-            scopes = [Scope.of(lanes.trace, Window()) for lanes in self.found.lanes]
-            times, source = [step_times(scope).period for scope in scopes], "from the traces"
-        self.query_one(StepPair).show((StepSeries("before", times[0]), StepSeries("after", times[1])), source)
+        before, after, source = both_step_times(self.found.before, self.found.after)
+        self.query_one(StepPair).show((StepSeries("before", before), StepSeries("after", after)), source)
 
     # -- tables --------------------------------------------------------------------------------------------
 
@@ -211,6 +206,7 @@ class CompareView(TraceTime):
         tabs = [
             Tab(table.key, _TITLES.get(table.key, sanitize(table.title)), "" if len(table.rows) else "–")
             for table in report.tables
+            if table.key in self.tabs
         ]
         self.query_one(TabBar).show(tabs, self.current, "")
         digest = self.query_one(ChangeDigest)
