@@ -73,6 +73,23 @@ def test_names_of_awaits_and_reads(name: str, category: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("frames", "where"),
+    [
+        # As JAX's tracer names them: without folders, outermost first.
+        (("t.py(7): log", "array.py(298): __float__", "profiler.py(417): wrapper"), "t.py log() from line 7"),
+        (("array.py(294): __bool__", "profiler.py(417): wrapper"), "train"),
+        (("array.py(12): wait", "api.py(2479): block_until_ready"), "array.py wait() from line 12"),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_read_is_outside_of_jax(frames: tuple[str, ...], where: str) -> None:
+    made = Made().add("annotation", "train", 0, 100)
+    for depth, frame in enumerate(frames, 1):
+        made.add("python_function", frame, depth, 100 - depth)
+    made.add("annotation", "np.asarray(jax.Array)", 20, 80)
+    assert report(made.trace()).table("syncs").rows["where"].to_list() == [where]
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "tpu::System::TransferFromDevice",

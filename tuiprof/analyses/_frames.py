@@ -26,6 +26,15 @@ PROFILER = re.compile(
     r"|\btuiprof_waits_for_devices\b"
 )
 
+#: JAX's tracer names files without their folders. These frames of its own stand around waits; a file that others may
+#: have as well is told by the function.
+_JAX_FRAME = re.compile(
+    r"^(?:(?:array_methods|pjit|pxla|sharding_impls|traceback_util|tree_util|ufunc_api|xla_bridge)\.py\(\d+\): "
+    r"|array\.py\(\d+\): (?:__\w+__|_value|_check_if_deleted|block_until_ready|item|tolist)$"
+    r"|api\.py\(\d+\): (?:block_until_ready|_?device_get|_?device_put)$"
+    r"|profiler\.py\(\d+\): wrapper$)"
+)
+
 #: Where a module path begins in a file's path: a library's folder says nothing, ``/opt/torch/venv/…`` least of all.
 _LIBRARY = re.compile(r"^.*(?:(?:site|dist)-packages|lib/python\d[\d.]*)/")
 
@@ -60,7 +69,7 @@ def is_user(name: str) -> bool:
         name: Name of a ``python_function`` event.
     """
     match = _KINETO.match(name)
-    return match is not None and not is_framework(match["file"])
+    return match is not None and not is_framework(match["file"]) and _JAX_FRAME.match(name) is None
 
 
 def is_profiler(name: str) -> bool:
