@@ -173,6 +173,23 @@ async def test_the_chart_marks_outliers_and_captured_steps() -> None:
         assert max(float(label.split()[0]) for label in labels) < 40
 
 
+def test_a_slow_start_is_no_scale_for_what_follows() -> None:
+    chart = StripChart()
+
+    def axis(steps: int) -> tuple[float, float]:
+        took = np.array([500.0, 450.0, *[26.0 + 0.01 * (n % 7) for n in range(steps)]])
+        ends = np.cumsum(took) / 1e3
+        chart._data = ChartData(
+            ends - took / 1e3, ends, took, took, median_ms=26.0, limit_ms=30.0 if steps else 1e9
+        )
+        return chart._axis(0.0, 60.0)
+
+    assert axis(0)[1] > 450
+    low, high = axis(50)
+    assert 20 < low < 26 < high < 32
+    assert axis(60) == (low, high)  # and stands still from then on
+
+
 @pytest.mark.parametrize("now_s", [3.0, 5.4, 9.9])
 async def test_the_median_ends_at_the_moment_shown(now_s: float) -> None:
     chart = StripChart()

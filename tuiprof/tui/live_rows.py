@@ -232,16 +232,16 @@ def alert_paragraphs(
     """
     out: list[tuple[str, str]] = []
     for alert in alerts:
+        out += [("", "text")] * bool(out)
         out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
-        out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim"), ("", "text")]
+        out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
     if not alerts:
         out += [("nothing goes wrong by these rules", "text"), ("", "text")]
         out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
-        out.append(("", "text"))
     if labels.tags:
-        out += [("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text"), ("", "text")]
+        out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
     if labels.notes:
-        out.append(("your notes", "title"))
+        out += [("", "text"), ("your notes", "title")]
     for note in labels.notes:
         when = clock(note.t_ns / 1e9) if note.t_ns is not None else "the run"
         step = f", step {format_count(note.step)}" if note.step is not None else ""

@@ -253,9 +253,8 @@ class LiveScreen(RunVerdict):
         self.query_one("#stats", Painted).paint(
             lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline, read=read)
         )
-        why = (
-            "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)" if stats.count else ""
-        )
+        why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"
+        why = why if stats.count else "no step yet"
         for bar in self.query(PhaseBar):
             bar.show(means, why)
         if self.query_one("#phase-head", Heading).display:

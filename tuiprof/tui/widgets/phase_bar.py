@@ -62,7 +62,7 @@ class PhaseBar(Lines):
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the list or the one line."""
         if not self._phases:
-            return [[(f" {_TITLE}   ", "dim"), (self._why_empty, "dim")]] if self._why_empty else []
+            return [[(f" {self._why_empty}" if self.tall else f" {_TITLE}   {self._why_empty}", "dim")]]
         return self._draw_list(width) if self.tall else [phase_line(self._phases, width)]
 
     def _draw_list(self, width: int) -> list[Row]:

@@ -27,6 +27,8 @@ _EMPTY: Floats = np.empty(0)
 _MOVE_PARTS = 8
 #: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
 _SLACK = 0.2
+#: They fill at least this share of it, less until the time axis moves: a slow start is no scale for what follows.
+_LEAST_MOVED, _LEAST = 0.35, 0.15
 #: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
 #: be seen between its dots only, and every change of colour is 40 bytes on the wire.
 _BUSY = 0.2
@@ -193,7 +195,7 @@ class StripChart(Lines):
             low, high = self._range
             slack = 0.0 if moved else _SLACK * (high - low)
             inside = low - slack <= bulk_low and high + slack >= bulk_high
-            if inside and (not moved or (bulk_high - bulk_low) > 0.35 * (high - low)):
+            if inside and (bulk_high - bulk_low) > (_LEAST_MOVED if moved else _LEAST) * (high - low):
                 return low, high
         pad = (bulk_high - bulk_low) * 0.08
         step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
