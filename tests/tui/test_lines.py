@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,6 +232,20 @@ async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
             assert strip.cell_length == panel.size.width == sum(cell_len(segment.text) for segment in strip)
             assert all(segment.style is not None and segment.style.color is not None for segment in strip)
         assert any("[red]evil[/]␛[31m" in line for line in text_of_widget(panel))
+
+
+async def test_lines_of_devices_stand_in_columns() -> None:
+    panel = DevicePanel()
+    panel.compact = True
+    busy, idle = gpu(), replace(gpu(), key="gpu1")
+    idle.latest.update(util=0.0, mem_used_bytes=615 * (1 << 20), power_w=78.3)
+    app = Host(panel)
+    async with app.run_test(size=(100, 8)) as pilot:
+        panel.show([busy, idle], [])
+        await pilot.pause()
+        first, second = text_of_widget(panel)[:2]
+        for mark in (" %", "of 131", " W", "°C"):
+            assert first.index(mark) == second.index(mark), mark
 
 
 def gpu(name: str = "NVIDIA H200") -> DeviceView:

@@ -82,8 +82,9 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
         )
         if found := phases_of(phases(rank.steps, view)):
             rows.append(phase_line(found, width))
-    devices = [device for device in device_views(fold, session.meta, rank, others) if not device.foreign]
-    rows += [one_line(device, width) for device in devices[:_MOST_DEVICES]]
+    views = device_views(fold, session.meta, rank, others)
+    devices = [device for device in views if not device.foreign][:_MOST_DEVICES]
+    rows += [one_line(device, width, devices) for device in devices]
     rows.append(_what_stands_out(fold, others, now_ns, width))
     return [fit(row, width) for row in rows]
 

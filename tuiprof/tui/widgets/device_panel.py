@@ -116,7 +116,7 @@ class DevicePanel(Lines):
         others = [device for device in self._devices if device.foreign]
         rows: list[Row] = []
         for detail in _DETAIL if not self.compact else _DETAIL[-1:]:
-            rows = [row for device in own for row in _block(device, detail, width)]
+            rows = [row for device in own for row in _block(device, detail, width, own)]
             each = not self.compact and len(rows) + len(others) <= height
             rows.extend(foreign_rows(others, width, each=each))
             if len(rows) <= height:
@@ -128,21 +128,23 @@ class DevicePanel(Lines):
         return [fit(row, width) for row in rows]
 
 
-def _block(device: DeviceView, detail: tuple[int, int], width: int) -> list[Row]:
+def _block(device: DeviceView, detail: tuple[int, int], width: int, among: Sequence[DeviceView]) -> list[Row]:
     """Return the lines of one device: 0 one line, 1 three lines, 2 one line a figure."""
     level = detail[1] if device.kind == "host" else detail[0]
     if level == 0:
-        return [one_line(device, width)]
+        return [one_line(device, width, among)]
     return _short(device, width) if level == 1 else _full(device, width)
 
 
-def one_line(device: DeviceView, width: int) -> Row:
+def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -> Row:
     """Return the state of a device in one line: what does not fit whole is left out, history last.
 
     Args:
         device: The device.
         width: Cells.
+        among: The devices whose lines stand above one another: figures of one kind of device are lined up.
     """
+    alike = [other for other in among if other.kind == device.kind]
     row: Row = [(f" {device.label:<6}", "title")]
     parts: list[Row] = []
     keys = _headline(device)
@@ -151,7 +153,8 @@ def one_line(device: DeviceView, width: int) -> Row:
     for key in keys:
         # Watts, degrees and megahertz say by themselves what they are of.
         said = [] if figure(key).unit else [(f"{figure(key).label} ", "dim")]
-        parts.append([*said, (_value(device, key), "text")])
+        room = max((len(_value(other, key)) for other in alike if key in other.latest), default=0)
+        parts.append([*said, (_value(device, key).rjust(room), "text")])
     parts.extend(_words(device))
     for part in parts:
         separator = [(glyphs.DOT, "rule")] if len(row) > 1 else []
