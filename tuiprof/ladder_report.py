@@ -18,7 +18,7 @@ from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
 from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import MINUS, format_ns, format_share
+from tuiprof.model.units import MINUS, format_ns_range, format_share
 from tuiprof.session.ladder import pending, schedule
 from tuiprof.session.ladder_state import LadderMeta, LadderRun
 from tuiprof.session.ladder_stats import (
@@ -278,7 +278,7 @@ def _factor(value: float) -> str:
 def _range(interval: Interval | None) -> str:
     if interval is None or interval.low == interval.high:
         return ""
-    return f"{format_ns(interval.low)} … {format_ns(interval.high)}"
+    return format_ns_range(interval.low, interval.high)
 
 
 def _why_table(reasons: Sequence[Why]) -> Table:

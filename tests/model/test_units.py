@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.model.report import Kind
-from tuiprof.model.units import MINUS, format_change, format_ns, format_share, format_value
+from tuiprof.model.units import MINUS, format_change, format_ns, format_ns_range, format_share, format_value
 
 _UNITS = {
     "ns": 1,
@@ -71,6 +71,12 @@ def test_shares(share: float, text: str) -> None:
 )
 def test_changes_have_a_sign(value: float | None, kind: Kind, text: str) -> None:
     assert format_change(value, kind) == text
+
+
+def test_a_range_says_its_unit_once() -> None:
+    assert format_ns_range(25.8e6, 26.7e6) == "25.8 … 26.7 ms"
+    assert format_ns_range(998e3, 1.02e6) == "998 µs … 1.02 ms"
+    assert format_ns_range(72e9, 75e9) == "1 min 12 s … 1 min 15 s"
 
 
 def test_little_is_not_nothing() -> None:

@@ -241,10 +241,11 @@ async def test_lines_of_devices_stand_in_columns() -> None:
     idle.latest.update(util=0.0, mem_used_bytes=615 * (1 << 20), power_w=78.3)
     app = Host(panel)
     async with app.run_test(size=(100, 8)) as pilot:
+        panel.styles.height = 3
         panel.show([busy, idle], [])
         await pilot.pause()
         first, second = text_of_widget(panel)[:2]
-        for mark in (" %", "of 131", " W", "°C"):
+        for mark in (" %", "of 141", " W", "°C"):
             assert first.index(mark) == second.index(mark), mark
 
 

@@ -58,6 +58,18 @@ def format_ns(ns: float | None) -> str:
     return "<1 ns" if 0 < ns < 1 else f"{ns:.0f} ns"
 
 
+def format_ns_range(low: float, high: float) -> str:
+    """Return two durations such as ``25.8 … 26.7 ms``; the unit stands once where it is the same.
+
+    Args:
+        low: Nanoseconds.
+        high: Nanoseconds.
+    """
+    first, last = format_ns(low), format_ns(high)
+    number, _, unit = first.rpartition(" ")
+    return f"{number if ' ' not in number and last.endswith(f' {unit}') else first} … {last}"
+
+
 def format_bytes(size: float | None) -> str:
     """Return a size such as ``8.90 GiB`` (binary units).
 

@@ -215,7 +215,7 @@ def view_of(meta: LadderMeta, folder: Path | None, *, report: Report | None = No
 
 def _row(meta: LadderMeta, one: Any) -> RungRow:
     from tuiprof.ladder_report import between, change
-    from tuiprof.model.units import format_ns
+    from tuiprof.model.units import format_ns_range
 
     rung, step, ratio = meta.rung(one.name), one.step_ns, one.ratio
     against = rung.builds_on or (rung.baseline if rung.baseline != one.name else "")
@@ -226,7 +226,7 @@ def _row(meta: LadderMeta, one: Any) -> RungRow:
         "" if one.word == "undecided" and step is None else one.word,
         "; ".join(rung.published),
         step.value if step is not None else None,
-        f"{format_ns(step.low)} … {format_ns(step.high)}" if wide else "",
+        format_ns_range(step.low, step.high) if wide else "",
         change(ratio.value) if ratio is not None else "",
         between(ratio),
         (ratio.value, ratio.low, ratio.high) if ratio is not None else None,
