@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
@@ -218,6 +219,25 @@ async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
                 assert strip.cell_length == app.table.size.width
             await pilot.press("right")
         assert "数" in app.line(0)  # the last column was scrolled into view
+
+
+async def test_no_figure_is_cut_by_an_edge() -> None:
+    values = {f"figure {n}": [123_456_000 + n, 789_000] for n in range(9)}
+    rows = FrameRows(pl.DataFrame(values), [Column(name, name, "ns") for name in values])
+    whole = {rows.text(row, column) for row in range(2) for column in range(9)}
+    for width in (30, 37, 44, 51, 58):
+        app = TableApp(rows)
+        async with app.run_test(size=(width, 6)) as pilot:
+            await pilot.pause()
+            for _ in range(2):
+                for y in (1, 2):
+                    line = app.line(y)
+                    assert len(line) == app.table.size.width
+                    shown = re.findall(r"\S+ \S+", line)
+                    assert shown
+                    assert set(shown) <= whole
+                await pilot.press("end" if width % 2 else "right", "right", "right", "right", "right")
+                await pilot.pause()
 
 
 async def test_an_empty_table_says_why() -> None:

@@ -24,6 +24,8 @@ from tuiprof.tui.widgets.rows import (
 
 _SAMPLE = 200
 LEAD = 1
+#: Fewer cells of a text at the edge say nothing.
+_SLIVER = 4
 
 
 class TableCanvas(ScrollView):
@@ -222,7 +224,7 @@ class TableCanvas(ScrollView):
         width = self.size.width
         left, top = self.scroll_offset
         if y == 0:
-            return self._header().crop_extend(left, left + width, self._style("table--header"))
+            return self._in_view(self._header(), left, self._style("table--header"))
         position = top + y - 1
         if position >= len(self.rows):
             text = f" {self._why_empty()}" if y == 1 and not len(self.rows) else ""
@@ -234,8 +236,28 @@ class TableCanvas(ScrollView):
         if strip is None:
             strip = self._row(position, at_cursor)
             rest = self._row_style(at_cursor)
-            strip = self._strips[key] = strip.crop_extend(left, left + width, rest)
+            strip = self._strips[key] = self._in_view(strip, left, rest)
         return strip
+
+    def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
+        """Return the part of a line that is in view; a figure that an edge would cut is left out: ``2.2`` is not 2.20.
+
+        Args:
+            strip: The whole line.
+            left: Its first cell in view.
+            style: Of what is left blank.
+        """
+        first, right = left, left + self.size.width
+        last, begin = right, LEAD
+        for index, width in zip(self._order, self._widths, strict=True):
+            end, figure = begin + width, self.rows.headings[index].right
+            if left < begin < right < end and (figure or right - begin < _SLIVER):
+                last = begin
+            if figure and begin < left < end < right:
+                first = end
+            begin = end + GAP
+        blank = [Strip.blank(first - left, style)] if first > left else []
+        return Strip.join([*blank, strip.crop(first, last)]).extend_cell_length(right - left, style)
 
     def _why_empty(self) -> str:
         if self.rows.total:
