@@ -207,7 +207,8 @@ def test_interrupt_stops_the_script_politely(tmp_path: Path) -> None:
         argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 30
-    while not any(map(os.path.getsize, tmp_path.glob("*/stdout.log"))) and time.monotonic() < deadline:
+    while not any(map(os.path.getsize, tmp_path.glob("*/stdout.log"))):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
@@ -221,7 +222,8 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("*/log/rank0.jsonl")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*/log/rank0.jsonl")):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)

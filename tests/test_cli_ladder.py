@@ -103,7 +103,7 @@ def test_the_documented_example_stopped_resumed_exported_and_listed(home: Home) 
     (folder,) = home.sessions.iterdir()
     started = json.loads((folder / "ladder.json").read_text())["trials"]
     assert [trial["state"] for trial in started] == ["done"] * len(started)
-    assert 3 <= len(started) <= 5
+    assert 3 <= len(started) < 10
 
     resumed = home.run("ladder", "--resume", "last", "-o", str(home.path / "primes.json"))
     assert resumed.stdout == ""

@@ -18,9 +18,10 @@ import pytest
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
 from tuiprof.session import launch
-from tuiprof.session.control import request_capture, request_stop
+from tuiprof.session.control import request_capture, request_stop, stop_unless_over
 from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
 from tuiprof.session.plan import Plan
+from tuiprof.session.process import alive
 from tuiprof.session.replay import load
 from tuiprof.session.status import Status, processes
 from tuiprof.session.store import Session, find_session, list_sessions
@@ -49,7 +50,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     for session in started:
         who = processes(session)
         for process in (who.supervisor, who.script) if who else ():
-            if process is not None and psutil.pid_exists(process.pid):
+            if process is not None and alive(process):
                 os.kill(process.pid, signal.SIGKILL)
 
 
@@ -71,8 +72,11 @@ def _notes(session: Session) -> str:
     return " ".join(note.text for note in load(session).notes)
 
 
-def _gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid)
+def _ended(session: Session, *, script: bool = False) -> bool:
+    """Return whether the supervisor, or the script, runs no more: what is left of it is init's to collect."""
+    who = processes(session)
+    assert who is not None
+    return not alive(who.script if script and who.script else who.supervisor)
 
 
 def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
@@ -104,9 +108,8 @@ def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
     assert len(fold.devices["host"].t_ns) >= 1
     assert "no training step was seen" in _notes(session) or "with the probe loaded" in _notes(session)
     assert (session.control / "supervisor.log").read_text() == ""
-    who = processes(session)
-    assert who is not None
-    _until(lambda: _gone(who.supervisor.pid), "end of the supervisor")
+    _until(lambda: _ended(session), "end of the supervisor")
+    stop_unless_over(session)  # it is what was wanted
     with pytest.raises(SessionError, match=r"is over: failed \(exit 3\)"):
         request_stop(session)
 
@@ -121,8 +124,8 @@ def test_stop_is_polite_first(run: Run) -> None:
     session = run(
         """
         import time
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
             print("checkpoint written", flush=True)
@@ -147,7 +150,7 @@ def test_stop_is_firm_with_all_that_ignore_it(run: Run) -> None:
             os.setsid()
             if os.fork():
                 os._exit(0)
-        print(os.getpid(), "ready", flush=True)
+        os.write(1, b"%d ready\\n" % os.getpid())  # whole: print writes in parts, and two write here
         time.sleep(60)
         """
     )
@@ -156,8 +159,10 @@ def test_stop_is_firm_with_all_that_ignore_it(run: Run) -> None:
     request_stop(session)
     status = wait(session, 20)
     assert (status.state, status.signal, status.code) == ("stopped", signal.SIGKILL, 137)
-    for pid in (*pids, _pids(session)[0]):
-        _until(lambda pid=pid: _gone(pid), "end of every process")
+    assert len(set(pids)) == 2
+    _until(lambda: _ended(session), "end of the supervisor")
+    for pid in pids:
+        _until(lambda pid=pid: not psutil.pid_exists(pid), "end of every process")
 
 
 def test_signals_to_the_supervisor(run: Run) -> None:
@@ -195,18 +200,18 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
             time.sleep(0.1)
         """
     )
-    supervisor, script = _pids(session)
+    supervisor, _ = _pids(session)
     _until(lambda: b"ready" in session.stdout.read_bytes(), "start")
     _until(lambda: (session.log / "recorder.jsonl").stat().st_size > 500, "reading")
     os.kill(supervisor, signal.SIGKILL)
-    _until(lambda: _gone(supervisor), "end of the supervisor")
+    _until(lambda: _ended(session), "end of the supervisor")
     assert str(session.status()) == "running (recorder lost)"
     size = session.stdout.stat().st_size
     _until(lambda: session.stdout.stat().st_size > size + 10, "more output")
     assert len(load(session).devices["host"].t_ns) >= 1  # what was recorded is there
     assert request_capture(session, 3) == "c1"
     request_stop(session, firm=True)
-    _until(lambda: _gone(script), "end of the script")
+    _until(lambda: _ended(session, script=True), "end of the script")
     assert session.status().state == "interrupted"
     assert list_sessions(session.path.parent)[0].state == "interrupted"
 
@@ -255,7 +260,7 @@ def test_what_a_script_leaves_behind_is_left_in_peace(run: Run) -> None:
     session = run(
         """
         import subprocess
-        child = subprocess.Popen(["sleep", "30"])
+        child = subprocess.Popen(["sleep", "100"])
         print(child.pid, flush=True)
         child.returncode = 0
         """

@@ -14,7 +14,7 @@ import click
 
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.control import request_stop
+from tuiprof.session.control import stop_unless_over
 from tuiprof.session.output import Tee
 from tuiprof.session.replay import Live
 
@@ -84,7 +84,7 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
                 return status
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
-                request_stop(session, sig=asked[-1], firm=stopped > 1)
+                stop_unless_over(session, sig=asked[-1], firm=stopped > 1)
                 click.echo(
                     "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
                 )

@@ -192,6 +192,24 @@ def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = Fal
     write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
 
 
+def stop_unless_over(session: Session, *, sig: int = signal.SIGINT, firm: bool = False) -> None:
+    """Ask for the end of a run that may have come by itself since the caller looked: then nothing is to be done.
+
+    Args:
+        session: A session that ran a moment ago.
+        sig: First signal to send.
+        firm: Do not wait: SIGKILL at once.
+
+    Raises:
+        SessionError: The request cannot be written.
+    """
+    try:
+        request_stop(session, sig=sig, firm=firm)
+    except SessionError:
+        if not session.status().over:
+            raise
+
+
 def read_stop(session: Session) -> StopRequest | None:
     """Return the last request to stop; None = there is none.
 

@@ -12,6 +12,8 @@ from typing import Final
 import psutil
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+#: SIGKILL is sent again so often: a process that was just being born was not among those that were found.
+_KILLED_AGAIN_S: Final = 0.5
 
 
 def become_subreaper() -> None:
@@ -56,8 +58,14 @@ class Family:
         Args:
             number: Signal number.
         """
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # all of it has ended
-            os.killpg(self.leader, number)
+        if self.exit is None:  # until it is reaped, no other group can have its number
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # all of it has ended
+                os.killpg(self.leader, number)
+            return
+        for process in self.members():
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) == self.leader:
+                    process.send_signal(number)
 
     def send_all(self, number: int) -> None:
         """Send a signal to every descendant, those included that left the group.
@@ -67,8 +75,9 @@ class Family:
         """
         self.send(number)
         for process in self.members():
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(process.pid) != self.leader:  # the others have it already
+                    process.send_signal(number)
 
     def members(self) -> list[psutil.Process]:
         """Return the living processes of the script; telemetry helpers of this process are not among them."""
@@ -124,8 +133,8 @@ class Ending:
             now_s: Monotonic time.
         """
         if number == signal.SIGKILL:
-            self._next = []
-            self._family.send_all(signal.SIGKILL)
+            self._next = [(now_s, int(signal.SIGKILL))]
+            self.go_on(now_s)
             return
         self._family.send(number)
         if self._next is None:
@@ -143,3 +152,5 @@ class Ending:
         while self._next and now_s >= self._next[0][0]:
             _, number = self._next.pop(0)
             self._family.send_all(number)
+            if number == signal.SIGKILL:
+                self._next.append((now_s + _KILLED_AGAIN_S, number))

@@ -20,7 +20,7 @@ import msgspec
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session import scenarios
 from tuiprof.session.availability import Missing, availability
-from tuiprof.session.control import request_stop
+from tuiprof.session.control import stop_unless_over
 from tuiprof.session.interpreter import facts as ask
 from tuiprof.session.ladder_guard import differences, software, sources
 from tuiprof.session.ladder_runner import note_runner
@@ -328,7 +328,7 @@ class _Live:
                         self._too_long = stop = True
                     if stop and not self._stopping:
                         self._stopping = True
-                        request_stop(session)
+                        stop_unless_over(session)
                     return False
                 if self._adopted and status.state == "interrupted":  # the machine went down: it is repeated
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=str(status))

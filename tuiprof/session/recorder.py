@@ -67,7 +67,7 @@ class Recorder:
         """Begin."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 2.0) -> None:
+    def stop(self, timeout_s: float = 5.0) -> None:
         """End after one last reading.
 
         Args:

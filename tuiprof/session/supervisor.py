@@ -127,6 +127,9 @@ class _Run:
         recorder = Recorder(self._session.path, self._session.meta, self._log, family.leader, self._plan.env)
         recorder.start()
         self._attend(family, Ending(family, self._plan.patience_s), wake)
+        family.reap(
+            strays=True
+        )  # what has ended since the last look: nothing would collect it after this process
         recorder.stop()
         self._conclude(family)
 
@@ -175,9 +178,8 @@ class _Run:
             _answer(Reply(message, remedy))
             return None
         finally:
-            if (
-                plan.stdin is not None
-            ):  # or whoever writes into a pipe would never learn that the script has ended
+            if plan.stdin is not None:
+                # Or whoever writes into a pipe would never learn that the script has ended.
                 os.close(plan.stdin)
         child.returncode = 0  # reaped by Family, which sees the whole group
         try:

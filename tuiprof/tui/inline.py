@@ -22,7 +22,7 @@ from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.terminal import Terminal, this_terminal
 from tuiprof.session.alerts import alerts
-from tuiprof.session.control import request_stop
+from tuiprof.session.control import stop_unless_over
 from tuiprof.session.fold import Fold
 from tuiprof.session.output import OutputReader
 from tuiprof.session.ownership import of_others
@@ -268,7 +268,7 @@ def watch(session: Session) -> str:
                         return "dashboard"
                     if key == "Q":
                         stops += 1
-                        request_stop(session, sig=signal.SIGINT, firm=stops > 1)
+                        stop_unless_over(session, sig=signal.SIGINT, firm=stops > 1)
             finally:
                 if signal.SIGHUP not in asked:
                     strip.clear(shutil.get_terminal_size().columns)
