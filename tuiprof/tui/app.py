@@ -5,26 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.dom import DOMNode
-from textual.driver import Driver
-from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widget import Widget
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize, sanitize_lines
-from tuiprof.report.terminal import this_terminal
 from tuiprof.tui import themes
-from tuiprof.tui.filters import OneColour, PlainText
 from tuiprof.tui.keys import key, load_settings
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal_app import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.widgets.scroll_line import use_scroll_lines
 
 _KEY_NAMES: Final = {
@@ -42,7 +38,6 @@ _KEY_NAMES: Final = {
 
 #: The first picture comes first.
 _TOUR_AFTER_S: Final = 0.4
-_ONE_COLOUR, _PLAIN_TEXT = OneColour(), PlainText()
 
 
 def _commands() -> type[Provider]:
@@ -52,7 +47,7 @@ def _commands() -> type[Provider]:
     return TuiprofCommands
 
 
-class TuiprofApp(App[int], inherit_bindings=False):
+class TuiprofApp(TerminalApp, inherit_bindings=False):
     """The dashboard.
 
     Args:
@@ -103,6 +98,7 @@ class TuiprofApp(App[int], inherit_bindings=False):
             group="Everywhere",
             show=False,
         ),
+        *TERMINAL_KEYS,
         key(
             "ctrl+q,ctrl+c",
             "leave_all",
@@ -125,7 +121,6 @@ class TuiprofApp(App[int], inherit_bindings=False):
         self.start = start
         self.farewell = ""
         self.settings = load_settings()
-        self.terminal = this_terminal()
         for theme in themes.OURS:
             self.register_theme(theme)
         self._problems = list(self.settings.problems)
@@ -149,19 +144,6 @@ class TuiprofApp(App[int], inherit_bindings=False):
         """Return what the style sheets need beyond what every theme has."""
         return dict(themes.DEFAULTS)
 
-    def get_driver_class(self) -> type[Driver]:
-        """Return what talks to the terminal, in as few bytes as it can; a browser page has a driver of its own."""
-        from tuiprof.tui.squeeze import squeezing
-
-        driver = super().get_driver_class()
-        return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what each line goes through before it is sent: what this terminal cannot show is replaced."""
-        mono = self.theme == themes.MONO.name
-        filters = [_ONE_COLOUR] if mono else list(super().get_line_filters())
-        return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
-
     def first_screen(self) -> Screen[Any]:
         """Return the screen that was asked for."""
         return self.start.screen()
@@ -176,12 +158,6 @@ class TuiprofApp(App[int], inherit_bindings=False):
 
         if self.start.view == "library" and not self.is_headless:
             self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
-
-    def on_resize(self) -> None:
-        """Draw everything anew: a terminal of another size may have moved what it showed."""
-        forget = getattr(self._driver, "forget", None)
-        if forget is not None:
-            forget()
 
     def _tour_on_first_start(self) -> None:
         from tuiprof.tui.tour import is_first_start

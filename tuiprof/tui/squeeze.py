@@ -6,7 +6,9 @@ sent, and over a slow link most of the wait.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from functools import lru_cache
 from itertools import groupby, repeat
 from typing import Any, Final
@@ -96,6 +98,9 @@ def _change(shown: State, wanted: State) -> str:
 _NARROW: Final = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u25fc\u2800-\u28ff]+")
 #: Cells that stand already are sent again where no more of them lie between two that differ.
 _GAP: Final = 8
+#: A terminal as the pictures need it, whatever another program made of it: its second screen, scrolling all of it,
+#: neither inserting nor counting from a margin, letters as letters, no wrapping, no cursor, and empty.
+_AS_NEEDED: Final = "\x1b[?1047h\x1b[r\x1b[4l\x1b[?6l\x1b(B\x0f\x1b[?7l\x1b[?25l\x1b[0m\x1b[2J"
 #: What a cell shows: its character and how it is painted; None = unknown.
 Cell = tuple[str, State] | None
 
@@ -201,9 +206,17 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._shown = Shown()
+            self._size: object = None  # of the picture drawn last
+            self._has_terminal = False
 
         def write(self, data: str, *args: Any) -> None:
             """Write as few bytes as draw the same."""
+            size = self._app.screen.size if self._app.screen_stack else None
+            if (
+                size != self._size
+            ):  # what was drawn for another size may have been cut, or moved by the terminal
+                self._size = size
+                self.forget()
             if to_send := self._shown.unsent(data):
                 super().write(squeeze(to_send), *args)
 
@@ -211,9 +224,26 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
             """Draw every line anew from now on."""
             self._shown.forget()
 
+        def begin_anew(self) -> None:
+            """Clear the terminal, whatever state another program left it in; a whole picture must follow."""
+            self.forget()
+            super().write(_AS_NEEDED)
+
         def start_application_mode(self) -> None:
             """Begin with an unknown terminal."""
             self.forget()
+            if self._has_terminal:  # it was stopped without a word (SIGSTOP), and goes on
+                if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+                    os.kill(os.getpid(), signal.SIGSTOP)  # in the background: it has to wait for the terminal
+                    return
+                self.suspend_application_mode()
+                self._must_signal_resume = True
             super().start_application_mode()
+            self._has_terminal = True
+
+        def stop_application_mode(self) -> None:
+            """Give the terminal back."""
+            self._has_terminal = False
+            super().stop_application_mode()
 
     return Squeezing

@@ -1,0 +1,108 @@
+"""An application as a guest of a terminal, which others write to as well, and which it gives back to the shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from textual.app import App
+from textual.driver import Driver
+from textual.events import Resize
+from textual.filter import LineFilter
+from textual.geometry import Size
+
+from tuiprof.report.terminal import this_terminal
+from tuiprof.tui import themes
+from tuiprof.tui.filters import OneColour, PlainText
+from tuiprof.tui.keys import key
+
+_ONE_COLOUR, _PLAIN_TEXT = OneColour(), PlainText()
+
+#: They work before a text field or a dialog takes a key.
+TERMINAL_KEYS: Final = (
+    key(
+        "ctrl+l",
+        "draw_anew",
+        "draw anew",
+        "Draw the screen anew, where another program wrote over it",
+        id="app.draw_anew",
+        group="Everywhere",
+        show=False,
+        priority=True,
+    ),
+    key(
+        "ctrl+z",
+        "to_shell",
+        "shell",
+        "To the shell for a while; fg comes back",
+        id="app.to_shell",
+        group="Everywhere",
+        show=False,
+        priority=True,
+    ),
+)
+
+
+class TerminalApp(App[int], inherit_bindings=False):
+    """What an application has to do with its terminal; :data:`TERMINAL_KEYS` are its keys.
+
+    Attributes:
+        terminal: What the terminal can show.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.terminal = this_terminal()
+        self._told_size: Size | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return what talks to the terminal, in as few bytes as it can; a browser page has a driver of its own."""
+        from tuiprof.tui.squeeze import squeezing
+
+        driver = super().get_driver_class()
+        return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what each line goes through before it is sent: what this terminal cannot show is replaced."""
+        mono = self.theme == themes.MONO.name
+        filters = [_ONE_COLOUR] if mono else list(super().get_line_filters())
+        return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
+
+    def on_mount(self) -> None:
+        """Be whole again when the shell gives the terminal back."""
+        self.app_resume_signal.subscribe(self, lambda _: self.action_draw_anew())
+
+    def on_resize(self, event: Resize) -> None:
+        """Draw everything again where the size is as it was: on the way it was another, and cut the picture."""
+        if event.size == self._told_size:
+            self._on_driver("forget")
+            self.refresh()
+        self._told_size = event.size
+
+    def action_draw_anew(self) -> None:
+        """Clear the terminal and draw everything, whatever another program made of it."""
+        self._on_driver("begin_anew")
+        self.refresh(layout=True)
+
+    def _on_driver(self, what: str) -> None:
+        """Call what only a squeezing driver has."""
+        call = getattr(self._driver, what, None)
+        if call is not None:
+            call()
+
+    def action_to_shell(self) -> None:
+        """Stop as a job of the shell, where there is one that can bring it back."""
+        if _has_shell():
+            self.action_suspend_process()
+        else:
+            self.notify("No shell could bring tuiprof back: it was not started from the prompt of one.")
+
+
+def _has_shell() -> bool:
+    """Return whether this process is a job of its own of a shell on the same terminal."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except (AttributeError, OSError):  # no such thing on this system, or the parent has just ended
+        return False
