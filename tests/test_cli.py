@@ -301,3 +301,26 @@ def test_bash_completes(line: str, offered: str, tmp_path: Path) -> None:
         ["bash", "-c", ask, "bash", line], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert asked.stdout.split() == offered.split(), asked.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    ("where", "status", "says"),
+    [
+        ("list >/dev/full", 1, "the output could not be written: No space left on device"),
+        ("list >&-", 0, ""),
+        ("list <&- 2>&-", 0, ""),
+        ("open last <&-", 2, "needs a terminal"),
+        ("record -q -- python -c 'print(1)' <&- >&-", 0, ""),
+    ],
+)
+def test_standard_streams_that_are_full_or_closed(
+    where: str, status: int, says: str, script: Path, tmp_path: Path
+) -> None:
+    tuiprof("record", "-q", "--no-capture", "--", "python", str(script), "2", sessions=tmp_path)
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m tuiprof {where}"],
+        env=_env(tmp_path), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    assert says in done.stderr

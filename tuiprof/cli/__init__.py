@@ -13,12 +13,13 @@ Exit codes:
 from __future__ import annotations
 
 import difflib
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -155,6 +156,10 @@ def _split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...] | None]:
     return args, None
 
 
+#: What a write to stdout ends with where it is a file on a disk that is full, or gone.
+_CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickException:
     """Return what to show of an error; an option of the program that stands behind the verb is told so."""
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
@@ -188,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: Any = cli.main(
             args, prog_name="tuiprof", standalone_mode=False, obj=Invocation(command=command)
         )
+        sys.stdout.flush()  # or a full disk would be told by a traceback at exit
     except click.exceptions.Abort:
         click.echo("tuiprof: interrupted", err=True)
         return 130
@@ -206,10 +212,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         # reporting it once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"tuiprof: the output could not be written: {error.strerror}", err=True)
+        return 1
     return result if isinstance(result, int) else 0
+
+
+def _open_missing_streams() -> None:
+    """Open standard streams that this process was started without: a file opened next would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "w" if number else "r", encoding="utf-8")  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def entry() -> None:
     """Run the command line and exit with its status."""
     bound_threads()
+    _open_missing_streams()
     sys.exit(main())
