@@ -18,7 +18,7 @@ from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
 from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import MINUS, format_ns_range, format_share
+from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
 from tuiprof.session.ladder import pending, schedule
 from tuiprof.session.ladder_state import LadderMeta, LadderRun
 from tuiprof.session.ladder_stats import (
@@ -240,9 +240,9 @@ def change(ratio: float) -> str:
         ratio: Time over the baseline's.
     """
     if ratio <= 0.5:
-        return f"÷{_factor(1 / ratio)}"
+        return f"÷{format_factor(1 / ratio)}"
     if ratio >= 2:
-        return f"×{_factor(ratio)}"
+        return f"×{format_factor(ratio)}"
     percent = (ratio - 1) * 100
     return f"{percent:+.1f} %".replace("-", MINUS)
 
@@ -267,12 +267,8 @@ def speed(ratio: Interval, baseline: str) -> str:
         baseline: Name of the baseline.
     """
     if ratio.value <= 0.5:
-        return f"is {_factor(1 / ratio.value)} times as fast as {baseline}"
+        return f"is {format_factor(1 / ratio.value)} times as fast as {baseline}"
     return f"takes {format_share(1 - ratio.value)} less time than {baseline}"
-
-
-def _factor(value: float) -> str:
-    return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
 def _range(interval: Interval | None) -> str:

@@ -128,14 +128,14 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
         report(ladder, traces.__getitem__, brief=True), style=Style(width=80, rows=None, details=True)
     )
     assert all(len(line) <= 80 for line in narrow.splitlines())
-    assert "checked  faster    40.0 µs  ÷2.5" in narrow
+    assert "checked  faster    40.0 µs  ÷2.50" in narrow
     assert told.table("trials").rows.height == 6
     assert pl.Series(rungs["published"]).to_list() == ["", "10 % faster"]
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(0.957, "−4.3 %"), (1.045, "+4.5 %"), (0.5, "÷2"), (3.214, "×3.21"), (1 / 1265, "÷1265")],
+    [(0.957, "−4.3 %"), (1.045, "+4.5 %"), (0.5, "÷2.00"), (3.214, "×3.21"), (1 / 17428, "÷17 400")],
 )
 def test_ratios_as_people_read_them(ratio: float, text: str) -> None:
     assert change(ratio) == text

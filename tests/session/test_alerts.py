@@ -28,25 +28,30 @@ def put(session: Session, writer: str, *records: object) -> None:
     append(session, writer, *(msgspec.json.encode(record) + b"\n" for record in records))
 
 
-def steps(session: Session, seconds: int, *, every_ms: int = 100, **phases: int) -> None:
+def steps(session: Session, seconds: int, *, every_ms: int = 100, after_s: int = 0, **phases: int) -> None:
     append(session, "rank0", head(session))
     count = seconds * 1000 // every_ms
     put(
         session,
         "rank0",
         *(
-            Step(n, ORIGIN + (n + 1) * every_ms * 1_000_000, every_ms * 1_000_000, dict(phases))
+            Step(n, ORIGIN + after_s * S + (n + 1) * every_ms * 1_000_000, every_ms * 1_000_000, dict(phases))
             for n in range(count)
         ),
     )
 
 
-def readings(session: Session, device: str, name: str, values: list[float], **words: str) -> None:
+def readings(
+    session: Session, device: str, name: str, values: list[float], every_ms: int = 500, **words: str
+) -> None:
     append(session, "recorder", head(session, "recorder", rank=None))
     put(
         session,
         "recorder",
-        *(Telemetry(ORIGIN + i * S // 2, device, {name: value}, words) for i, value in enumerate(values)),
+        *(
+            Telemetry(ORIGIN + i * every_ms * 1_000_000, device, {name: value}, words)
+            for i, value in enumerate(values)
+        ),
     )
 
 
@@ -73,6 +78,18 @@ def test_a_slow_start_is_no_collapse(session: Session) -> None:
     steps(session, 150)
     readings(session, "gpu0", "util", [0.1] * 250 + [0.9] * 50)
     assert "utilisation collapse" not in said(session)
+
+
+def test_what_idled_while_the_script_imported_is_not_idle(session: Session) -> None:
+    steps(session, 13, after_s=30)
+    readings(session, "gpu0", "util", [0.0] * 20 + [0.9] * 9, every_ms=1500)
+    assert said(session) == {}
+
+
+def test_a_device_with_too_little_to_do_is_told(session: Session) -> None:
+    steps(session, 30, after_s=10)
+    readings(session, "gpu0", "util", [0.0] * 20 + [0.4] * 60)
+    assert said(session)["idle device"].startswith("GPU 0 works 40.0 % of the time")
 
 
 def test_on_a_cpu_the_host_can_collapse(session: Session) -> None:

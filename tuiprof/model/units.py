@@ -28,13 +28,17 @@ def typed_number(text: str) -> str:
     return _GROUPS.sub("", text.replace(MINUS, "-"))
 
 
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")
+
+
 def _three_figures(value: float) -> str:
     if value < 0:
         return MINUS + _three_figures(-value)
     if 0 < value < 0.1:  # two, so that little is not shown as nothing
         return f"{value:.2g}" if value >= _LEAST else f"<{_LEAST}"
     # 99.96 rounds to a third figure before the point.
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return _grouped(value) if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def format_ns(ns: float | None) -> str:
@@ -97,8 +101,17 @@ def format_count(value: float | None) -> str:
     if value < 0:
         return MINUS + format_count(-value)
     if float(value).is_integer():
-        return f"{int(value):,}".replace(",", " ")
+        return _grouped(value)
     return _three_figures(value)
+
+
+def format_factor(value: float) -> str:
+    """Return how many times as much something is, ``3.00`` or ``17 400``, with no more than three figures.
+
+    Args:
+        value: The factor.
+    """
+    return _three_figures(float(f"{value:.3g}"))
 
 
 def format_share(share: float | None) -> str:

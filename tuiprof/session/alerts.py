@@ -188,13 +188,14 @@ def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others
 
 def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
     """A device has too little to do while steps are made."""
-    if not _stepping(rank, now_ns):
+    if rank is None or not _stepping(rank, now_ns):
         return []
     found = []
+    first_ns = int(rank.steps.rows["t_ns"][0])  # what was idle before it waited for imports, not for the script
     for key, name in _busy_figures(fold, others):
         if key == "host":
             continue
-        _, values = _readings(fold.devices[key], name, 0, now_ns)
+        _, values = _readings(fold.devices[key], name, first_ns, now_ns)
         recent = values[-IDLE_READINGS:]
         if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
             text = f"{_called(key)} works {format_share(busy)} of the time"
@@ -255,7 +256,7 @@ def _rows_until(rank: WriterState, now_ns: int) -> int:
 
 
 def _stepping(rank: WriterState | None, now_ns: int) -> bool:
-    """Whether steps have been made for as long as twenty readings take: not while it starts, nor after its end."""
+    """Whether steps are made, and have been for a while: not while the run starts, nor after its end."""
     if rank is None or not len(rank.steps.rows):
         return False
     t_ns = rank.steps.rows["t_ns"]
