@@ -156,6 +156,17 @@
 # pip install 'torch==2.8.*' 'intel-extension-for-pytorch==2.8.*'"""
 #
 # [[tool.tuiprof.variants]]
+# name = "compile-ipex-channels-last"
+# note = "torch.compile with the backend of Intel's extension on top of channels_last."
+# builds_on = "channels-last"
+# set = { batch = 16, workers = 1, amp = "bfloat16", channels_last = true, compile = "ipex" }
+# published = [{ text = "slower than channels-last alone" }]
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.8,<2.9", "intel-extension-for-pytorch>=2.8,<2.9"]
+# remedy = """discontinued after 2.8 (intel/intel-extension-for-pytorch#867); in an environment of its own:
+# pip install 'torch==2.8.*' 'intel-extension-for-pytorch==2.8.*'"""
+#
+# [[tool.tuiprof.variants]]
 # name = "ipex"
 # note = "ipex.optimize of Intel's extension on model and optimizer, on top of run-cpu."
 # builds_on = "run-cpu"

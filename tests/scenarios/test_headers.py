@@ -117,6 +117,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "compile-channels-last": None,
         "run-cpu": 39.05,
         "compile-ipex": 27,
+        "compile-ipex-channels-last": None,
         "ipex": 40.73,
         "ddp-numa": None,
         "xla": 7,

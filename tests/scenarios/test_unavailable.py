@@ -65,7 +65,7 @@ LACKS = [
     ([GPU, HUGGING_FACE, FLASH_2], "varlen: gpt2-flash gpt2-flash-flattened"),
     ([GPU, HUGGING_FACE], "varlen: gpt2-in-tree-flattened"),
     ([TCMALLOC, OPENMP], "cpu-training: run-cpu"),
-    ([OLD_TORCH, IPEX], "cpu-training: compile-ipex"),
+    ([OLD_TORCH, IPEX], "cpu-training: compile-ipex compile-ipex-channels-last"),
     ([OLD_TORCH, IPEX, TCMALLOC, OPENMP], "cpu-training: ipex"),
     ([NUMA], "cpu-training: ddp-numa"),
     ([XLA], "cpu-training: xla"),
