@@ -15,7 +15,7 @@ import polars as pl
 
 from tuiprof.formats import open_trace
 from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
-from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, seen, why
+from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
 from tuiprof.model.report import Kind, Level
 from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
@@ -92,7 +92,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
                 "warm-up steps after it are left out of the step time too.",
             ),
         ),
-        (*_notes(meta, judged), *problems(told, traced)),
+        (*_notes(meta, judged), *same_work(told), *problems(told, traced)),
     )
 
 

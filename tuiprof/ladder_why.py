@@ -13,7 +13,7 @@ from tuiprof.analyses._change_words import DEVICE_SHARE, HOST_SHARE, change_clau
 from tuiprof.analyses.compare import compare
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
-from tuiprof.model import Trace
+from tuiprof.model import Report, Trace
 from tuiprof.session.ladder_state import LadderMeta, LadderRun, Trial
 
 WHY_RULE: Final = (
@@ -22,6 +22,10 @@ WHY_RULE: Final = (
     f"{DEVICE_SHARE * 100:.0f} % of a step, shares of the operators' self time from {HOST_SHARE * 100:.0f} points. "
     "Captured steps are slowed down by the profiler and are not among the timed ones."
 )
+
+
+#: Device times that differ by less than this share are those of the same work.
+_SAME_SHARE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,16 @@ class Seen:
         syncs: Syncs a step; None = cannot be told.
         launches: Launches a step; None = cannot be told.
         problem: Why there is no trace, or why it cannot be read; empty = none.
+        work: What the device ran in a step: how often each kernel, by its name; empty = nothing, or not known.
+        work_ns: What that took in a step.
     """
 
     path: Path | None
     syncs: float | None = None
     launches: float | None = None
     problem: str = ""
+    work: frozenset[tuple[str, float]] = frozenset()
+    work_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,16 @@ def seen(traces: Traces, variant: str) -> Seen:
         return Seen(path, problem=f"its trace cannot be read: tuiprof report {path}")
     # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
     syncs = figure_of(run("sync_events", trace), "syncs_per_step") if trace.device_indices else None
-    return Seen(path, syncs, figure_of(run("kernel_launches", trace), "launches_per_step"))
+    launches = figure_of(run("kernel_launches", trace), "launches_per_step")
+    return Seen(path, syncs, launches, "", *_device_work(trace))
+
+
+def _device_work(trace: Trace) -> tuple[frozenset[tuple[str, float]], float]:
+    found = run("kernels", trace) if trace.device_indices else None
+    if not isinstance(found, Report) or not trace.steps.numbers.size:
+        return frozenset(), 0.0
+    rows = found.table("kernels").rows
+    return frozenset(rows.select("kernel", "per_step").iter_rows()), float(rows["per_step_ns"].sum())
 
 
 def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]:
@@ -161,3 +178,29 @@ def problems(told: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]
         if what.problem and variant in trials:
             by_reason.setdefault(what.problem, []).append(variant)
     return [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def same_work(told: Mapping[str, Seen]) -> list[str]:
+    """Say which variants ran the same kernels, as often and as long: what differs between them is not on the device.
+
+    That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
+    does not tell two variants apart hands one of them the other's.
+
+    Args:
+        told: What the trace of each variant shows.
+    """
+    groups: list[list[str]] = []
+    for variant, what in told.items():
+        for group in groups:
+            first = told[group[0]]
+            if what.work == first.work and abs(what.work_ns - first.work_ns) <= _SAME_SHARE * first.work_ns:
+                group.append(variant)
+                break
+        else:
+            if what.work:
+                groups.append([variant])
+    return [
+        f"{', '.join(group)}: the same kernels in the captured steps, as often and as long"
+        for group in groups
+        if len(group) > 1
+    ]

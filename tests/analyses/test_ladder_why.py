@@ -11,7 +11,7 @@ from made import Made, site
 
 from tuiprof.formats import open_trace
 from tuiprof.ladder_report import change, report
-from tuiprof.ladder_why import changes
+from tuiprof.ladder_why import Seen, changes, same_work
 from tuiprof.model import Trace
 from tuiprof.report import Style, render
 from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
@@ -71,6 +71,21 @@ def test_on_a_cpu_operators_come_and_go_and_their_share_counts() -> None:
     assert changes(unmarked, cpu("aten::mm")) == ("cannot be told: not both traces mark steps",)
 
 
+def test_variants_that_did_the_same_on_the_device_are_told() -> None:
+    def ran(work_ns: float, **kernels: float) -> Seen:
+        return Seen(None, work=frozenset(kernels.items()), work_ns=work_ns)
+
+    told = {
+        "math": ran(900.0, softmax=24.0, gemm=48.0),
+        "flash": ran(500.0, flash=24.0),
+        "cudnn": ran(505.0, flash=24.0),
+        "twice": ran(1000.0, flash=24.0),
+        "cpu": ran(0.0),
+        "cpu too": ran(0.0),
+    }
+    assert same_work(told) == ["flash, cudnn: the same kernels in the captured steps, as often and as long"]
+
+
 def test_real_traces_of_two_devices_can_be_held_against_each_other(shared: Path) -> None:
     steps = open_trace(shared / "traces" / "kineto-resnet50-v100-torch19-steps.pt.trace.json.gz")
     assert changes(steps, steps) == ()
@@ -116,7 +131,7 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
             ladder.put(Trial("timing", number, name, session.id, "done", equal=True, figures=figures))
     told = report(ladder, traces.__getitem__)
     assert told.verdict.level == "good"
-    assert told.verdict.sentence == "checked is 2.5 times as fast as naive"
+    assert told.verdict.sentence == "checked is 2.50 times as fast as naive"
     rungs = told.table("rungs").rows
     assert rungs["syncs_per_step"].to_list() == [1.0, 0.0]
     assert rungs["launches_per_step"].to_list() == [3.0, 1.0]
@@ -124,6 +139,13 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
     why = told.table("why").rows.row(0, named=True)
     assert (why["variant"], why["against"]) == ("checked", "naive")
     assert why["changes"].startswith("syncs 1 → 0 a step; gone: aggregation.py:91")
+    assert not any("the same kernels" in note for note in told.notes)
+    traces[next(iter(traces))] = checked()
+    assert any(
+        note.startswith("naive, checked: the same kernels")
+        for note in report(ladder, traces.__getitem__).notes
+    )
+    traces[next(iter(traces))] = naive()
     narrow = render(
         report(ladder, traces.__getitem__, brief=True), style=Style(width=80, rows=None, details=True)
     )

@@ -191,7 +191,8 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
     if rank is None or not _stepping(rank, now_ns):
         return []
     found = []
-    first_ns = int(rank.steps.rows["t_ns"][0])  # what was idle before it waited for imports, not for the script
+    # What was idle before the first step waited for imports, not for the script.
+    first_ns = int(rank.steps.rows["t_ns"][0])
     for key, name in _busy_figures(fold, others):
         if key == "host":
             continue
