@@ -11,6 +11,7 @@ import pytest
 
 from tuiprof.resources import shipped
 from tuiprof.session import interpreter
+from tuiprof.session.ladder import plan
 from tuiprof.session.launch import DEFAULT_CAPTURE
 from tuiprof.session.scenarios import Ladder, Missing, availability, scan
 
@@ -277,3 +278,19 @@ def test_scripts_and_tuiprof_give_the_same_reasons() -> None:
             outside[str(variant)] = [list(reason) for reason in reasons]
     assert inside == outside
     assert any(inside.values()), "everything can run here, so nothing was compared"
+
+
+def test_a_figure_stands_beside_what_is_measured_at_its_size() -> None:
+    def published(preset: str) -> dict[str, tuple[str, ...]]:
+        rungs = plan(LADDERS["attention"], interpreter.facts(sys.executable), preset=preset).rungs
+        return {rung.name: rung.published for rung in rungs}
+
+    paper, long, smoke = published("paper"), published("long"), published("smoke")
+    assert (paper["native"], long["native"]) == (("370 ms",), ())
+    assert (paper["flash-attention-3"], long["flash-attention-3"]) == (
+        ("240 ms",),
+        ("≈5× faster than native",),
+    )
+    assert smoke["flash-attention-3"] == ("240 ms", "≈5× faster than native"), (
+        "of a size that has none, all are told"
+    )
