@@ -24,6 +24,10 @@ match sys.argv[1]:
         sys.exit(3)
     case "nan-time": say(step_ms=float("nan"))
     case "some-nan": say(step_ms=2.0, samples_per_s=float("inf"), ranges_ms={"loss": float("nan"), "rest": 1.0})
+    case "beyond-float":
+        said = {"step_ms": 2.0, "ranges_ms": {"loss": "HUGE", "rest": 1.0}}
+        kernel = {name: {"median": "HUGE"} for name in ("cold_ms", "warm_ms")} | {"host_ms": {"median": 3.0}}
+        print(json.dumps({"tuiprof_result": {**said, "kernel": kernel}}).replace('"HUGE"', "1e999"))
     case "endless": time.sleep(3600)
     case "killed": os.kill(os.getpid(), signal.SIGKILL)
     case _: say(step_ms=1.0)
@@ -32,8 +36,8 @@ HEADER = """
 [tool.tuiprof]
 name = "misfits"
 command = [["{variant}"]]
-variants = [{name = "good"}, {name = "nan-loss"}, {name = "nan-time"}, {name = "some-nan"}, {name = "endless"},
-  {name = "killed"}]
+variants = [{name = "good"}, {name = "nan-loss"}, {name = "nan-time"}, {name = "some-nan"}, {name = "beyond-float"},
+  {name = "endless"}, {name = "killed"}]
 """
 
 
@@ -63,6 +67,11 @@ def test_each_is_told_for_what_it_is_and_the_others_go_on(misfits: Path) -> None
     figures = last["some-nan"].figures
     assert figures is not None
     assert (figures.median_ns, figures.samples_per_s, figures.ranges_ns) == (2e6, None, {"rest": 1e6})
+    figures = last["beyond-float"].figures
+    assert figures is not None
+    assert figures.ranges_ns == {"rest": 1e6}
+    assert figures.kernel is not None
+    assert figures.kernel.times_ns == {"host": 3e6}
     assert (last["endless"].state, last["endless"].why) == ("failed", "not over after 3 s")
     assert (last["killed"].state, last["killed"].why) == ("failed", "SIGKILL")
     assert "memory" in last["killed"].remedy

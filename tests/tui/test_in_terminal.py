@@ -60,6 +60,7 @@ def picture(terminal: InTerminal) -> list[object]:
 def disturb(terminal: InTerminal) -> None:
     """Write to the terminal from another process, as ``wall`` does."""
     other_end = psutil.Process(terminal.pid).terminal()
+    assert other_end is not None  # else a file of that name would be written
     before = picture(terminal)
     subprocess.run(["sh", "-c", f'printf %s "$1" > {other_end}', "sh", MESS], check=True)
     terminal.until(lambda: picture(terminal) != before)

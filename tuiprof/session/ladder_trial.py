@@ -254,9 +254,14 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         device=result.device,
         preset=result.preset,
         interpreted=result.interpreted,
-        ranges_ns={name: ms * 1e6 for name, ms in result.ranges_ms.items() if ms is not None},
+        ranges_ns=_known_ns(result.ranges_ms),
         kernel=_kernel(result.kernel),
     )
+
+
+def _known_ns(times_ms: dict[str, float | None]) -> dict[str, float]:
+    """Return times in ns, without those that are not given or no times: an infinite one could not be stored."""
+    return {name: ms * 1e6 for name, ms in times_ms.items() if ms is not None and 0 <= ms < _LONGEST_STEP_MS}
 
 
 def _kernel(kernel: _Kernel | None) -> KernelFigures | None:
@@ -267,11 +272,7 @@ def _kernel(kernel: _Kernel | None) -> KernelFigures | None:
         kernel.moved_bytes,
         kernel.operations,
         kernel.arithmetic,
-        {
-            name: timing.median * 1e6
-            for name, timing in timings.items()
-            if timing and timing.median is not None
-        },
+        _known_ns({name: timing.median for name, timing in timings.items() if timing}),
         kernel.not_measured,
     )
 
