@@ -1,32 +1,17 @@
-"""Drawing: only what changed is repainted, every segment has a style, axes and columns are right."""
+"""Drawing: only what changed is repainted, every segment has a style, and rows fit."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from lines_app import Host, text_of_widget
 from rich.cells import cell_len
-from textual.app import App, ComposeResult
 from textual.geometry import Region
 
-from tuiprof.tui import glyphs
-from tuiprof.tui.widgets.braille import (
-    BRAILLE_BASE,
-    cells,
-    column_ranges,
-    dot_rows,
-    joined,
-    nice_step,
-    text_of,
-)
 from tuiprof.tui.widgets.device_panel import DevicePanel, DeviceView
 from tuiprof.tui.widgets.lines import Lines, Row, _changed, fit, row_width, spread
 from tuiprof.tui.widgets.phase_bar import PhaseBar
-from tuiprof.tui.widgets.strip_chart import ChartData, Mark, StripChart
 
 
 class Words(Lines):
@@ -43,26 +28,6 @@ class Words(Lines):
     def refresh(self, *regions: Region, **options: object) -> Words:
         self.painted.extend(regions)
         return super().refresh(*regions, **options)  # type: ignore[arg-type]
-
-
-class Host(App[None]):
-    CSS_PATH = "../../tuiprof/tui/app.tcss"
-
-    def __init__(self, widget: Lines) -> None:
-        super().__init__()
-        self.widget = widget
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        from tuiprof.tui.themes import DEFAULTS
-
-        return dict(DEFAULTS)
-
-    def compose(self) -> ComposeResult:
-        yield self.widget
-
-
-def text_of_widget(widget: Lines) -> list[str]:
-    return ["".join(segment.text for segment in widget.render_line(y)) for y in range(widget.size.height)]
 
 
 async def test_only_changed_cells_are_repainted() -> None:
@@ -112,112 +77,6 @@ def test_rows_fit_and_spread() -> None:
     assert fit([("a long sentence", "text")], 6)[-1][0].endswith("…")
     assert "".join(text for text, _ in spread([("l", "text")], [("r", "text")], 10)) == "l        r"
     assert spread([("left", "text")], [("right", "text")], 8) == [("left", "text")]
-
-
-def test_columns_hold_every_step_and_cover_long_ones() -> None:
-    ends = np.array([1.0, 1.1, 1.2, 4.0])
-    took = np.array([1.0, 0.1, 0.1, 2.8])
-    least, mean, greatest = column_ranges(ends - took, ends, took, took, np.linspace(0, 4, 5))
-    assert least.tolist() == [1.0, 0.1, 2.8, 2.8]
-    assert greatest.tolist() == [1.0, 2.8, 2.8, 2.8]
-    assert mean[0] == 1.0
-    empty = column_ranges(*(np.empty(0),) * 4, np.linspace(0, 4, 5))
-    assert all(np.isnan(values).all() for values in empty)
-
-
-def test_braille_dots_are_where_the_values_are() -> None:
-    rows = dot_rows(np.array([0.0, 1.0]), 0.0, 1.0, 4)
-    assert rows.tolist() == [3, 0]
-    # The second column reaches down to the first, so that the line is not torn.
-    assert [int(edge[1]) for edge in joined(rows)] == [0, 2]
-    line = text_of(cells(*joined(rows), 1)[0])
-    assert ord(line) - BRAILLE_BASE == 0x40 | 0x08 | 0x10 | 0x20
-    assert text_of(cells(np.array([1, 1]), np.array([0, 0]), 1)[0]) == " "
-
-
-@pytest.mark.parametrize(("span", "most", "step"), [(10, 5, 2), (0.7, 7, 0.1), (4.2, 8, 1), (1234, 3, 500)])
-def test_ticks_are_round(span: float, most: int, step: float) -> None:
-    assert nice_step(span, most) == pytest.approx(step)
-
-
-async def test_the_chart_marks_outliers_and_captured_steps() -> None:
-    chart = StripChart()
-    took = np.full(200, 27.0)
-    took[150] = 60.0
-    ends = np.cumsum(took) / 1e3
-    app = Host(chart)
-    async with app.run_test(size=(90, 14)) as pilot:
-        chart.styles.height = 12
-        await pilot.pause()
-        chart.show(
-            ChartData(
-                ends - took / 1e3,
-                ends,
-                took,
-                took,
-                now_s=float(ends[-1]),
-                window_s=10.0,
-                median_ms=27.0,
-                marks=(Mark(float(ends[150]), 60.0, "step 150  60.0 ms"),),
-                captured_s=((2.0, 2.4),),
-            )
-        )
-        await pilot.pause()
-        lines = text_of_widget(chart)
-        assert any("step 150  60.0 ms ●" in line for line in lines)
-        assert "captured" in lines[-1]
-        assert glyphs.CAPTURED in lines[-1]
-        assert "now" in lines[-1]
-        labels = [line[:10].strip() for line in lines[:-1] if line[:10].strip()]
-        assert all(label.endswith(" ms") for label in labels)
-        # The axis shows the bulk: one slow step does not flatten all the others.
-        assert max(float(label.split()[0]) for label in labels) < 40
-
-
-def test_a_slow_start_is_no_scale_for_what_follows() -> None:
-    chart = StripChart()
-
-    def axis(steps: int) -> tuple[float, float]:
-        took = np.array([500.0, 450.0, *[26.0 + 0.01 * (n % 7) for n in range(steps)]])
-        ends = np.cumsum(took) / 1e3
-        chart._data = ChartData(
-            ends - took / 1e3, ends, took, took, median_ms=26.0, limit_ms=30.0 if steps else 1e9
-        )
-        return chart._axis(0.0, 60.0)
-
-    assert axis(0)[1] > 450
-    low, high = axis(50)
-    assert 20 < low < 26 < high < 32
-    assert axis(60) == (low, high)  # and stands still from then on
-
-
-@pytest.mark.parametrize("now_s", [3.0, 5.4, 9.9])
-async def test_the_median_ends_at_the_moment_shown(now_s: float) -> None:
-    chart = StripChart()
-    ends = np.arange(0.5, now_s, 0.5)
-    took = np.where(np.arange(len(ends)) % 2, 30.0, 24.0)
-    app = Host(chart)
-    async with app.run_test(size=(92, 14)) as pilot:
-        chart.styles.height = 12
-        await pilot.pause()
-        chart.show(
-            ChartData(
-                ends - 0.01,
-                ends,
-                took,
-                took,
-                now_s=now_s,
-                edge_s=10.0,
-                window_s=10.0,
-                median_ms=27.0,
-                live=True,
-            )
-        )
-        await pilot.pause()
-        dotted = [line for line in text_of_widget(chart) if glyphs.MEDIAN in line]
-        assert len(dotted) == 1
-        per_s = (len(dotted[0]) - 12) / 10
-        assert dotted[0].rindex(glyphs.MEDIAN) - 11 == pytest.approx(now_s * per_s, abs=1.5)
 
 
 async def test_every_segment_has_a_style_and_lines_fill_the_width() -> None:
@@ -389,21 +248,3 @@ async def test_no_phases_say_why() -> None:
         bar.show({}, "no phases recorded")
         await pilot.pause()
         assert "no phases recorded" in text_of_widget(bar)[0]
-
-
-@given(
-    st.integers(20, 180),
-    st.floats(0.0, 60.0),
-    st.lists(st.tuples(st.floats(0.0, 60.0), st.floats(0.0, 5.0)), max_size=4),
-    st.booleans(),
-)
-def test_words_below_the_chart_never_run_into_one_another(
-    width: int, now_s: float, captures: list[tuple[float, float]], live: bool
-) -> None:
-    chart = StripChart()
-    spans = tuple((start, min(start + took, now_s)) for start, took in captures if start < now_s)
-    chart._data = ChartData(now_s=now_s, captured_s=spans, live=live)
-    row = "".join(text for text, _ in chart._time_axis(0.0, 60.0, width))
-    assert len(row) == width
-    words = row.replace(glyphs.CAPTURED, " ").split()
-    assert all(word in ("captured", "now") or re.fullmatch(r"\d\d:\d\d:\d\d", word) for word in words), row
