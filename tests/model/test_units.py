@@ -82,3 +82,7 @@ def test_a_range_says_its_unit_once() -> None:
 def test_little_is_not_nothing() -> None:
     assert [format_value(v, "count") for v in (0, 0.0001, 0.004, 0.05)] == ["0", "<0.001", "0.004", "0.05"]
     assert [format_ns(v) for v in (0, 0.4, 1, 99_960)] == ["0 ns", "<1 ns", "1 ns", "100 µs"]
+
+
+def test_a_count_of_many_figures_is_exact() -> None:
+    assert format_value(2**60 + 1, "count") == "1 152 921 504 606 846 977"

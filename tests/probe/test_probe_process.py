@@ -225,6 +225,7 @@ def test_a_crash_is_named_in_the_last_line(run: Callable[..., Run]) -> None:
     done = run(MARKS + "raise RuntimeError('out of luck')")
     end = done.of(records.End)[-1]
     assert (done.code, end.code, end.why) == (1, 1, "RuntimeError: out of luck")
+    assert run(MARKS + "raise KeyboardInterrupt").of(records.End)[-1].why == "KeyboardInterrupt"
 
 
 def test_a_broken_hook_is_switched_off_and_noted_once(run: Callable[..., Run]) -> None:

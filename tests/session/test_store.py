@@ -15,6 +15,7 @@ from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session import process
+from tuiprof.session.control import request_stop
 from tuiprof.session.labels import Labels, read_labels
 from tuiprof.session.process import Processes, ProcessId
 from tuiprof.session.replay import load
@@ -171,6 +172,23 @@ def test_status_is_not_fooled_by_a_reused_process_number(tmp_path: Path) -> None
     assert session.status().state == "interrupted"
     _ran_by(session, ProcessId(own.pid, "1"), own)
     assert str(session.status()) == "running (recorder lost)"
+
+
+def test_the_run_of_another_user_that_lost_its_recorder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = new_session(tmp_path)
+    own = process.identify(os.getpid())
+    assert own is not None
+    _ran_by(session, ProcessId(own.pid, "1"), own)
+
+    def refused(group: int, number: int) -> None:
+        assert group == own.pid
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refused)
+    with pytest.raises(SessionError, match="another user"):
+        request_stop(session)
 
 
 @pytest.mark.parametrize(

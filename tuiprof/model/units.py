@@ -101,7 +101,7 @@ def format_count(value: float | None) -> str:
     if value < 0:
         return MINUS + format_count(-value)
     if float(value).is_integer():
-        return _grouped(value)
+        return f"{int(value):,}".replace(",", " ")  # exactly: a count may have more figures than a float
     return _three_figures(value)
 
 

@@ -192,7 +192,7 @@ class Runtime:
                 self.capture.finish()
                 if self.steps.device is not None:
                     self.steps.device.read()
-                why = "exit" if error is None else f"{type(error).__name__}: {error}"[:500]
+                why = "exit" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:500]
                 self.log.end(None if error is None else 1, why)
             else:
                 self._exit_without_steps()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -185,8 +184,13 @@ def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = Fal
     who = processes(session)
     lost = who is not None and who.place == process.place() and not process.alive(who.supervisor)
     if who is not None and lost and who.script is not None:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+        try:
             os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
+        except ProcessLookupError:  # it has just ended by itself
+            pass
+        except PermissionError as error:
+            remedy = f"stop it as the user who started it (process {who.script.pid})"
+            raise SessionError(f"{session.id} is the run of another user", remedy) from error
         return
     request = StopRequest(time.time_ns(), int(sig), firm)
     write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
