@@ -64,7 +64,7 @@ def test_rounding_decides_nothing() -> None:
 
 def test_what_is_beyond_by_little_shows_that_it_is() -> None:
     result = check([parse("a=1234567", "max")], [report(a=1234568)])[0]
-    assert result.sentence == "a is 1234568, allowed ≤ 1234567"
+    assert result.sentence == "a is 1 234 568, allowed ≤ 1 234 567"
 
 
 def test_figures_are_shown_with_their_units_and_more_digits_where_they_look_alike() -> None:
