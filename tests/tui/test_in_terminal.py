@@ -226,3 +226,12 @@ def test_detached_and_attached_at_another_size(tmp_path: Path) -> None:
             assert terminal.screen.display[:-1] == fresh
     finally:
         subprocess.run([*tmux, "kill-server"], check=False, capture_output=True)
+
+
+def test_ended_from_outside_it_gives_the_terminal_back() -> None:
+    with trace(100, 30) as terminal:
+        before = len(terminal.received)
+        os.kill(terminal.pid, signal.SIGTERM)
+        terminal.until(lambda: b"\x1b[?1049l" in terminal.received[before:])
+        terminal.until(lambda: b"\x1b[?25h" in terminal.received[before:])
+        assert b"\x1b[?1000l" in terminal.received[before:], "the mouse would type into the shell"

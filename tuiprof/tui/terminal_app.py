@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -70,8 +73,12 @@ class TerminalApp(App[int], inherit_bindings=False):
         return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
 
     def on_mount(self) -> None:
-        """Be whole again when the shell gives the terminal back."""
+        """Be whole again when the shell gives the terminal back, and give it back when ended from outside."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_draw_anew())
+        if not self.is_headless:
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
 
     def on_resize(self, event: Resize) -> None:
         """Draw everything again where the size is as it was: on the way it was another, and cut the picture."""
