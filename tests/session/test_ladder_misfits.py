@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tuiprof.errors import SessionError
 from tuiprof.session import ladder as runner
 from tuiprof.session.interpreter import facts
 from tuiprof.session.ladder import pending, plan, run
@@ -84,8 +85,11 @@ def test_what_failed_on_a_full_disk_is_run_again(misfits: Path, monkeypatch: pyt
     ladder = begun(misfits, "killed")
     with monkeypatch.context() as full:
         full.setattr(runner.shutil, "disk_usage", lambda path: Usage(0))
-        progress = next(one for one in run(ladder) if one.ended and one.trial.variant == "killed")
-    assert progress.trial.state == "stopped"
-    assert progress.trial.why == "failed as the disk was full: SIGKILL"
+        with pytest.raises(SessionError, match="the disk is full") as refused:
+            list(run(ladder))
+    last = ladder.meta.trials[-1]
+    assert "--resume" in refused.value.remedy
+    assert (last.variant, last.state) == ("killed", "stopped")
+    assert last.why == "failed as the disk was full: SIGKILL"
     assert ("trace", 0, "killed") in pending(ladder.meta)
     assert shutil.disk_usage(misfits).free > 0

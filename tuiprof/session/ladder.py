@@ -283,6 +283,9 @@ def run(
                     if one.to_repeat:
                         alone.add(_slot(one.trial))
                 yield _progress(ladder, one.trial, over, one.left_s)
+                if one.disk_was_full:  # the next one would fail just so
+                    remedy = f"make room in {ladder.path}, then: tuiprof ladder --resume {ladder.id}"
+                    raise SessionError(f"{ladder.id}: the disk is full", remedy)
     finally:
         lock.release()
 
@@ -316,6 +319,7 @@ class _Live:
         self._over = False
         self.beside_others = False  # for some of its time
         self.to_repeat = False
+        self.disk_was_full = False
 
     @property
     def left_s(self) -> float | None:
@@ -353,6 +357,7 @@ class _Live:
                     )
                     self.trial = msgspec.structs.replace(self.trial, state="failed", why=why, remedy=remedy)
                 elif self.trial.state == "failed" and _disk_is_full(session.path):
+                    self.disk_was_full = True
                     why = f"failed as the disk was full: {self.trial.why}"
                     self.trial = msgspec.structs.replace(self.trial, state="stopped", why=why)
                 if self.trial.state == "failed" and self.beside_others:
