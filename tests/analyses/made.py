@@ -101,7 +101,10 @@ class Made:
         events = pl.DataFrame(self.rows, schema=schema).sort(
             ["ts", "dur"], descending=[False, True], maintain_order=True
         )
-        sites = pl.DataFrame(sync_sites) if sync_sites else None
+        sites = None
+        if sync_sites:
+            whole = [{"dur_ns": None} | site for site in sync_sites]
+            sites = pl.DataFrame(whole, schema_overrides={"dur_ns": pl.Int64})
         return Trace(
             events, TRACKS, TraceInfo(None, "made", origin_unix_ns=ORIGIN_UNIX_NS, **info), sync_sites=sites
         )

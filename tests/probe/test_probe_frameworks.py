@@ -74,6 +74,49 @@ def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[.
     assert waits.fact("syncs") == 0, "the wait for the work is the profiler's, not the script's"
 
 
+WAITS = """
+import jax, jax.numpy as jnp, numpy as np, pickle, threading
+from jax._src.array import ArrayImpl
+step = jax.jit(lambda x: x @ x / 1000)
+x = jnp.ones((500, 500))
+def touched():
+    return vars(ArrayImpl)["_value"], vars(ArrayImpl)["block_until_ready"], np.asarray, np.array
+before = touched()
+def train():
+    float(step(x).sum())  # A
+    step(x).block_until_ready()  # B
+    jax.block_until_ready([step(x), step(x + 1)])  # C
+    jax.device_get(step(x))  # D
+    np.asarray(step(x))  # E
+    if step(x)[0, 0] > 1e9:  # F
+        pass
+    assert pickle.loads(pickle.dumps(np.asarray)) is np.asarray
+def beside():
+    float(step(x).sum())  # G
+for n in range(9):
+    with jax.profiler.StepTraceAnnotation("train", step_num=n):
+        train()
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+assert touched() == before
+"""
+
+
+def test_jax_waits_are_told_by_their_lines(run: Callable[..., Run]) -> None:
+    done = run(WAITS, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+    assert done.code == 0, done.err
+    written = done.captures("a")[-1]
+    assert written.state == "written", written.why
+    waits = run_analysis("sync_events", open_trace(done.session / written.path))
+    assert isinstance(waits, Report)
+    found = {row["where"].rpartition(":")[2] for row in waits.table("groups").rows.rows(named=True)}
+    lines = WAITS.splitlines()
+    wanted = {str(i) for i, line in enumerate(lines, 1) if line.endswith(tuple(f"# {c}" for c in "ABCDEFG"))}
+    assert found == wanted
+    assert waits.fact("lines_known") == waits.fact("syncs")
+
+
 def test_an_xla_step_ends_at_the_sync_after_the_optimizer(run: Callable[..., Run], tmp_path: Path) -> None:
     package = tmp_path / "torch_xla"
     package.mkdir()

@@ -28,7 +28,7 @@ class Sites:
         of_wait: For each wait the index into ``stacks``; -1 = none. Shape ``(k,)``.
         stacks: Distinct stacks: frames ``file:line function``, innermost first, one a line.
         seen: Number of sites the probe recorded.
-        unjoined: Number of sites that met no wait.
+        unjoined: Number of sites that met no wait, those of calls that may return at once left out.
     """
 
     of_wait: Ints
@@ -40,9 +40,10 @@ class Sites:
 def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
     """Find the source line of each wait by thread and time.
 
-    A site belongs to the last wait of its thread that ended before the site was stamped. All waits of
-    the same outermost operator share the line, because one Python call made them; so do those of one call of a
-    library's function, such as ``torch.cuda.empty_cache``, which frees several blocks.
+    A site whose call's length is known has the waits inside that call, or the wait around it. Any other belongs to the
+    last wait of its thread that ended before the site was stamped. All waits of the same outermost operator share the
+    line, because one Python call made them; so do those of one call of a library's function, such as
+    ``torch.cuda.empty_cache``, which frees several blocks.
 
     Args:
         trace: The trace.
@@ -57,6 +58,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
         seen = 0 if sites is None else len(sites)
         return Sites(of_wait, (), seen, seen)
     stamped = sites["unix_ns"].to_numpy().astype(np.int64) - origin
+    lengths = sites["dur_ns"].fill_null(-1).to_numpy().astype(np.int64)
     threads = sites["tid"].to_numpy().astype(np.int64)
     frames = sites["frames"].to_list()
     thread_of_track = {track.index: _thread(track.tid) for track in trace.tracks if track.kind == "thread"}
@@ -72,6 +74,12 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
         here = here[np.argsort(stamped[here], kind="stable")]
         if not len(mine):
             continue
+        timed = here[lengths[here] >= 0]
+        if len(timed):
+            inside = _call_of(trace, rows[mine], stamped[timed], lengths[timed])
+            site_of_wait[mine[inside >= 0]] = timed[inside[inside >= 0]]
+            joined += len(timed)  # a call that returned at once is no wait: none is missing
+            here = here[lengths[here] < 0]
         mine = mine[np.argsort(trace.ends[rows[mine]], kind="stable")]
         at = np.searchsorted(trace.ends[rows[mine]], stamped[here] + CLOCK_SLACK_NS, side="right") - 1
         near = at >= 0
@@ -89,6 +97,27 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
             stack = "\n".join(str(frame) for frame in frames[site] or ())
             of_wait[wait] = stacks.setdefault(stack, len(stacks))
     return Sites(of_wait, tuple(stacks), len(sites), len(sites) - joined)
+
+
+def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
+    """Return for each wait the index of the call it lies in, or else that lies in it; -1 = there is none.
+
+    Args:
+        trace: The trace.
+        rows: Rows of waits of one thread, shape ``(k,)``.
+        stamped: Ends of the thread's calls, ascending, ns, shape ``(m,)``; none lies in another.
+        lengths: How long each took, ns, same shape.
+    """
+    begins, ends = trace.starts[rows], trace.ends[rows]
+    began = stamped - lengths
+    after = np.searchsorted(
+        stamped + CLOCK_SLACK_NS, ends
+    )  # the first call that ends no sooner than the wait
+    around, within = np.minimum(after, len(stamped) - 1), np.maximum(after - 1, 0)
+    is_around = (after < len(stamped)) & (began[around] - CLOCK_SLACK_NS <= begins)
+    is_within = (after > 0) & (began[within] + CLOCK_SLACK_NS >= begins)
+    found: Ints = np.where(is_around, around, np.where(is_within, within, -1))
+    return found
 
 
 def _thread(tid: int | str) -> int:

@@ -10,7 +10,10 @@ import msgspec
 if TYPE_CHECKING:
     import polars as pl
 
-_ENDINGS = (".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json")
+_ENDINGS = (
+    *(".pt.trace.json.gz", ".pt.trace.json", ".trace.json.gz", ".trace.json", ".json.gz", ".json"),
+    *(".xplane.pb.gz", ".xplane.pb"),
+)
 
 
 class _Site(msgspec.Struct):
@@ -18,6 +21,7 @@ class _Site(msgspec.Struct):
     tid: int
     what: str
     frames: list[str]
+    dur_ns: int | None = None
 
 
 def sidecar_name(trace: str) -> str:
@@ -39,7 +43,7 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
         trace: The trace; its sidecar ``<stem>.syncs.jsonl`` lies beside it.
 
     Returns:
-        ``unix_ns``, ``tid``, ``what``, ``frames``, by time; None when there is no sidecar.
+        ``unix_ns``, ``tid``, ``what``, ``frames``, ``dur_ns``, by time; None when there is no sidecar.
     """
     try:
         lines = trace.with_name(sidecar_name(trace.name)).read_bytes().splitlines()
@@ -60,6 +64,13 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
             "tid": [site.tid for site in sites],
             "what": [site.what for site in sites],
             "frames": [site.frames for site in sites],
+            "dur_ns": [site.dur_ns for site in sites],
         },
-        schema={"unix_ns": pl.Int64, "tid": pl.Int64, "what": pl.String, "frames": pl.List(pl.String)},
+        schema={
+            "unix_ns": pl.Int64,
+            "tid": pl.Int64,
+            "what": pl.String,
+            "frames": pl.List(pl.String),
+            "dur_ns": pl.Int64,
+        },
     ).sort("unix_ns")

@@ -112,7 +112,8 @@ class Trace:
             format-specific columns such as ``bytes``, ``address``, ``total_allocated`` for memory events.
         counters: Counter samples: ``ts``, ``name``, ``series``, ``value``, ``track``.
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
-            ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``); None = not recorded.
+            ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
+            took; null = not known); None = not recorded.
         step_markers: ``step``, ``start``, ``end`` (ns) where the format knows better than the names do.
         raw: Source of raw event text.
     """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from time import monotonic_ns
 from typing import Any
 
 from .capture import Capturer
+from .jax_syncs import JaxSyncWatch
 from .requests import Request
 from .runtime import Runtime
 from .steps import ANNOTATION
@@ -55,16 +57,25 @@ class JaxProfiler(XPlaneProfiler):
         super().__init__(sys.modules["jax.profiler"], "jax.profiler", capturer)
         self._steps = capturer._steps
         self._range: Any = None
+        self._syncs = JaxSyncWatch()
 
     def start(self) -> None:
         """Begin to record, once what earlier steps launched is done: the trace then holds the work of its own steps."""
         tuiprof_waits_for_devices()
         super().start()
+        self._syncs.start()
 
     def stop(self) -> None:
         """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""
+        self._syncs.stop()
         tuiprof_waits_for_devices()
         super().stop()
+
+    def finish(self) -> str:
+        """Write the lines of host waits beside the trace; return the trace's path relative to the session."""
+        trace = super().finish()
+        self._syncs.write(os.path.join(self._session, trace.removesuffix(".xplane.pb") + ".syncs.jsonl"))
+        return trace
 
     def step_begins(self, n: int) -> None:
         """Mark the step in the trace, where the script does not mark it itself.

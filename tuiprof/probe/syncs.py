@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
-import time
-import types
 import warnings
-from json import dumps
 from typing import Any, Callable
 
 from .allocations import AllocationWatch
+from .sites import SiteWatch
 
 _PROTOTYPE = "Synchronization debug mode is a prototype"  # said once when it is switched on
 _MESSAGE = re.compile(r"called a synchronizing|" + _PROTOTYPE)
 _FILTER = ("always", _MESSAGE, Warning, None, 0)
-_MOST_FRAMES = 100
-_MOST_SITES = 500_000
-_OWN_FILES = __file__.rsplit("syncs", 1)[0]
 
 
-class SyncWatch:
+class SyncWatch(SiteWatch):
     """Collects host waits between :meth:`start` and :meth:`stop`.
 
     Args:
@@ -36,12 +30,9 @@ class SyncWatch:
     """
 
     def __init__(self, torch: Any, memory: bool) -> None:
+        super().__init__()
         self._torch = torch
         self._allocations = AllocationWatch(torch) if memory else None
-        self._more: list[tuple[int, int, str, list[str]]] = []
-        self._sites: list[tuple[int, int, str, list[tuple[types.CodeType, int]]]] = []
-        self._undo: list[Callable[[], None]] = []
-        self._inside = threading.local()
         self._mode_before = 0
 
     def start(self) -> None:
@@ -65,65 +56,11 @@ class SyncWatch:
 
     def stop(self) -> None:
         """Put everything back; harmless when not started."""
-        while self._undo:
-            self._undo.pop()()
+        super().stop()
         if self._allocations is not None:
             self._more += self._allocations.stop()
 
-    def write(self, path: str) -> None:
-        """Write one line a wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``.
-
-        Args:
-            path: The file; it is replaced.
-        """
-        texts: dict[tuple[types.CodeType, int], str] = {}
-        sites = list(self._more)
-        for unix_ns, tid, what, frames in self._sites:
-            for frame in frames:
-                if frame not in texts:
-                    code, lineno = frame
-                    name = getattr(code, "co_qualname", code.co_name)
-                    texts[frame] = f"{code.co_filename}:{lineno} {name}"
-            sites.append((unix_ns, tid, what, [texts[frame] for frame in frames]))
-        with open(path, "w", encoding="ascii") as file:
-            for unix_ns, tid, what, lines in sorted(sites):
-                file.write(dumps({"unix_ns": unix_ns, "tid": tid, "what": what, "frames": lines}) + "\n")
-
     # -- collecting -----------------------------------------------------------------------------------------
-
-    def _saw(self, what: str, frame: types.FrameType | None) -> None:
-        """Note a wait that has just ended.
-
-        Args:
-            what: The call or the warning.
-            frame: The frame that made it, innermost.
-        """
-        now = time.time_ns()
-        if len(self._sites) >= _MOST_SITES:
-            return
-        frames: list[tuple[types.CodeType, int]] = []
-        while frame is not None and len(frames) < _MOST_FRAMES:
-            if not frame.f_code.co_filename.startswith(_OWN_FILES):
-                frames.append((frame.f_code, frame.f_lineno))
-            frame = frame.f_back
-        self._sites.append((now, threading.get_native_id(), what, frames))
-
-    def _wrap(self, owner: Any, name: str, what: str) -> None:
-        """Note calls of an explicit wait, until :meth:`stop`."""
-        original = getattr(owner, name)
-        inside = self._inside
-
-        def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if getattr(inside, "on", False):  # one of them calls another, or warns: that is one wait
-                return original(*args, **kwargs)
-            inside.on = True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                inside.on = False
-                self._saw(what, sys._getframe(1))
-
-        self._replace(owner, name, synchronize)
 
     def _wrap_copy(self, name: str) -> None:
         """Note calls of a tensor's copy that was asked not to block, between the device and pageable memory."""
@@ -144,15 +81,6 @@ class SyncWatch:
             return result
 
         self._replace(tensor, name, copy)
-
-    def _replace(self, owner: Any, name: str, function: Any) -> None:
-        """Put a function in the place of another, until :meth:`stop`."""
-        own = vars(owner).get(name)
-        setattr(owner, name, function)
-        if own is None:
-            self._undo.append(lambda: delattr(owner, name))
-        else:
-            self._undo.append(lambda: setattr(owner, name, own))
 
     def _take_warnings(self) -> None:
         """Let the warnings about waits come here and nowhere else, whatever the script's filters say."""

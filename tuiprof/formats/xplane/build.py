@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats._arrange import in_words, optional, order_of
+from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
@@ -96,14 +97,22 @@ class Builder:
         read.remarks = remarks(space, self.shifts, self.waits, steps)
         return Trace(
             events,
-            tracks_of(space),
+            tracks_of(space, self._threads()),
             describe(space, self.path, self.origin),
             read,
             instants=self._instants(np.flatnonzero((memory | untimed) & ~space.bad), ts),
             counters=self._counters(ts),
+            sync_sites=read_sync_sites(self.path) if self.path is not None else None,
             step_markers=steps,
             raw=RawEvents(space),
         )
+
+    def _threads(self) -> dict[int, int]:
+        """Return the thread of each line that the probe marked."""
+        marks = self.stats.events(words.THREAD_ID)
+        marks = marks[self.host[marks]]
+        threads = self.stats.ints(words.THREAD_ID)[marks].tolist() if len(marks) else []
+        return dict(zip(self.space.line[marks].tolist(), threads, strict=True))
 
     # -- names and categories ------------------------------------------------------------------------------
 

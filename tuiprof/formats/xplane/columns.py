@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats.xplane.space import UNIX_TIME_NS, Space
+from tuiprof.formats.xplane.words import THREAD_ID
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -41,6 +42,7 @@ WANTED: Final = (
     "allocator_name",
     "index_on_host",
     "dropped_traces",
+    THREAD_ID,
 )
 _SIZE: Final = re.compile(rb"(?:^|\s)(?:size|num_bytes):(\d+)")
 

@@ -13,11 +13,12 @@ from tuiprof.model import DeviceInfo, Remark, TraceInfo, Track
 from tuiprof.model.units import format_count, format_ns
 
 
-def tracks_of(space: Space) -> tuple[Track, ...]:
+def tracks_of(space: Space, threads: dict[int, int]) -> tuple[Track, ...]:
     """Return a track for every line, in file order.
 
     Args:
         space: The file.
+        threads: The thread that a line is of as the probe knows it, by the line's index, where the probe marked it.
     """
     tracks = []
     for index, line in enumerate(space.lines):
@@ -25,7 +26,7 @@ def tracks_of(space: Space) -> tuple[Track, ...]:
         device, row = words.device_of(plane.name), words.row_of(plane.name, line.name)
         name = line.display_name or line.name or f"line {line.id}"
         if row is words.Row.HOST:
-            tracks.append(Track(index, "thread", plane.name, line.id, name))
+            tracks.append(Track(index, "thread", plane.name, threads.get(index, line.id), name))
         elif row in (words.Row.SHADOW, words.Row.WAITS, words.Row.COUNTERS) or device is None:
             tracks.append(Track(index, "other", plane.name, line.id, name, device[1] if device else None))
         else:

@@ -86,8 +86,12 @@ ENQUEUE: Final = "DoEnqueueProgram"
 COMPLETE: Final = "CompleteCallbacks"
 
 _PYTHON: Final = re.compile(r"^\$(.+\.py):(\d+) (.+)$")
+#: What the probe leaves in a thread, and the stat in which it says which thread that is.
+THREAD_MARK: Final = "tuiprof.thread"
+THREAD_ID: Final = "tuiprof_tid"
 _MARK: Final = re.compile(
-    r"^ThreadpoolListener::|^end: |^PythonRefManager::|^profiler\.py\(\d+\): (?:start|stop)_trace$"
+    rf"^{re.escape(THREAD_MARK)}$"
+    r"|^ThreadpoolListener::|^end: |^PythonRefManager::|^profiler\.py\(\d+\): (?:start|stop)_trace$"
 )
 _COMPILE: Final = re.compile(
     r"backend_compile|(?:Client|Compiler)::Compile|XLAGraphExecutor::Compile|lower_sharding_computation"

@@ -1,0 +1,91 @@
+"""Which lines made the host wait for JAX's devices: what blocks is wrapped while a capture runs.
+
+XLA's Python tracer gives the line a function begins at, not the one that runs. All that reads an array's values
+(``float``, ``int``, ``bool``, ``print``, ``jax.device_get``) goes through ``Array._value``; on a CPU NumPy reads the
+array's memory without it. XPlane files have no thread ids as the system knows them, so each thread that waits leaves
+a mark in the trace that carries the interpreter's. Threads that follow each other share it, and a line of the trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+from .sites import SiteWatch
+
+#: Name of the mark and of the field with the thread's id; ``tuiprof/formats/xplane/words.py`` knows them.
+THREAD_MARK, THREAD_ID = "tuiprof.thread", "tuiprof_tid"
+
+
+class JaxSyncWatch(SiteWatch):
+    """Collects host waits between :meth:`start` and :meth:`stop`."""
+
+    _thread_id = staticmethod(threading.get_ident)
+
+    def start(self) -> None:
+        """Begin to collect; of what this version of JAX does not have, nothing is collected."""
+        modules = sys.modules
+        array = getattr(modules.get("jax._src.array"), "ArrayImpl", None)
+        if array is None:
+            return
+        value = vars(array).get("_value")
+        if isinstance(value, property) and value.fget is not None:
+            self._put(array, "_value", property(self._timed(value.fget, "jax.Array._value", _is_cached)))
+        self._watch(array, "block_until_ready", "jax.Array.block_until_ready")
+        self._watch(modules["jax._src.array"].xc, "batched_block_until_ready", "jax.block_until_ready")
+        for name in ("asarray", "array"):
+            self._watch(modules["numpy"], name, f"numpy.{name}", lambda value: type(value) is not array)
+
+    def _watch(self, owner: Any, name: str, what: str, skip: Callable[[Any], bool] | None = None) -> None:
+        """Wrap a function where there is one."""
+        if (original := getattr(owner, name, None)) is not None:
+            self._put(owner, name, self._timed(original, what, skip))
+
+    def _put(self, owner: Any, name: str, wrapper: Any) -> None:
+        """Put a wrapper in its place, unless this version of JAX does not let it."""
+        with contextlib.suppress(TypeError, AttributeError):
+            self._replace(owner, name, wrapper)
+
+    def _timed(self, original: Any, what: str, skip: Callable[[Any], bool] | None) -> Any:
+        """Return a function that notes its calls with their length.
+
+        Args:
+            original: What it calls.
+            what: What the user would call it.
+            skip: Tells from the first argument that this call cannot wait.
+        """
+        inside = self._inside
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # One of them calls another: that is one wait.
+            if getattr(inside, "on", False) or (skip is not None and (not args or skip(args[0]))):
+                return original(*args, **kwargs)
+            inside.on = True
+            began_ns = time.time_ns()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                inside.on = False
+                with contextlib.suppress(Exception):
+                    self._mark_thread()
+                    self._saw(what, sys._getframe(1), began_ns)
+
+        with contextlib.suppress(TypeError):  # a method of the extension has no text for a name
+            functools.update_wrapper(call, original)
+        return call
+
+    def _mark_thread(self) -> None:
+        """Say once in the trace which thread this is."""
+        if not getattr(self._inside, "marked", False):
+            self._inside.marked = True
+            with sys.modules["jax.profiler"].TraceAnnotation(THREAD_MARK, **{THREAD_ID: self._thread_id()}):
+                pass
+
+
+def _is_cached(array: Any) -> bool:
+    """Whether an array's values were read before."""
+    return getattr(array, "_npy_value", None) is not None
