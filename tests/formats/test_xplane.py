@@ -193,6 +193,47 @@ def test_steps_that_are_counted_anew_are_all_there(tmp_path: Path) -> None:
     assert "3 of 6 steps have the number of an earlier one" in trace.trust.text
 
 
+def cpu_runs(tmp_path: Path, calls: int, first_us: int = 100) -> Trace:
+    """Three steps whose program runs after the last mark, ``calls`` of them with the call that handed it over."""
+    host = xspace.Plane("/host:CPU")
+    python, pool = host.line("python"), host.line("tf_XLAPjRtCpuClient/7", line_id=7)
+    us = 1_000_000
+    for n in range(3):
+        python.event("train", n * 20 * us, 10 * us, step_num=n)
+        if n < calls:
+            python.event("PjitFunction(<lambda>)", (n * 20 + 1) * us, 8 * us)
+            python.event("PjitFunction(<lambda>)", (n * 20 + 2) * us, 6 * us)
+            python.event("CommonPjRtLoadedExecutable::ExecuteHelper", (n * 20 + 3) * us, 4 * us)
+        stats = {"hlo_op": "fusion", "hlo_module": "jit__lambda", "program_id": 4, "run_id": 900 + n}
+        pool.event("fusion", (first_us + n * 50) * us, 40 * us, **stats)
+    path = tmp_path / "made.xplane.pb"
+    path.write_bytes(xspace.encode(host))
+    return open_trace(path)
+
+
+def test_what_runs_behind_a_call_belongs_to_the_step_of_the_call(tmp_path: Path) -> None:
+    trace = cpu_runs(tmp_path, calls=3)
+    work = np.flatnonzero(trace.named("^fusion$"))
+    assert trace.steps.step_of[work].tolist() == [0, 1, 2]
+    steps, kernels = report("steps", trace), report("kernels", trace)
+    assert (steps.fact("step_median_ns"), steps.fact("step_period_ns")) == (10_000, 50_000)
+    assert kernels.table("operators").rows.row(0, named=True)["per_step_ns"] == 40_000
+    assert not kernels.notes
+
+
+@pytest.mark.parametrize(
+    ("calls", "first_us"), [(2, 100), (3, 1)], ids=["a call is missing", "before its call"]
+)
+def test_runs_that_do_not_fit_the_calls_are_not_guessed_at_and_it_is_said(
+    tmp_path: Path, calls: int, first_us: int
+) -> None:
+    trace = cpu_runs(tmp_path, calls, first_us)
+    assert trace.dispatched is None
+    kernels = report("kernels", trace)
+    assert any("in no step" in note for note in kernels.notes)
+    assert kernels.fact("self_ns_per_step") is None
+
+
 def test_tpu_program(tmp_path: Path) -> None:
     trace = tpu(tmp_path)
     assert trace.info.devices[0].name == "TPU v6 Lite"

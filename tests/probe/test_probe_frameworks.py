@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from probe_runs import Run
 
@@ -72,6 +73,12 @@ def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[.
     waits = run_analysis("sync_events", trace)
     assert isinstance(waits, Report)
     assert waits.fact("syncs") == 0, "the wait for the work is the profiler's, not the script's"
+    operators = np.flatnonzero(trace.is_category("cpu_op") & ~trace.named("PjitFunction"))
+    by_step = np.bincount(trace.steps.step_of[operators], minlength=3)
+    assert len(set(by_step.tolist())) == 1, "each step runs the same program once"
+    steps = run_analysis("steps", trace)
+    assert isinstance(steps, Report)
+    assert steps.fact("step_period_ns") == steps.fact("device_step_median_ns")
 
 
 WAITS = """

@@ -92,13 +92,15 @@ class Scope:
 
 
 def device_word(trace: Trace) -> str:
-    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's.
+    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one.
 
     Args:
         trace: The trace.
     """
 
     def look() -> str:
+        if trace.dispatched is not None and not trace.device_indices:
+            return "CPU"
         calls = distinct(trace.name_codes[trace.host_calls])
         gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
         return "GPU" if gpu else "device"

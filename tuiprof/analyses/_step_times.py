@@ -22,7 +22,8 @@ RULE: Final = Rule(
     "step period",
     "The median step of the host, or that of the device where it is longer by "
     f"{(AHEAD - 1) * 100:.0f} % or more: the host then runs ahead. A device step is from the start of the first work "
-    "that a step launched to that of the next step, the last one to the end of its last work.",
+    "that a step launched to that of the next step, the last one to the end of its last work. Without a device, what "
+    "XLA runs on the CPU behind the call that handed it over counts as such work.",
 )
 
 
@@ -64,6 +65,8 @@ def _device(scope: Scope) -> Ints:
     nothing = np.empty(0, dtype=np.int64)
     # Work whose launch is in the trace: only of that the step is known.
     work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
+    if not len(trace.device_work) and trace.dispatched is not None:
+        work = trace.dispatched["work"].to_numpy()
     step_of = trace.steps.step_of[work]
     work = work[step_of >= 0]
     if len(wanted) < 2 or not len(work):
@@ -74,6 +77,11 @@ def _device(scope: Scope) -> Ints:
     np.minimum.at(first, step_of, trace.starts[work])
     np.maximum.at(last, step_of, trace.ends[work])
     first, last = first[wanted], last[wanted]
+    behind = last > trace.steps.ends[wanted]
+    if not len(trace.device_work) and 2 * behind.sum() <= len(behind):
+        return (
+            nothing  # the CPU does its work inside the steps: what lies between them is the host's own time
+        )
     if (last < first).any():  # a step without work
         return nothing
     times: Ints = np.diff(np.append(first, last[-1]))

@@ -39,6 +39,9 @@ _HOST_RULES = (
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
     Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
 )
+#: Operators outside of all steps are told of above this share of the self time; above the second one, figures a step
+#: would mislead.
+_NOTED, _MOSTLY = 0.05, 0.5
 _ITEM = ("memcpy", "memset", "collective")
 
 
@@ -237,7 +240,11 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         f"no device activity in this trace: of the operators on the CPU, {first['operator']} takes "
         f"{format_share(first['share'])} ({format_ns(first['total_ns'])} of self time)"
     )
-    stepped = bool(scope.step_count)
+    apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
+    notes = (f"{format_share(apart)} of the self time is in no step.",) if apart > _NOTED else ()
+    if apart > _MOSTLY:
+        notes = (*notes, "The work runs behind the marks of its steps, so figures a step are left out.")
+    stepped = bool(scope.step_count) and apart <= _MOSTLY
     return Report(
         NAME,
         "Operators",
@@ -254,7 +261,9 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
             ),
             Fact("threads", "threads", threads, "count"),
             Fact("distinct", "distinct operators", len(labels), "count"),
-            Fact("self_ns_per_step", "self time a step", scope.per_step(own, rows), "ns"),
+            Fact(
+                "self_ns_per_step", "self time a step", scope.per_step(own, rows) if stepped else None, "ns"
+            ),
         ),
         (
             Table(
@@ -276,6 +285,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
             ),
         ),
         _HOST_RULES,
+        notes,
         window=scope.window,
     )
 

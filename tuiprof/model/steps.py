@@ -27,7 +27,8 @@ class Steps:
         starts: Start of each on the host, ns.
         ends: End of each on the host, ns.
         step_of: For every event the index into ``numbers`` of its step; -1 = none. The step of a device event
-            is the step of the host call that launched it, not the marker it happens to fall under.
+            is the step of the host call that launched it, not the marker it happens to fall under; so is that of an
+            operator that the CPU runs behind the call that handed it over.
     """
 
     numbers: Ints
@@ -80,6 +81,8 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
         on_device = np.flatnonzero(~trace.on_host)
         launch = trace.links.launch_of[on_device]
         step_of[on_device] = np.where(launch >= 0, step_of[np.maximum(launch, 0)], -1)
+        if (dispatched := trace.dispatched) is not None:
+            step_of[dispatched["work"].to_numpy()] = step_of[dispatched["call"].to_numpy()]
     return Steps(numbers, starts, ends, step_of)
 
 

@@ -114,6 +114,8 @@ class Trace:
         sync_sites: Source lines of host waits as the probe saw them: ``unix_ns`` (just after the call),
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.
+        dispatched: Operators that the CPU ran behind the call that handed them over, as rows of ``events``: ``work``
+            (ascending) and ``call``; None = operators run where they are called.
         step_markers: ``step``, ``start``, ``end`` (ns) where the format knows better than the names do.
         raw: Source of raw event text.
     """
@@ -128,6 +130,7 @@ class Trace:
         instants: pl.DataFrame | None = None,
         counters: pl.DataFrame | None = None,
         sync_sites: pl.DataFrame | None = None,
+        dispatched: pl.DataFrame | None = None,
         step_markers: pl.DataFrame | None = None,
         raw: RawSource | None = None,
     ) -> None:
@@ -138,6 +141,7 @@ class Trace:
         self.instants = instants
         self.counters = counters
         self.sync_sites = sync_sites
+        self.dispatched = dispatched
         self.given_step_markers = step_markers
         self._raw = raw
         #: The ranks of its job, itself among them; None = it is alone, or nobody looked.

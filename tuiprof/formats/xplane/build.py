@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
 from tuiprof.formats.xplane.describe import describe, remarks, tracks_of
+from tuiprof.formats.xplane.dispatch import handed_over, match_programs
 from tuiprof.formats.xplane.link import Shift, clock_shift, inside, number_runs, pair_waits
+from tuiprof.formats.xplane.raw import RawEvents
 from tuiprof.formats.xplane.space import Space
-from tuiprof.formats.xplane.wire import Damaged
 from tuiprof.formats.xplane.words import Row
 from tuiprof.model import Trace
 from tuiprof.model.intervals import union
@@ -104,6 +104,7 @@ class Builder:
             counters=self._counters(ts),
             sync_sites=read_sync_sites(self.path) if self.path is not None else None,
             step_markers=steps,
+            dispatched=None if steps is None else self._dispatched(ordinal),
             raw=RawEvents(space),
         )
 
@@ -244,6 +245,29 @@ class Builder:
         b = np.array(ended, dtype=np.int64).reshape(-1, 2)
         return self.start[a[:, 0]], self.start[a[:, 1]], self.end[b[:, 0]], self.start[b[:, 1]]
 
+    def _dispatched(self, ordinal: Ints) -> pl.DataFrame | None:
+        """Return which operators ran on the CPU behind which call, as rows of the table of events.
+
+        Args:
+            ordinal: Position in the file of each row.
+        """
+        ops = np.flatnonzero(self.host & self.stats.has("hlo_op") & self.stats.has("run_id"))
+        if not len(ops):
+            return None
+        host = np.flatnonzero(self.host)
+        line = self.space.line[host].astype(np.int64)
+        calls = handed_over(
+            self.names, self.name[host].astype(np.int64), line, self.start[host], self.end[host]
+        )
+        work, call = match_programs(
+            self.space, self.stats, ops, self.start, {k: host[v] for k, v in calls.items()}
+        )
+        row_of = np.full(len(self.space), -1, dtype=np.int64)
+        row_of[ordinal] = np.arange(len(ordinal))
+        pairs = pl.DataFrame({"work": row_of[work], "call": row_of[call]})
+        pairs = pairs.filter((pl.col("work") >= 0) & (pl.col("call") >= 0)).sort("work")
+        return pairs if len(pairs) else None
+
     def _pair_waits(self) -> None:
         codes = [code for code, name in enumerate(self.names) if words.AWAIT.search(name)]
         rows = np.flatnonzero(self.host & np.isin(self.name, codes))
@@ -346,53 +370,6 @@ class Builder:
         # One step may be marked on several lines at the same time; a number that comes again later is another step.
         seen_until = pl.col("end").cum_max().shift(1).over("step")
         return frame.sort("start").filter(seen_until.is_null() | (pl.col("start") >= seen_until))
-
-
-class RawEvents:
-    """Shows an event with all its stats, decoded again from its bytes.
-
-    Args:
-        space: The file.
-    """
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-
-    def text(self, ordinal: int) -> str:
-        """Return the event and what it shares with others of its name, as JSON.
-
-        Args:
-            ordinal: Its position in the file.
-        """
-        try:
-            return json.dumps(self._event(ordinal), default=_unprintable, ensure_ascii=False, indent=1)
-        except Damaged as damage:
-            return f"this event cannot be shown: {damage}"
-
-    def _event(self, ordinal: int) -> dict[str, Any]:
-        space = self._space
-        line = space.lines[int(space.line[ordinal])]
-        plane = space.planes[line.plane]
-        metadata = plane.events.get(int(space.metadata[ordinal]))
-        event: dict[str, Any] = {
-            "plane": plane.name,
-            "line": line.name,
-            "line_timestamp_ns": line.timestamp_ns,
-            "name": metadata.name if metadata else None,
-            "offset_ps": int(space.offset_ps[ordinal]),
-            "duration_ps": int(space.duration_ps[ordinal]),
-            "stats": space.event_values(ordinal),
-        }
-        if ordinal in space.occurrences:
-            event["num_occurrences"] = space.occurrences[ordinal]
-        if metadata is not None:
-            event["display_name"] = metadata.display_name
-            event["metadata_stats"] = space.metadata_values(plane, metadata)
-        return event
-
-
-def _unprintable(value: Any) -> str:
-    return f"<{len(value)} bytes>"
 
 
 def _stream(name: str, identity: int) -> int:

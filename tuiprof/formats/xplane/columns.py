@@ -22,6 +22,7 @@ _DENSE: Final = 1 << 20
 WANTED: Final = (
     "correlation_id",
     "run_id",
+    "program_id",
     "device_ordinal",
     "step_num",
     "group_id",

@@ -1,0 +1,107 @@
+"""Which call of the host handed over what XLA then ran on the CPU, behind the call and on other threads.
+
+An operator carries its program and the number of the run, but no call carries either. The runs of a program are
+numbered in the order of the calls (``PjitFunction(step)`` runs ``jit_step``); where there are as many calls as runs,
+and none runs before its call, the n-th run is that of the n-th call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats._arrange import order_of
+from tuiprof.formats.xplane.columns import Named
+from tuiprof.formats.xplane.space import Space
+from tuiprof.model.nesting import nest
+
+Ints = npt.NDArray[np.int64]
+
+#: A call of a compiled function; within it the program is handed over, unless it is only being traced.
+_CALL: Final = re.compile(r"^PjitFunction\((.*)\)$")
+_EXECUTE: Final = re.compile(r"Executable::Execute")
+_MODULE: Final = "jit_"
+
+
+def handed_over(names: list[str], name: Ints, line: Ints, start: Ints, end: Ints) -> dict[str, Ints]:
+    """Return the calls that handed a program over, in order of start, by the program's name.
+
+    Args:
+        names: Distinct names of events.
+        name: Name of each event of the host, as an index into ``names``.
+        line: Line of each.
+        start: Start of each, ps.
+        end: End of each, ps.
+
+    Returns:
+        Indices of the calls; of calls inside each other the innermost.
+    """
+    program = {code: plain(match[1]) for code, text in enumerate(names) if (match := _CALL.match(text))}
+    executes = [code for code, text in enumerate(names) if _EXECUTE.search(text)]
+    is_call, is_execute = np.isin(name, list(program)), np.isin(name, executes)
+    rows = np.flatnonzero(is_call | is_execute)
+    rows = rows[order_of(start[rows], (end - start)[rows])]
+    parent = nest(start[rows], end[rows], line[rows]).parent
+    at = parent[is_execute[rows]]
+    while len(at) and (climb := (at >= 0) & is_execute[rows[np.maximum(at, 0)]]).any():
+        at = np.where(climb, parent[np.maximum(at, 0)], at)
+    calls = rows[np.unique(at[at >= 0])]
+    found: dict[str, list[int]] = {}
+    for call, code in zip(calls.tolist(), name[calls].tolist(), strict=True):
+        found.setdefault(program[code], []).append(call)
+    return {key: np.array(value, dtype=np.int64) for key, value in found.items()}
+
+
+def match_programs(
+    space: Space, stats: Named, ops: Ints, start: Ints, calls: dict[str, Ints]
+) -> tuple[Ints, Ints]:
+    """Return operators whose call is known, and the call of each.
+
+    Args:
+        space: The file.
+        stats: Its stats.
+        ops: Operators that carry a run.
+        start: Start of every event of the file, ps.
+        calls: Calls by the program's name, as :func:`handed_over` returns them.
+    """
+    program, run = stats.ints("program_id")[ops], stats.ints("run_id")[ops]
+    ids, first = np.unique(program, return_index=True)
+    modules = [plain(str(space.event_values(op).get("hlo_module"))) for op in ops[first].tolist()]
+    works, made_by = [ops[:0]], [ops[:0]]
+    for identity, module in zip(ids.tolist(), modules, strict=True):
+        if modules.count(module) > 1 or module not in calls:
+            continue  # of two programs of one name nobody knows which call runs which
+        mine = np.flatnonzero(program == identity)
+        of_call = match_runs(run[mine], start[ops[mine]], start[calls[module]])
+        if len(of_call):
+            works.append(ops[mine])
+            made_by.append(calls[module][of_call])
+    return np.concatenate(works), np.concatenate(made_by)
+
+
+def match_runs(run: Ints, start: Ints, call_starts: Ints) -> Ints:
+    """Return for each operator of a program which of the program's calls made it run; empty = cannot be told.
+
+    Args:
+        run: Number of the run of each operator.
+        start: Start of each, ps, same shape.
+        call_starts: Starts of the calls, ascending, ps.
+    """
+    numbers, of_run = np.unique(run, return_inverse=True)
+    first = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(first, of_run, start)
+    if len(numbers) != len(call_starts) or (first < call_starts).any():
+        return np.empty(0, dtype=np.int64)
+    return of_run.reshape(-1).astype(np.int64)
+
+
+def plain(name: str) -> str:
+    """Return a function's name as XLA writes it into the name of a program, without underscores at its ends.
+
+    Args:
+        name: ``"step"``, ``"<lambda>"`` or, of a program, ``"jit_step"``.
+    """
+    return re.sub(r"\W+", "_", name.removeprefix(_MODULE)).strip("_")
