@@ -115,7 +115,7 @@ class Trace:
             ``tid``, ``what``, ``frames`` (innermost first, ``file:line function``), ``dur_ns`` (how long the call
             took; null = not known); None = not recorded.
         dispatched: Operators that the CPU ran behind the call that handed them over, as rows of ``events``: ``work``
-            (ascending) and ``call``; None = operators run where they are called.
+            and ``call``; None = operators run where they are called.
         step_markers: ``step``, ``start``, ``end`` (ns) where the format knows better than the names do.
         raw: Source of raw event text.
     """

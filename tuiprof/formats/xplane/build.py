@@ -254,18 +254,12 @@ class Builder:
         ops = np.flatnonzero(self.host & self.stats.has("hlo_op") & self.stats.has("run_id"))
         if not len(ops):
             return None
-        host = np.flatnonzero(self.host)
-        line = self.space.line[host].astype(np.int64)
-        calls = handed_over(
-            self.names, self.name[host].astype(np.int64), line, self.start[host], self.end[host]
-        )
-        work, call = match_programs(
-            self.space, self.stats, ops, self.start, {k: host[v] for k, v in calls.items()}
-        )
+        calls = handed_over(self.names, self.host, self.name, self.space.line, self.start, self.end)
+        work, call = match_programs(self.space, self.stats, ops, self.start, calls)
         row_of = np.full(len(self.space), -1, dtype=np.int64)
         row_of[ordinal] = np.arange(len(ordinal))
         pairs = pl.DataFrame({"work": row_of[work], "call": row_of[call]})
-        pairs = pairs.filter((pl.col("work") >= 0) & (pl.col("call") >= 0)).sort("work")
+        pairs = pairs.filter((pl.col("work") >= 0) & (pl.col("call") >= 0))
         return pairs if len(pairs) else None
 
     def _pair_waits(self) -> None:

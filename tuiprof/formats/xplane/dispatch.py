@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.formats._arrange import order_of
-from tuiprof.formats.xplane.columns import Named
+from tuiprof.formats.xplane.columns import Named, dense
 from tuiprof.formats.xplane.space import Space
 from tuiprof.model.nesting import nest
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 #: A call of a compiled function; within it the program is handed over, unless it is only being traced.
 _CALL: Final = re.compile(r"^PjitFunction\((.*)\)$")
@@ -26,27 +27,37 @@ _EXECUTE: Final = re.compile(r"Executable::Execute")
 _MODULE: Final = "jit_"
 
 
-def handed_over(names: list[str], name: Ints, line: Ints, start: Ints, end: Ints) -> dict[str, Ints]:
+def handed_over(
+    names: list[str],
+    host: Mask,
+    name: npt.NDArray[np.integer],
+    line: npt.NDArray[np.integer],
+    start: Ints,
+    end: Ints,
+) -> dict[str, Ints]:
     """Return the calls that handed a program over, in order of start, by the program's name.
 
     Args:
         names: Distinct names of events.
-        name: Name of each event of the host, as an index into ``names``.
+        host: Which events are of the host.
+        name: Name of each event, as an index into ``names``.
         line: Line of each.
         start: Start of each, ps.
         end: End of each, ps.
 
     Returns:
-        Indices of the calls; of calls inside each other the innermost.
+        Events that are such calls; of calls inside each other the innermost.
     """
     program = {code: plain(match[1]) for code, text in enumerate(names) if (match := _CALL.match(text))}
-    executes = [code for code, text in enumerate(names) if _EXECUTE.search(text)]
-    is_call, is_execute = np.isin(name, list(program)), np.isin(name, executes)
-    rows = np.flatnonzero(is_call | is_execute)
-    rows = rows[order_of(start[rows], (end - start)[rows])]
-    parent = nest(start[rows], end[rows], line[rows]).parent
-    at = parent[is_execute[rows]]
-    while len(at) and (climb := (at >= 0) & is_execute[rows[np.maximum(at, 0)]]).any():
+    executes = np.fromiter((_EXECUTE.search(text) is not None for text in names), bool, len(names))
+    either = executes.copy()
+    either[list(program)] = True
+    rows = np.flatnonzero(host & either[name])
+    rows = rows[order_of(start[rows], end[rows] - start[rows])]
+    is_execute = executes[name[rows]]
+    parent = nest(start[rows], end[rows], line[rows].astype(np.int64)).parent
+    at = parent[is_execute]
+    while len(at) and (climb := (at >= 0) & is_execute[np.maximum(at, 0)]).any():
         at = np.where(climb, parent[np.maximum(at, 0)], at)
     calls = rows[np.unique(at[at >= 0])]
     found: dict[str, list[int]] = {}
@@ -68,16 +79,19 @@ def match_programs(
         calls: Calls by the program's name, as :func:`handed_over` returns them.
     """
     program, run = stats.ints("program_id")[ops], stats.ints("run_id")[ops]
-    ids, first = np.unique(program, return_index=True)
-    modules = [plain(str(space.event_values(op).get("hlo_module"))) for op in ops[first].tolist()]
+    ids, of_program = dense(program + 1)
+    any_op = np.zeros(len(ids), dtype=np.int64)
+    any_op[of_program] = ops
+    modules = [plain(str(space.event_values(op).get("hlo_module"))) for op in any_op.tolist()]
     works, made_by = [ops[:0]], [ops[:0]]
-    for identity, module in zip(ids.tolist(), modules, strict=True):
+    for identity, module in enumerate(modules):
         if modules.count(module) > 1 or module not in calls:
             continue  # of two programs of one name nobody knows which call runs which
-        mine = np.flatnonzero(program == identity)
-        of_call = match_runs(run[mine], start[ops[mine]], start[calls[module]])
+        mine = np.flatnonzero(of_program == identity)
+        rows = ops[mine]
+        of_call = match_runs(run[mine], start[rows], start[calls[module]])
         if len(of_call):
-            works.append(ops[mine])
+            works.append(rows)
             made_by.append(calls[module][of_call])
     return np.concatenate(works), np.concatenate(made_by)
 
@@ -90,12 +104,12 @@ def match_runs(run: Ints, start: Ints, call_starts: Ints) -> Ints:
         start: Start of each, ps, same shape.
         call_starts: Starts of the calls, ascending, ps.
     """
-    numbers, of_run = np.unique(run, return_inverse=True)
+    numbers, of_run = dense(run - run.min())
     first = np.full(len(numbers), np.iinfo(np.int64).max)
     np.minimum.at(first, of_run, start)
     if len(numbers) != len(call_starts) or (first < call_starts).any():
         return np.empty(0, dtype=np.int64)
-    return of_run.reshape(-1).astype(np.int64)
+    return of_run
 
 
 def plain(name: str) -> str:
