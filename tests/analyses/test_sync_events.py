@@ -243,6 +243,17 @@ def test_a_site_before_the_wait_or_long_after_it_is_not_believed() -> None:
     assert (found.fact("lines_known"), found.fact("sites_unjoined")) == (0, 2)
 
 
+def test_a_call_of_known_length_has_the_waits_inside_it_and_no_others() -> None:
+    around = site(98, "train.py:5 step") | {"dur_ns": 89_000}
+    within = site(95.5, "train.py:6 step") | {"dur_ns": 1_000}
+    at_once = site(140, "train.py:7 step") | {"dur_ns": 4_000}
+    for sites, where in (([around, at_once], "train.py:5"), ([within, at_once], "train.py:6")):
+        found = report(item_step().trace(sites))
+        assert found.table("groups").rows["where"].to_list() == [where]
+        assert (found.fact("lines_known"), found.fact("sites_unjoined")) == (1, 0)
+    assert report(item_step().trace([at_once])).fact("lines_known") == 0
+
+
 def test_what_the_profiler_does_is_listed_apart() -> None:
     made = item_step().call("cudaDeviceSynchronize", 205, 206, correlation=70)
     found = report(made.trace())
