@@ -212,8 +212,8 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
     assert request_capture(session, 3) == "c1"
     request_stop(session, firm=True)
     _until(lambda: _ended(session, script=True), "end of the script")
-    assert session.status().state == "interrupted"
-    assert list_sessions(session.path.parent)[0].state == "interrupted"
+    assert str(session.status()) == "stopped (recorder lost)"
+    assert list_sessions(session.path.parent)[0].state == "stopped"
 
 
 def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import read_small_json, write_atomic
 from tuiprof.session.meta import TriggerRequest
-from tuiprof.session.status import processes
+from tuiprof.session.status import STOP_FILE, processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
-STOP_FILE: Final = "stop.json"
 #: Ids of the triggers that people arm: after slow steps, and every so many steps.
 SLOW: Final = "slow"
 EVERY: Final = "every"
@@ -182,6 +181,8 @@ def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = Fal
     """
     _must_run(session)
     who = processes(session)
+    request = StopRequest(time.time_ns(), int(sig), firm)
+    write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
     lost = who is not None and who.place == process.place() and not process.alive(who.supervisor)
     if who is not None and lost and who.script is not None:
         try:
@@ -191,9 +192,6 @@ def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = Fal
         except PermissionError as error:
             remedy = f"stop it as the user who started it (process {who.script.pid})"
             raise SessionError(f"{session.id} is the run of another user", remedy) from error
-        return
-    request = StopRequest(time.time_ns(), int(sig), firm)
-    write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
 
 
 def stop_unless_over(session: Session, *, sig: int = signal.SIGINT, firm: bool = False) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
+#: In ``control``: the request of a user that the run end.
+STOP_FILE: Final = "stop.json"
 #: A session without a supervisor is being started if it is younger than this.
 STARTING_S: Final = 15.0
 #: On another machine (or in another process namespace) process numbers say nothing; there a session is
@@ -172,6 +174,8 @@ def _from_probes(session: Session) -> Status:
     ranks = [path.stem for path in session.log_files() if re.fullmatch(r"rank\d+", path.stem)]
     ends = [last_end(session, rank) for rank in ranks]
     known = [end for end in ends if end is not None]
+    if (session.control / STOP_FILE).exists():
+        return Status("stopped", detail="recorder lost")
     if not known or len(known) < len(ends):
         return Status("interrupted", detail="recorder lost")
     failed = next((end for end in known if shell_code(end.code, end.signal)), None)
