@@ -149,7 +149,7 @@ async def test_a_measured_ladder_opens_by_its_name_with_its_intervals_drawn(
     assert ladder_or_none(invocation, session.id) is None
     app = TuiprofApp(Start.ladder(ladder.path, sessions=start.sessions, scenarios=start.scenarios))
     async with app.run_test(size=(200, 40)) as pilot:
-        text = await until_shown(pilot, "ladder tiny", "baseline", "4 times as fast")
+        text = await until_shown(pilot, "ladder tiny", "baseline", "4.00 times as fast")
         lines = text.splitlines()
         head = next(line for line in lines if "verdict" in line)
         slow, fast = (
