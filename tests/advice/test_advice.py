@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from analyses.made import Made, site
 
@@ -79,10 +80,51 @@ def test_the_nan_check_of_a_metric_is_told_from_other_reads() -> None:
             "pageable-memory",
         ),
         ({"operator": "aten::empty", "copy": "", "calls": ("cudaMalloc", "")}, "allocator-in-steps"),
+        ({"operator": "aten::copy_"}, "array-read"),
     ],
 )
 def test_rules_of_syncs(change: dict[str, object], rule: str) -> None:
     assert rule in rules(steps_of(**{**ITEM, **change}).trace())
+
+
+def test_a_wait_that_the_script_asks_for() -> None:
+    made = steps_of(operator="python", copy="", size=0, calls=("cudaDeviceSynchronize", ""))
+    assert "explicit-wait" not in rules(made.trace()), "who asked for it is not known"
+    trace = made.trace([site(number * 200 + 99, "train.py:31 step") for number in range(4)])
+    row = advice(trace).table("findings").rows.filter(rule="explicit-wait").row(0, named=True)
+    assert (row["where"], row["sure"]) == ("step, train.py:31", "high")
+    assert "torch.cuda.synchronize()" in row["what"]
+
+
+@pytest.mark.parametrize(
+    ("wait", "rule", "what"),
+    [
+        ("np.asarray(jax.Array)", "array-read", "jax.device_get"),
+        ("jax.Array.block_until_ready", "explicit-wait", "block_until_ready() holds the host in every step"),
+        (
+            "api.py(2757): block_until_ready",
+            "explicit-wait",
+            "block_until_ready() holds the host in every step",
+        ),
+        ("TfrtGpuBuffer::Await", None, ""),  # the runtime's own
+    ],
+)
+def test_waits_of_jax(wait: str, rule: str | None, what: str) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 200, number * 10 + 1
+        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+        made.add("python_function" if wait.startswith("api") else "runtime", wait, at + 20, at + 98)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
+    found = (
+        advice(made.trace())
+        .table("findings")
+        .rows.filter(pl.col("rule").is_in(["array-read", "explicit-wait"]))
+    )
+    assert found["rule"].to_list() == ([rule] if rule else [])
+    if rule:
+        assert what in found["what"][0]
+        assert (found["sure"][0], found["cost_ns"][0]) == ("medium", (3 * 52_000 + 32_000) / 4)
 
 
 def test_a_loader_without_workers() -> None:

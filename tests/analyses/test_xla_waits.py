@@ -64,6 +64,7 @@ def test_a_read_encloses_its_await_and_is_one_wait() -> None:
         ("TfrtTpuBuffer::AwaitReady", "runtime", "await"),
         ("$api.py:3105 block_until_ready", "python_function", "await"),
         ("jax/_src/array.py(210): block_until_ready", "python_function", "await"),
+        ("jax.Array.block_until_ready", "runtime", "await"),
         ("nrt_execute", "runtime", "blocking execute"),
     ],
 )

@@ -115,7 +115,11 @@ def test_jax_waits_are_told_by_their_lines(run: Callable[..., Run]) -> None:
     assert done.code == 0, done.err
     written = done.captures("a")[-1]
     assert written.state == "written", written.why
-    waits = run_analysis("sync_events", open_trace(done.session / written.path))
+    trace = open_trace(done.session / written.path)
+    assert {"jax.Array.block_until_ready", "jax.block_until_ready"} <= set(trace.names), (
+        "not every runtime notes them"
+    )
+    waits = run_analysis("sync_events", trace)
     assert isinstance(waits, Report)
     found = {row["where"].rpartition(":")[2] for row in waits.table("groups").rows.rows(named=True)}
     lines = WAITS.splitlines()

@@ -21,6 +21,8 @@ from tuiprof.model.intervals import Ints
 _AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|BlockUntilReady)$|AwaitReady$")
 #: ``jax.block_until_ready`` as the Python tracer has it: ``$api.py:3105 block_until_ready``, ``api.py(3105): …``.
 _PYTHON_AWAIT: Final = re.compile(r"^\$?(\S*/)?(api|array)\.py(\(\d+\)|:\d+):? block_until_ready$")
+#: What the probe leaves around such a call, for which not every runtime leaves a mark (XLA's of GPUs does not).
+_MARKED_AWAIT: Final = re.compile(r"^jax\.(?:Array\.)?block_until_ready$")
 _ASARRAY: Final = "np.asarray(jax.Array)"
 #: What a read is where the host's own thread makes it. ``tpu::System::TransferFromDevice`` runs in threads of the
 #: runtime while the host does something else.
@@ -57,7 +59,7 @@ def _calls(trace: Trace) -> tuple[Ints, list[str]]:
     asarray = _ASARRAY in trace.names
     kind_of: dict[int, str] = {}
     for code, name in enumerate(trace.names):
-        if _AWAIT.search(name) or _PYTHON_AWAIT.search(name):
+        if any(pattern.search(name) for pattern in (_AWAIT, _PYTHON_AWAIT, _MARKED_AWAIT)):
             kind_of[code] = AWAIT
         elif name == _EXECUTE:
             kind_of[code] = EXECUTE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from time import monotonic_ns
@@ -58,17 +59,22 @@ class JaxProfiler(XPlaneProfiler):
         self._steps = capturer._steps
         self._range: Any = None
         self._syncs = JaxSyncWatch()
+        self._fence = Fence()
+
+    def prepare(self) -> None:
+        """Compile what shows that the devices are done."""
+        self._fence.prepare()
 
     def start(self) -> None:
         """Begin to record, once what earlier steps launched is done: the trace then holds the work of its own steps."""
-        tuiprof_waits_for_devices()
+        self._fence.tuiprof_waits_for_devices()
         super().start()
         self._syncs.start()
 
     def stop(self) -> None:
         """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""
         self._syncs.stop()
-        tuiprof_waits_for_devices()
+        self._fence.tuiprof_waits_for_devices()
         super().stop()
 
     def finish(self) -> str:
@@ -98,10 +104,35 @@ class JaxProfiler(XPlaneProfiler):
                 self._steps.own_annotation = False
 
 
-def tuiprof_waits_for_devices() -> None:
-    """Wait until every array that is still referred to has been computed; whose computation failed tells the script."""
-    for array in sys.modules["jax"].live_arrays():
-        try:
-            array.block_until_ready()
-        except Exception:  # deleted meanwhile, or its computation failed: the others count
-            continue
+class Fence:
+    """Waits for all that was handed over to this process's devices, results that nobody refers to any more included.
+
+    JAX has no call for it. A device computes in the order in which programs were handed to it, so that a program
+    handed over now is done last. A CPU keeps no such order: there the arrays that are still referred to must do.
+    """
+
+    def __init__(self) -> None:
+        self._program: Any = None
+        self._inputs: list[Any] = []
+
+    def prepare(self) -> None:
+        """Compile the program for each device; a script under whose settings that fails does without."""
+        jax = sys.modules["jax"]
+        with contextlib.suppress(Exception):
+            devices = [device for device in jax.local_devices() if device.platform != "cpu"]
+            inputs = [jax.device_put(False, device) for device in devices]
+            program = jax.jit(jax.numpy.logical_not)
+            jax.block_until_ready([program(value) for value in inputs])
+            self._program, self._inputs = program, inputs
+
+    def tuiprof_waits_for_devices(self) -> None:
+        """Wait; of a computation that failed the script is told when it asks for it."""
+        jax = sys.modules["jax"]
+        outputs: list[Any] = []
+        with contextlib.suppress(Exception):
+            outputs = [self._program(value) for value in self._inputs]
+        for array in outputs + jax.live_arrays():
+            with contextlib.suppress(
+                Exception
+            ):  # deleted meanwhile, or its computation failed: the others count
+                array.block_until_ready()

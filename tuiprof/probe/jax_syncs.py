@@ -2,8 +2,10 @@
 
 XLA's Python tracer gives the line a function begins at, not the one that runs. All that reads an array's values
 (``float``, ``int``, ``bool``, ``print``, ``jax.device_get``) goes through ``Array._value``; on a CPU NumPy reads the
-array's memory without it. XPlane files have no thread ids as the system knows them, so each thread that waits leaves
-a mark in the trace that carries the interpreter's. Threads that follow each other share it, and a line of the trace.
+array's memory without it. Not every runtime notes a call of ``block_until_ready``, so each is marked in the trace under
+the name that the user would call it. XPlane files have no thread ids as the system knows them, so each thread that
+waits leaves a mark in the trace that carries the interpreter's. Threads that follow each other share it, and a line of
+the trace.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any, Callable
 
 from .sites import SiteWatch
 
+#: What the user calls to wait; ``tuiprof/analyses/_xla_waits.py`` knows these names.
+AWAITS = ("jax.Array.block_until_ready", "jax.block_until_ready")
 #: Name of the mark and of the field with the thread's id; ``tuiprof/formats/xplane/words.py`` knows them.
 THREAD_MARK, THREAD_ID = "tuiprof.thread", "tuiprof_tid"
 
@@ -35,8 +39,8 @@ class JaxSyncWatch(SiteWatch):
         value = vars(array).get("_value")
         if isinstance(value, property) and value.fget is not None:
             self._put(array, "_value", property(self._timed(value.fget, "jax.Array._value", _is_cached)))
-        self._watch(array, "block_until_ready", "jax.Array.block_until_ready")
-        self._watch(modules["jax._src.array"].xc, "batched_block_until_ready", "jax.block_until_ready")
+        self._watch(array, "block_until_ready", AWAITS[0])
+        self._watch(modules["jax._src.array"].xc, "batched_block_until_ready", AWAITS[1])
         for name in ("asarray", "array"):
             self._watch(modules["numpy"], name, f"numpy.{name}", lambda value: type(value) is not array)
 
@@ -59,6 +63,7 @@ class JaxSyncWatch(SiteWatch):
             skip: Tells from the first argument that this call cannot wait.
         """
         inside = self._inside
+        mark = sys.modules["jax.profiler"].TraceAnnotation if what in AWAITS else _no_mark
 
         def call(*args: Any, **kwargs: Any) -> Any:
             # One of them calls another: that is one wait.
@@ -67,7 +72,8 @@ class JaxSyncWatch(SiteWatch):
             inside.on = True
             began_ns = time.time_ns()
             try:
-                return original(*args, **kwargs)
+                with mark(what):
+                    return original(*args, **kwargs)
             finally:
                 inside.on = False
                 with contextlib.suppress(Exception):
@@ -84,6 +90,11 @@ class JaxSyncWatch(SiteWatch):
             self._inside.marked = True
             with sys.modules["jax.profiler"].TraceAnnotation(THREAD_MARK, **{THREAD_ID: self._thread_id()}):
                 pass
+
+
+def _no_mark(_what: str) -> contextlib.AbstractContextManager[None]:
+    """Leave no mark: the runtime itself notes what reads an array."""
+    return contextlib.nullcontext()
 
 
 def _is_cached(array: Any) -> bool:

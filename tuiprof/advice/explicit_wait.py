@@ -1,0 +1,44 @@
+"""The script itself waits for the device in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.analyses._wait_kinds import AWAIT
+from tuiprof.model import Trace
+
+#: Waits for a point in the device's work that bring nothing to the host.
+_KINDS = {
+    "device sync": "torch.cuda.synchronize()",
+    "stream sync": "a stream's synchronize()",
+    "event sync": "an event's synchronize()",
+    AWAIT: "block_until_ready()",
+}
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for waits that the script asks for, and not an operator for it."""
+    for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
+        cost = evidence.cost(row, "can_win_ns")
+        if row["kind"] not in _KINDS or not evidence.often(row) or cost is None or not _asked_for(row):
+            continue
+        yield Finding(
+            f"{_KINDS[row['kind']]} holds the host {evidence.rhythm(row)}",
+            evidence.place(row),
+            "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
+            "or let the device keep the time",
+            cost,
+            "high" if row["found"] == "line" else "medium",
+            "the line asks for the wait itself, and no value comes of it",
+            "",
+            row["event"],
+        )
+
+
+def _asked_for(row: Mapping[str, object]) -> bool:
+    """Return whether the script's own line makes the call; other waits are those of what it calls."""
+    return row["found"] == "line" or (row["kind"] == AWAIT and "block_until_ready" in str(row["calls"]))
+
+
+RULE = AdviceRule("explicit-wait", find)
