@@ -161,6 +161,7 @@ def test_what_cannot_be_measured_is_said_before_anything_runs(home: Home) -> Non
     assert "which ladder? There are attention" in home.run("ladder", rc=2).stderr
     assert "did you mean primes?" in home.run("ladder", "prime", rc=2).stderr
     assert "did you mean sieve?" in home.run("ladder", "primes", "--variants", "siev", rc=2).stderr
+    assert "not a number to count with" in home.run("ladder", "primes", "--limit", "nan", rc=2).stderr
     assert "has no preset 'huge'" in home.run("ladder", "metrics", "--preset", "huge", rc=2).stderr
     assert "no ladder 'last'" in home.run("ladder", "--resume", "last", rc=2).stderr
     assert "as planned" in home.run("ladder", "--resume", "last", "--trials", "3", rc=2).stderr

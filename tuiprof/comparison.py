@@ -21,10 +21,11 @@ import numpy as np
 
 from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses._change_words import changed_in_words
+from tuiprof.analyses._metrics import Metric
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses._step_pair import step_pair
 from tuiprof.analyses._step_times import step_times
-from tuiprof.analyses.compare import Metric, compare
+from tuiprof.analyses.compare import compare
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.formats import open_trace
 from tuiprof.formats.directory import open_set

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.model.report import Kind
-from tuiprof.model.units import MINUS, format_change, format_ns, format_ns_range, format_share, format_value
+from tuiprof.model.units import (
+    MINUS,
+    format_change,
+    format_ns,
+    format_ns_range,
+    format_points,
+    format_share,
+    format_value,
+)
 
 _UNITS = {
     "ns": 1,
@@ -71,6 +79,15 @@ def test_shares(share: float, text: str) -> None:
 )
 def test_changes_have_a_sign(value: float | None, kind: Kind, text: str) -> None:
     assert format_change(value, kind) == text
+
+
+def test_the_difference_of_shares_is_in_points() -> None:
+    assert [format_points(value) for value in (-0.115, 0.012, 0.0, None)] == [
+        "−11.5 pp",
+        "+1.2 pp",
+        "0 pp",
+        "–",
+    ]
 
 
 def test_a_range_says_its_unit_once() -> None:

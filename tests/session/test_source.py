@@ -12,7 +12,7 @@ from tuiprof.comparison import compare_targets
 from tuiprof.report import render
 from tuiprof.session.launch import LaunchSpec, start, wait
 from tuiprof.session.meta import Scenario, Source
-from tuiprof.session.source import LARGEST, script_of, texts
+from tuiprof.session.source import LARGEST, own_files, script_of, texts
 from tuiprof.session.store import Session, write_meta
 
 
@@ -132,3 +132,18 @@ def test_the_file_that_a_command_runs(tmp_path: Path) -> None:
     }
     found = {command: script_of(command, tmp_path) for command in commands}
     assert found == {command: name and tmp_path / name for command, name in commands.items()}
+
+
+def test_of_a_full_folder_always_the_same_files_belong_to_a_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuiprof.session.source._MOST_FILES", 3)
+    found = []
+    for names in (["a/1.cu", "a/2.cu", "b.py", "c.py"], ["c.py", "b.py", "a/2.cu", "a/1.cu"]):
+        folder = tmp_path / str(len(found)) / "kernel"
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+        found.append([str(path.relative_to(folder)) for path in own_files(folder.with_suffix(".py"))])
+    assert found[0] == found[1]
+    assert len(found[0]) == 3

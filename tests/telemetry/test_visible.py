@@ -36,6 +36,8 @@ ALIKE = nvidia(*["NVIDIA H200"] * 4)
         ("-1", ""),
         ("0,-1,1", "gpu3"),
         ("0,9,1", "gpu3"),
+        ("0," + "1" * 5000, "gpu3"),  # longer than any number that Python reads
+        ("0" * 5000 + "1", "gpu2"),
         ("GPU-93", ""),  # two begin like this
         ("MIG-GPU-0593d0f2-fa2c/1/0", "gpu0"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -12,13 +12,13 @@ from tuiprof.analyses import run
 from tuiprof.analyses._change import RULES as CHANGE_RULES
 from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses._kernel_names import short_name
+from tuiprof.analyses._metrics import Metric, metric_table
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses._step_times import RULE as PERIOD_RULE
 from tuiprof.analyses._step_times import step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
-from tuiprof.model.units import format_change, format_value
 
 NAME, TITLE = "compare", "Compare"
 
@@ -47,30 +47,6 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
 )
 #: What is shown of a sync.
 _PLACE = ("name", "where", "through", "kind")
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One figure of both sides.
-
-    Attributes:
-        key: Its stable name, with the unit.
-        label: What a person reads.
-        kind: How it is shown.
-        before: The baseline's; None = cannot be told.
-        after: The other's.
-    """
-
-    key: str
-    label: str
-    kind: Kind
-    before: float | None
-    after: float | None
-
-    @property
-    def change(self) -> float | None:
-        """After minus before; None where either cannot be told."""
-        return None if self.before is None or self.after is None else self.after - self.before
 
 
 def compare(
@@ -136,11 +112,11 @@ def compare(
         ),
         (
             *(
-                [_metric_table("recorded", "What changed in the runs, without a profiler", recorded)]
+                [metric_table("recorded", "What changed in the runs, without a profiler", recorded)]
                 if recorded
                 else []
             ),
-            _metric_table("metrics", "What changed in the traces", figures),
+            metric_table("metrics", "What changed in the traces", figures),
             *tables,
             _difference_table(differences),
         ),
@@ -180,42 +156,6 @@ def _profiled_differently(before: Trace, after: Trace) -> list[str]:
     elif work[0] != work[1]:
         notes.append(f"Only the trace {'before' if work[0] else 'after'} has device activity.")
     return notes
-
-
-def _metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
-    rows = [
-        {
-            "metric": one.label,
-            "key": one.key,
-            "kind": one.kind,
-            "before": format_value(one.before, one.kind),
-            "after": format_value(one.after, one.kind),
-            "change": format_change(one.change, one.kind),
-            "ratio": one.after / one.before if one.before and one.after is not None else None,
-            "before_value": one.before,
-            "after_value": one.after,
-        }
-        for one in metrics
-    ]
-    values = dict.fromkeys(("ratio", "before_value", "after_value"), pl.Float64)
-    words = dict.fromkeys(("metric", "key", "kind", "before", "after", "change"), pl.String)
-    return Table(
-        key,
-        title,
-        (
-            Column("metric", "figure", "text"),
-            Column("before", "before", "text", figure=True),
-            Column("after", "after", "text", figure=True),
-            Column("change", "change", "text", "After minus before.", figure=True),
-            Column("ratio", "after/before", "number"),
-            Column("key", "key", "text", hidden=True),
-            Column("kind", "kind", "text", "Unit of the values.", hidden=True),
-            Column("before_value", "before", "number", hidden=True),
-            Column("after_value", "after", "number", hidden=True),
-        ),
-        pl.DataFrame(rows, schema={**words, **values}),
-        empty="not both sides have a trace",
-    )
 
 
 def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:

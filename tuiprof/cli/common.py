@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from tuiprof.tui.start import Start
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Positive(click.FloatRange):
+    """A number above 0 that is one: ``nan`` is above nothing and below nothing, and would pass as no number at all."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number.
+
+        Args:
+            value: As typed.
+            param: The option.
+            ctx: The command.
+        """
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number to count with.", param, ctx)
+        return number
 
 
 @dataclass(slots=True)

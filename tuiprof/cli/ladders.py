@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation
+from tuiprof.cli.common import Invocation, Positive
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
@@ -44,7 +44,7 @@ _NOTHING_CAN_RUN: Final = 5
     type=click.Path(path_type=Path),
     help="Interpreter that runs the scripts (default: the active environment's).",
 )
-@click.option("--price", type=click.FloatRange(min=0, min_open=True), help="Dollars an hour of the machine.")
+@click.option("--price", type=Positive(), help="Dollars an hour of the machine.")
 @click.option(
     "--format", "-f", "format_", type=click.Choice(_FORMATS), help="Default: text, or by the name of FILE."
 )
@@ -66,7 +66,7 @@ _NOTHING_CAN_RUN: Final = 5
 @click.option(
     "--limit",
     "limit_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="SECONDS",
     help="Stop a trial that takes longer; its variant has then failed (default: none is stopped).",
 )

@@ -169,3 +169,12 @@ def format_change(value: float | None, kind: Kind) -> str:
         kind: What it is.
     """
     return f"{'+' if value is not None and value > 0 else ''}{format_value(value, kind)}"
+
+
+def format_points(value: float | None) -> str:
+    """Return the difference of two shares in percentage points: ``−11.5 pp``; in percent it would be a ratio.
+
+    Args:
+        value: After minus before, of shares from 0 to 1; None = unknown.
+    """
+    return format_change(value, "share").replace("%", "pp")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -61,12 +62,19 @@ def own_files(script: Path) -> list[Path]:
         script: The script.
     """
     header = script.with_suffix(".toml")
-    found = sorted(
+    found = [
         path
-        for path in islice(script.with_suffix("").glob("**/*"), _MOST_FILES)
+        for path in islice(_in_order(script.with_suffix("")), _MOST_FILES)
         if path.is_file() and path.suffix != ".pyc" and path.stat().st_size <= _LARGEST_SOURCE
-    )
+    ]
     return [header, *found] if header.is_file() else found
+
+
+def _in_order(folder: Path) -> Iterator[Path]:
+    """Yield what lies in a folder and below, always in the same order: which files are the first must not change."""
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(where, name) for name in sorted(names))
 
 
 def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:

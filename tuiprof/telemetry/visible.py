@@ -68,7 +68,9 @@ def _chosen(devices: Sequence[Device], wanted: str | None, *, countable: bool) -
         if word.isdecimal():
             if not countable:
                 return None
-            fitting = [devices[int(word)]] if int(word) < len(devices) else []
+            # No host has so many that their number fills ten digits, and Python reads no number of any length.
+            index = int(word[-10:]) if len(word.lstrip("0")) <= 10 else len(devices)
+            fitting = [devices[index]] if index < len(devices) else []
         else:
             fitting = [device for device in devices if word and _is_called(device, word)]
         if len(fitting) != 1:

@@ -1,0 +1,84 @@
+"""One figure of two sides, and tables of such figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tuiprof.model import Column, Table
+from tuiprof.model.report import Kind
+from tuiprof.model.units import format_change, format_points, format_value
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One figure of both sides.
+
+    Attributes:
+        key: Its stable name, with the unit.
+        label: What a person reads.
+        kind: How it is shown.
+        before: The baseline's; None = cannot be told.
+        after: The other's.
+    """
+
+    key: str
+    label: str
+    kind: Kind
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        """After minus before; None where either cannot be told."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def change_text(self) -> str:
+        """The change as text."""
+        return format_points(self.change) if self.kind == "share" else format_change(self.change, self.kind)
+
+
+def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
+    """Return a table of figures, one a row.
+
+    Args:
+        key: Its key.
+        title: Its heading.
+        metrics: The figures.
+    """
+    rows = [
+        {
+            "metric": one.label,
+            "key": one.key,
+            "kind": one.kind,
+            "before": format_value(one.before, one.kind),
+            "after": format_value(one.after, one.kind),
+            "change": one.change_text,
+            "ratio": one.after / one.before if one.before and one.after is not None else None,
+            "before_value": one.before,
+            "after_value": one.after,
+        }
+        for one in metrics
+    ]
+    values = dict.fromkeys(("ratio", "before_value", "after_value"), pl.Float64)
+    words = dict.fromkeys(("metric", "key", "kind", "before", "after", "change"), pl.String)
+    return Table(
+        key,
+        title,
+        (
+            Column("metric", "figure", "text"),
+            Column("before", "before", "text", figure=True),
+            Column("after", "after", "text", figure=True),
+            Column("change", "change", "text", "After minus before; pp: percentage points.", figure=True),
+            Column("ratio", "after/before", "number"),
+            Column("key", "key", "text", hidden=True),
+            Column("kind", "kind", "text", "Unit of the values.", hidden=True),
+            Column("before_value", "before", "number", hidden=True),
+            Column("after_value", "after", "number", hidden=True),
+        ),
+        pl.DataFrame(rows, schema={**words, **values}),
+        empty="not both sides have a trace",
+    )
