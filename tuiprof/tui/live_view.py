@@ -218,9 +218,10 @@ def stats_row(
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
         right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
-    whole = _dotted([left, *parts])
-    if row_width(whole) + row_width(right) + 2 <= width:
-        return [spread(whole, right, width)]
+    for name in (" step time ", " step "):
+        whole = _dotted([[(name, "dim"), *left[1:]], *parts])
+        if row_width(whole) + row_width(right) + 2 <= width:
+            return [spread(whole, right, width)]
     if width >= 60:
         return [spread(_dotted([left, *parts[:2]]), right, width), _indented(parts[2:], width)]
     return [fit(_dotted([left, *parts]), width)]
