@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from analyses.made import Made, site
@@ -125,6 +127,32 @@ def test_waits_of_jax(wait: str, rule: str | None, what: str) -> None:
     if rule:
         assert what in found["what"][0]
         assert (found["sure"][0], found["cost_ns"][0]) == ("medium", (3 * 52_000 + 32_000) / 4)
+
+
+@pytest.mark.parametrize(
+    ("framework", "jit", "alloc"),
+    [("PyTorch 2.11", "torch.compile", "PYTORCH_"), ("JAX 0.11.2", "jax.jit", "XLA_")],
+)
+def test_advice_speaks_of_the_framework_that_made_the_trace(framework: str, jit: str, alloc: str) -> None:
+    def of(trace: Trace) -> str:
+        trace.info = replace(trace.info, framework=framework)
+        return " ".join(advice(trace).table("findings").rows["instead"])
+
+    loop = of(looped(20))
+    assert jit in loop
+    made = steps_of(operator="aten::empty", copy="", size=0, calls=("cudaMalloc", ""))
+    assert alloc in of(made.trace())
+    chain, correlation = Made(), 0
+    for number in range(4):
+        chain.step(number, number * 1000, number * 1000 + 900)
+        for i in range(30):
+            at, correlation = number * 1000 + i * 30, correlation + 1
+            name = ("mul", "add", "tanh")[i % 3]
+            kernel = f"void at::native::vectorized_elementwise_kernel<4, at::native::{name}_functor, a>(int)"
+            chain.launch(kernel, (at, at + 3), (at + 4, at + 6), correlation)
+    text = of(chain.trace())
+    assert jit in text
+    assert ("torch" in text) == framework.startswith("PyTorch"), text
 
 
 def test_a_loader_without_workers() -> None:

@@ -164,6 +164,15 @@ class Evidence:
         return self.figure("steps", "step_period_ns")
 
 
+def is_jax(trace: Trace) -> bool:
+    """Return whether a trace is of JAX, where other words help than in PyTorch.
+
+    Args:
+        trace: The trace.
+    """
+    return trace.info.framework.startswith("JAX")
+
+
 @cache
 def available() -> dict[str, AdviceRule]:
     """Return every rule by name."""

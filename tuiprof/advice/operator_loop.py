@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
 from tuiprof.analyses import _ancestry
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._frames import function_label, operator_label
@@ -54,10 +54,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             of[0]["with_backward"] = True
         elif place["backward"]:
             forward.append(place)
-    yield from map(_finding, forward)
+    jit = "jax.jit" if is_jax(trace) else "torch.compile"
+    yield from (_finding(place, jit) for place in forward)
 
 
-def _finding(place: dict[str, Any]) -> Finding:
+def _finding(place: dict[str, Any], jit: str) -> Finding:
     backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
     if "Optimizer.step" in place["where"]:
         instead = "fused=True (or foreach=True) when making the optimizer"
@@ -67,7 +68,7 @@ def _finding(place: dict[str, Any]) -> Finding:
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{place['times']:.0f} times in a row{backward}: {place['operators']}",
         place["where"],
-        f"{instead}; or torch.compile",
+        f"{instead}; or {jit}",
         place["cost_ns"],
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
 from tuiprof.analyses._wait_kinds import COPY_KINDS
 from tuiprof.model import Trace
 from tuiprof.model.units import format_bytes
@@ -12,7 +12,7 @@ from tuiprof.model.units import format_bytes
 SMALL_BYTES = 64
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of more than a few bytes between device and pageable memory."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
         if row["kind"] not in COPY_KINDS or not evidence.often(row) or not row["count"]:
@@ -25,7 +25,9 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.place(row),
-            "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
+            "jax.device_put the next batch while a step runs, or keep the array on the device"
+            if is_jax(trace)
+            else "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
             if to_device
             else "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
             evidence.cost(row, "waited_ns"),
