@@ -67,6 +67,9 @@ def test_on_a_cpu_operators_come_and_go_and_their_share_counts() -> None:
     told = changes(cpu("aten::mm", "aten::isnan"), cpu("aten::mm", "aten::mm"))
     assert told == ("gone: aten::isnan (1 a step)", "aten::mm 50.0 % → 100 % of the operators' time")
     assert changes(cpu("aten::mm"), cpu("aten::mm")) == ()
+    graphs = [cpu("aten::mm", f"## Call CompiledFxGraph {hash_} ##") for hash_ in ("fhh", "fnk")]
+    assert changes(*graphs) == (), "one graph has another hash in another run"
+    assert changes(cpu("aten::mm"), graphs[0])[0] == "new: CompiledFxGraph (1 a step)"
     unmarked = Made().op("aten::mm", 0, 9).trace()
     assert changes(unmarked, cpu("aten::mm")) == ("cannot be told: not both traces mark steps",)
 

@@ -47,7 +47,7 @@ _KNOWN_LIBRARY = re.compile(
 )
 
 #: How Inductor names the call of a graph; its hash follows.
-_COMPILED_GRAPH = "## Call CompiledFxGraph "
+COMPILED_GRAPH = "## Call CompiledFxGraph "
 
 
 def is_framework(path: str) -> bool:
@@ -148,6 +148,6 @@ def operator_label(name: str) -> str:
     Args:
         name: Name of a ``cpu_op`` event.
     """
-    if name.startswith(_COMPILED_GRAPH):
+    if name.startswith(COMPILED_GRAPH):
         return "CompiledFxGraph"
     return name.removeprefix("aten::").removeprefix("autograd::engine::evaluate_function: ")

@@ -11,6 +11,7 @@ import polars as pl
 from tuiprof.analyses import run
 from tuiprof.analyses._change import RULES as CHANGE_RULES
 from tuiprof.analyses._change import StepChange, step_change
+from tuiprof.analyses._frames import COMPILED_GRAPH
 from tuiprof.analyses._kernel_names import short_name
 from tuiprof.analyses._metrics import Metric, metric_table
 from tuiprof.analyses._scope import Scope
@@ -183,7 +184,12 @@ def _operator_times(scope: Scope) -> pl.DataFrame:
 
     trace = scope.trace
     rows = np.flatnonzero(trace.is_category("cpu_op") & trace.in_window(scope.window)).astype(np.int64)
-    return _named(scope, rows, self_times(trace, rows))
+    named = _named(scope, rows, self_times(trace, rows))
+    # The hash of a compiled graph is another one in another run of the same script.
+    compiled = pl.col("name").str.starts_with(COMPILED_GRAPH)
+    return named.with_columns(
+        pl.when(compiled).then(pl.lit("CompiledFxGraph")).otherwise("name").alias("name")
+    )
 
 
 def _named(scope: Scope, rows: Ints, ns: Ints) -> pl.DataFrame:
