@@ -112,6 +112,17 @@ def test_xprofs_layout_takes_the_planes_and_not_their_copies(tmp_path: Path, sha
     assert found.open(1).info.format == "xplane"
 
 
+def test_planes_among_other_traces_are_runs_of_their_own(tmp_path: Path, shared: Path) -> None:
+    plane = (shared / "traces" / "selfgen-jax0102-cpu.xplane.pb").read_bytes()
+    for name in ("steps", "waits"):
+        (tmp_path / f"{name}.xplane.pb.gz").write_bytes(gzip.compress(plane))
+        write(tmp_path / f"{name}.trace.json.gz")
+    write(tmp_path / "resnet.pt.trace.json.gz")
+    assert sorted(open_set(tmp_path).runs) == ["resnet", "steps", "waits"]
+    assert shape(tmp_path, "waits") == [(0, "waits.xplane.pb.gz", "order")]
+    assert open_set(tmp_path, run="waits").open(0).info.format == "xplane"
+
+
 def test_a_session_and_a_single_file(tmp_path: Path) -> None:
     session = open_set(shipped("traces") / "session-metrics-naive")
     assert [file.rank for file in session.files] == [0]

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _DEPTH, _ENTRIES, _LOOKS = 6, 50_000, 200
 #: Names that profilers give to traces.
 _TELLING: Final = re.compile(
-    r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",
+    r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb(\.gz)?|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",
     re.IGNORECASE,
 )
-_PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb)$", re.IGNORECASE)
+_PERHAPS: Final = re.compile(r"\.(json|json\.gz|zip|pb|pb\.gz)$", re.IGNORECASE)
 _EVENT: Final = re.compile(rb'"traceEvents"|"ph"')
 #: What xprof and sessions always put into the path of a trace.
 _LAYOUT: Final = re.compile(r"(^|/)(plugins/profile|traces)(?=/|$)")

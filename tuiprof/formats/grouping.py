@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,8 +24,6 @@ _SAID: Final = re.compile(rb'"distributedInfo"\s*:\s*\{[^}]*?"rank"\s*:\s*(\d+)'
 _TIME: Final = re.compile(r"\.(\d{9,})(?=\.)")
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.(json|json\.gz|zip)$|\.xplane\.pb(\.gz)?$", re.IGNORECASE)
 _PLANE = ".xplane.pb"
-#: xprof keeps the same events in several files beside the plane.
-_BESIDE_PLANE: Final = re.compile(r"\.trace\.json\.gz$|perfetto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,8 @@ def group(paths: Iterable[Path]) -> list[Run]:
         paths: The traces; of each rank there may be several, written one after the other.
     """
     files = list(paths)
-    planes = [path for path in files if _PLANE in path.name]
-    if planes:
-        # In xprof's layout a folder is a run, and each host has its plane.
-        rest = [path for path in files if path not in planes and not _BESIDE_PLANE.search(path.name)]
-        return [_run("", dict(enumerate(_sorted(planes))), "order"), *(group(rest) if rest else [])]
+    if any(_PLANE in path.name for path in files):
+        return _with_planes(files)
     named: defaultdict[str, list[Path]] = defaultdict(list)
     unnamed: list[Path] = []
     for path in files:
@@ -69,6 +64,23 @@ def group(paths: Iterable[Path]) -> list[Run]:
     if len({run.name for run in runs}) == 1 == len(runs):
         runs = [Run("", runs[0].files, runs[0].modified)]
     return sorted(runs, key=lambda run: (run.modified, _natural(run.name)))
+
+
+def _with_planes(files: list[Path]) -> list[Run]:
+    """Sort files among which are XPlanes."""
+    planes = [path for path in files if _PLANE in path.name]
+    # xprof keeps the same events in several files beside the plane.
+    copies = {f"{path.name.partition(_PLANE)[0]}.trace.json.gz" for path in planes}
+    rest = [path for path in files if _PLANE not in path.name and path.name not in copies]
+    rest = [path for path in rest if "perfetto" not in path.name]
+    # In xprof's layout a folder is a run, and each host has its plane. Among other traces, planes are hosts' only if
+    # they are named alike.
+    if not rest or all(alike(plane.name, planes[0].name) for plane in planes):
+        runs = [_run("", dict(enumerate(_sorted(planes))), "order")]
+    else:
+        runs = [_run(_ENDING.sub("", plane.name), {0: plane}, "order") for plane in _sorted(planes)]
+    others = [replace(run, name=run.name or _without_rank(run.files[0].path.name)) for run in group(rest)]
+    return [*runs, *others]
 
 
 def rank_in_name(name: str) -> int | None:

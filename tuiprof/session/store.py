@@ -62,6 +62,7 @@ _TRACE_SUFFIXES: Final = (
     ".pt.trace.json",
     ".pt.trace.json.gz",
     ".xplane.pb",
+    ".xplane.pb.gz",
     ".trace.json.gz",
     ".trace.json",
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tuiprof.errors import TuiprofError
 
-_ENDINGS = (".json", ".json.gz", ".json.zip", ".xplane.pb", ".trace.json")
 _MOST_FILES, _MOST_SESSIONS = 12, 12
 
 
@@ -17,11 +16,13 @@ def beside(path: Path) -> list[Path]:
     Args:
         path: The trace.
     """
+    from tuiprof.formats.directory import is_trace_name
+
     try:
         entries = [
             entry
             for entry in os.scandir(path.parent)
-            if entry.name.endswith(_ENDINGS) and entry.is_file() and entry.name != path.name
+            if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
         ]
         entries.sort(key=lambda entry: -entry.stat().st_mtime)
     except OSError:  # the folder is gone or may not be read: nothing to offer

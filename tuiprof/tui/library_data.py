@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tuiprof.session.store import Session
     from tuiprof.telemetry import Device
 
-_TRACE_SUFFIXES: Final = (".json", ".json.gz", ".xplane.pb", ".parquet")
 #: So many of the newest sessions are listed; older ones open by their name.
 _MOST_SESSIONS: Final = 200
 TRASH: Final = ".trash"
@@ -268,7 +267,9 @@ class Library:
 
 def sample_traces() -> list[Path]:
     """Return the traces shipped with tuiprof, by name."""
+    from tuiprof.formats.directory import is_trace_name
+
     folder = shipped("traces")
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.name.endswith(_TRACE_SUFFIXES))
+    return sorted(path for path in folder.iterdir() if is_trace_name(path.name) and path.is_file())
