@@ -335,7 +335,7 @@ def test_starved_time_is_idle_time_charged_once(
     starts, ends = starts[order], ends[order]
     none = np.full(len(starts), -1)
     result = _starved.starvation(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
-    late = _catch_up.catch_up(trace, result, starts, ends)
+    late = _catch_up.catch_up(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
     assert (result.ns >= 0).all()
     assert (late >= 0).all()
     assert result.ns.sum() == total(*union(result.starts, result.ends))

@@ -57,6 +57,26 @@ def test_a_read_encloses_its_await_and_is_one_wait() -> None:
     assert rows.select("kind", "waited_ns").rows() == [("device read", 85_000)]
 
 
+def test_one_device_get_is_one_wait_and_none_where_nothing_was_read() -> None:
+    made = Made().add("python_function", "api.py(2555): device_get", 5, 95)
+    for at in (20, 60):  # of two arrays
+        made.add("other", "np.asarray(jax.Array)", at, at + 30)
+    made.add("python_function", "api.py(2555): device_get", 100, 120)  # of what is on the host already
+    rows = report(made.trace()).table("syncs").rows
+    assert rows.select("kind", "waited_ns").rows() == [("device read", 90_000)]
+
+
+def test_idle_time_before_the_copy_that_a_read_makes_itself_is_the_reads() -> None:
+    made = Made().launch("gemm", (0, 2), (3, 10), 1)
+    made.add("runtime", "np.asarray(jax.Array)", 5, 95).call("CopyRawToHost", 60, 62, correlation=2)
+    made.kernel("MemcpyD2H", 70, 80, 2, category="memcpy")
+    made.launch("gemm", (100, 101), (105, 120), 3)
+    row = report(made.trace()).table("syncs").rows.row(0, named=True)
+    assert row["starved_ns"] == 25_000  # from the copy's end to the next product
+    assert row["catch_up_ns"] == 60_000  # from the product's end to the copy
+    assert row["can_win_ns"] == 85_000
+
+
 @pytest.mark.parametrize(
     ("name", "category", "kind"),
     [

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from probe_runs import Run
 from test_probe_frameworks import python_with_jax
@@ -75,9 +76,19 @@ def test_work_whose_results_nobody_keeps_is_captured_and_what_waited_for_it_is_l
 
 
 def test_waits_are_told_by_their_lines(trace_of: Callable[[str], Trace]) -> None:
-    waits = report("sync_events", trace_of("jax_waits"))
-    rows = waits.table("groups").rows.rows(named=True)
+    trace = trace_of("jax_waits")
+    waits = report("sync_events", trace)
+    rows = list(waits.table("groups").rows.rows(named=True))
     lines = (SCRIPTS / "jax_waits.py").read_text().splitlines()
     wanted = {str(i): 3 for i, line in enumerate(lines, 1) if "  # planted" in line}
     assert {row["where"].rpartition(":")[2]: row["count"] for row in rows} == wanted
     assert waits.fact("lines_known") == waits.fact("syncs") == 18
+    # Two lines bring 64 MB to the host: with the memory that must be found for them, they are nearly the whole step.
+    costs = {row["where"].rpartition(":")[2]: row["can_win_ns_per_step"] for row in rows}
+    large = [str(i) for i, line in enumerate(lines, 1) if line.endswith(("device_get", "NumPy"))]
+    assert sorted(sorted(costs, key=lambda line: -costs[line])[:2]) == sorted(large)
+    step_ns = float(report("steps", trace).fact("step_period_ns") or 0)
+    assert 0.5 * step_ns < sum(costs[line] for line in large) < step_ns
+    lost = waits.table("syncs").rows.select(pl.col("starved_ns") + pl.col("catch_up_ns")).sum().item()
+    idle = report("device_idle", trace).fact("idle_ns_per_step")
+    assert lost <= float(idle or 0) * 3 * 1.01

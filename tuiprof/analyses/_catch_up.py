@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.analyses._starved import Starvation
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, intersection, union
 
+Mask = npt.NDArray[np.bool_]
+
 #: The host is ahead of the device again once a launch has returned this long before the device was free for its work.
 LEAD_NS = 100_000
 
 
-def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Ints:
+def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints, reads: Mask) -> Ints:
     """Work out how long the device idles after each wait, beyond starving, until the host is ahead again.
 
     Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
@@ -25,6 +28,9 @@ def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Int
       ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
     - the begin of the next wait for that device.
 
+    A read of XLA's makes its copy itself, and late where it has to find memory for it first: such gaps inside a read
+    are its own catch-up.
+
     These spans are disjoint, so every instant is charged to one wait at most, and starved time and catch-up
     together are a part of device idle time.
 
@@ -33,6 +39,7 @@ def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Int
         starved: What the same waits starved, shape ``(k,)``.
         starts: Start of each wait, ns.
         ends: End of each, ns, ascending.
+        reads: Which of them read a buffer of XLA's.
 
     Returns:
         Catch-up of each wait, ns, shape ``(k,)``.
@@ -51,7 +58,12 @@ def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints) -> Int
         following = np.append(np.minimum.accumulate(begins[::-1])[::-1][1:], busy_ends[-1])
         recovered = _ahead_again(trace, work, ends[mine], int(busy_ends[-1]))
         since = np.maximum(ends[mine], starved.ends[mine])
-        result[mine] = Coverage(*late).between(since, np.minimum(following, recovered))
+        covered = Coverage(*late)
+        result[mine] = covered.between(since, np.minimum(following, recovered))
+        if reads[mine].any():
+            before = np.append(begins[0], ends[mine][:-1])
+            inside = covered.between(np.maximum(begins, before), ends[mine])
+            result[mine] += np.where(reads[mine], inside, 0)
     return result
 
 

@@ -13,6 +13,7 @@ from tuiprof.analyses._codes import member
 from tuiprof.analyses._codes import places as places_of
 from tuiprof.analyses._memo import is_remembered, remember
 from tuiprof.analyses._scope import Scope
+from tuiprof.analyses._wait_kinds import KINDS, READ
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
@@ -106,7 +107,8 @@ def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_starved.Starvation, Ints
     starts, ends = waits.starts[counts], waits.ends[counts]
     found = _starved.starvation(trace, tracks[counts], waits.copy[counts], starts, ends)
     late = np.zeros(len(waits), dtype=np.int64)
-    late[counts] = _catch_up.catch_up(trace, found, starts, ends)
+    reads = waits.kind[counts] == KINDS.index(READ)
+    late[counts] = _catch_up.catch_up(trace, found, starts, ends, reads)
     nowhere = np.full(len(waits), -1, dtype=np.int64)
     result = _starved.Starvation(
         nowhere, waits.starts.copy(), waits.starts.copy(), nowhere.copy(), nowhere.copy()

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.analyses._codes import member
 from tuiprof.analyses._memo import remember
@@ -23,7 +24,9 @@ _AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|Block
 _PYTHON_AWAIT: Final = re.compile(r"^\$?(\S*/)?(api|array)\.py(\(\d+\)|:\d+):? block_until_ready$")
 #: What the probe leaves around such a call, for which not every runtime leaves a mark (XLA's of GPUs does not).
 _MARKED_AWAIT: Final = re.compile(r"^jax\.(?:Array\.)?block_until_ready$")
-_ASARRAY: Final = "np.asarray(jax.Array)"
+#: ``jax.device_get``, which starts the copies of all its arrays and then reads them: one wait, as one line made it.
+_DEVICE_GET: Final = re.compile(r"^\$?(\S*/)?api\.py(\(\d+\)|:\d+):? device_get$")
+_ASARRAY: Final = re.compile(r"^np\.asarray\(jax\.Array\)$")
 #: What a read is where the host's own thread makes it. ``tpu::System::TransferFromDevice`` runs in threads of the
 #: runtime while the host does something else.
 _READ: Final = re.compile(
@@ -31,6 +34,7 @@ _READ: Final = re.compile(
 )
 _EXECUTE: Final = "nrt_execute"
 _LITERAL: Final = re.compile(r"(Buffer::ToLiteral|ToLiteralSync)$")
+Mask = npt.NDArray[np.bool_]
 #: A mark is shorter than this.
 MARK_NS: Final = 10_000
 
@@ -56,22 +60,35 @@ def marks(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _calls(trace: Trace) -> tuple[Ints, list[str]]:
-    asarray = _ASARRAY in trace.names
+    # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
+    reads = (_ASARRAY, _DEVICE_GET, _READ) if "np.asarray(jax.Array)" in trace.names else (_READ, _LITERAL)
     kind_of: dict[int, str] = {}
     for code, name in enumerate(trace.names):
         if any(pattern.search(name) for pattern in (_AWAIT, _PYTHON_AWAIT, _MARKED_AWAIT)):
             kind_of[code] = AWAIT
         elif name == _EXECUTE:
             kind_of[code] = EXECUTE
-        # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
-        elif name == _ASARRAY or _READ.search(name) or (not asarray and _LITERAL.search(name)):
+        elif any(pattern.search(name) for pattern in reads):
             kind_of[code] = READ
     if not kind_of:
         return np.empty(0, dtype=np.int64), []
     host = ("runtime", "driver", "other", "cpu_op", "annotation", "python_function")
     rows = np.flatnonzero(member(trace.name_codes, kind_of) & trace.on_host)
     rows = rows[trace.is_category(*host, rows=rows) & ~np.isin(rows, marks(trace)[1])]
+    rows = rows[~_empty_gets(trace, rows)]
     return rows, [kind_of[code] for code in trace.name_codes[rows].tolist()]
+
+
+def _empty_gets(trace: Trace, rows: Ints) -> Mask:
+    """Return which of some calls are of ``device_get`` and read no array: its arguments were on the host already."""
+    gets = trace.named(_DEVICE_GET.pattern, rows)
+    empty: Mask = np.zeros(len(rows), dtype=bool)
+    reads = rows[~gets]
+    for index in np.flatnonzero(gets).tolist():
+        row = rows[index]
+        inside = (trace.starts[reads] >= trace.starts[row]) & (trace.ends[reads] <= trace.ends[row])
+        empty[index] = not np.any(inside & (trace.track_codes[reads] == trace.track_codes[row]))
+    return empty
 
 
 def _marks(trace: Trace) -> tuple[Ints, Ints]:

@@ -42,7 +42,8 @@ _RULES = (
         "catch-up",
         "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
         "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
-        f"to work that was launched {format_ns(_catch_up.LEAD_NS)} before or earlier) or until the next sync.",
+        f"to work that was launched {format_ns(_catch_up.LEAD_NS)} before or earlier) or until the next sync. Of a "
+        "read of XLA's also such gaps inside it, because it launches its copy itself.",
     ),
     Rule(
         "can win",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tuiprof.session.labels import Labels
 
 #: What every trace ends in, and so tells none from another.
-_ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$")
+_ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
     "finished": (glyphs.DONE, "good", ""),
