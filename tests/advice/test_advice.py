@@ -90,9 +90,22 @@ def test_rules_of_syncs(change: dict[str, object], rule: str) -> None:
 
 
 def test_a_wait_that_the_script_asks_for() -> None:
-    made = steps_of(operator="python", copy="", size=0, calls=("cudaDeviceSynchronize", ""))
+    def of(operator: str) -> Made:
+        made = Made()
+        for number in range(4):
+            at, correlation = number * 200, number * 10 + 1
+            made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
+            if operator:
+                made.op(operator, at + 18, at + 98)
+            made.call("cudaDeviceSynchronize", at + 20, at + 92)
+            made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
+        return made
+
+    made = of("")
+    lines = [site(number * 200 + 99, "train.py:31 step") for number in range(4)]
     assert "explicit-wait" not in rules(made.trace()), "who asked for it is not known"
-    trace = made.trace([site(number * 200 + 99, "train.py:31 step") for number in range(4)])
+    assert "explicit-wait" not in rules(of("aten::linalg_eigh").trace(lines)), "the operator asked for it"
+    trace = made.trace(lines)
     row = advice(trace).table("findings").rows.filter(rule="explicit-wait").row(0, named=True)
     assert (row["where"], row["sure"]) == ("step, train.py:31", "high")
     assert "torch.cuda.synchronize()" in row["what"]

@@ -123,6 +123,23 @@ def test_planes_among_other_traces_are_runs_of_their_own(tmp_path: Path, shared:
     assert open_set(tmp_path, run="waits").open(0).info.format == "xplane"
 
 
+def test_nothing_is_lost_where_names_are_equal_and_a_compressed_copy_is_no_host(
+    tmp_path: Path, shared: Path
+) -> None:
+    plane = (shared / "traces" / "selfgen-jax0102-cpu.xplane.pb").read_bytes()
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.xplane.pb").write_bytes(plane)
+        (tmp_path / f"{name}.xplane.pb.gz").write_bytes(gzip.compress(plane))
+    write(tmp_path / "a.pt.trace.json")
+    assert sorted(open_set(tmp_path).runs) == ["a", "a.pt.trace.json", "b"]
+    (tmp_path / "a.xplane.pb").unlink()
+    (tmp_path / "a.xplane.pb.gz").unlink()
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json")
+    runs = open_set(tmp_path).runs
+    assert {len(open_set(tmp_path, run=run)) for run in runs} == {1, 2}, runs
+
+
 def test_a_session_and_a_single_file(tmp_path: Path) -> None:
     session = open_set(shipped("traces") / "session-metrics-naive")
     assert [file.rank for file in session.files] == [0]

@@ -261,6 +261,28 @@ def test_tpu_program(tmp_path: Path) -> None:
     assert "clock-shift" not in {remark.code for remark in trace.trust.remarks}
 
 
+@pytest.mark.parametrize("name", ["logical_not", "tuiprof_waits_for_devices"])
+def test_what_the_probe_has_a_tpu_compute_is_no_work(tmp_path: Path, name: str) -> None:
+    device, host = xspace.Plane("/device:TPU:0"), xspace.Plane("/host:CPU")
+    modules, ops = device.line("XLA Modules", line_id=2), device.line("XLA Ops", line_id=3)
+    main, worker = host.line("python"), host.line("w/7", line_id=7)
+    for run, program in ((1, "jit_step"), (2, f"jit_{name}(7)")):
+        at = run * 10 * MS
+        if run == 1:
+            main.event("train", at, 9 * MS, _r=1, step_num=1)
+        else:
+            main.event("$jax_hooks.py:128 tuiprof_waits_for_devices", at, 9 * MS)
+        enqueues = worker if name.startswith("tuiprof") else main
+        enqueues.event("DoEnqueueProgram", at + MS, MS // 2, run_id=run, device_ordinal=0)
+        modules.event(program, at + 2 * MS, 4 * MS, run_id=run)
+        ops.event("%fusion.1 = x" if run == 1 else "%not.1 = x", at + 2 * MS, MS)
+        worker.event("CompleteCallbacks", at + 7 * MS, MS, run_id=run, device_ordinal=0)
+    path = tmp_path / "vm.xplane.pb"
+    path.write_bytes(xspace.encode(device, host))
+    trace = open_trace(path)
+    assert [trace.name(row) for row in trace.device_work.tolist()] == ["fusion.1"]
+
+
 def test_touching_events_still_touch_in_whole_nanoseconds(tmp_path: Path) -> None:
     work = tpu(tmp_path).events.filter(pl.col("name").is_in(["fusion.1", "all-reduce.3"]))
     first, second = work.row(0, named=True), work.row(1, named=True)

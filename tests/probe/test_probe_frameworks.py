@@ -81,6 +81,34 @@ def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[.
     assert steps.fact("step_period_ns") == steps.fact("device_step_median_ns")
 
 
+MESH = """
+import sys, jax
+from jax.sharding import Mesh
+class Fence(next(module for name, module in sys.modules.items() if name.endswith("jax_hooks")).Fence):
+    _devices = staticmethod(lambda jax: jax.local_devices())
+def fenced():
+    fence = Fence()
+    fence.prepare()
+    return sum(len(array.devices()) for array in fence._started(jax))
+mesh = jax.make_mesh((4,), ("x",))
+counts = [fenced()]
+with mesh:
+    counts.append(fenced())
+if hasattr(jax, "set_mesh"):
+    with jax.set_mesh(mesh):
+        counts.append(fenced())
+    with jax.disable_jit():
+        counts.append(fenced())
+print("fenced", set(counts))
+"""
+
+
+def test_every_device_is_waited_for_whatever_mesh_the_script_has_set(run: Callable[..., Run]) -> None:
+    done = run(MESH, python=python_with_jax(), XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    assert done.code == 0, done.err
+    assert "fenced {4}" in done.out
+
+
 WAITS = """
 import jax, jax.numpy as jnp, numpy as np, pickle, threading
 from jax._src.array import ArrayImpl

@@ -37,8 +37,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _asked_for(row: Mapping[str, object]) -> bool:
-    """Return whether the script's own line makes the call; other waits are those of what it calls."""
-    return row["found"] == "line" or (row["kind"] == AWAIT and "block_until_ready" in str(row["calls"]))
+    """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
+    if row["kind"] == AWAIT:
+        return "block_until_ready" in str(row["calls"])
+    return row["found"] == "line" and not row["through"]
 
 
 RULE = AdviceRule("explicit-wait", find)

@@ -10,6 +10,15 @@ from tuiprof.model import Trace
 from tuiprof.model.units import format_bytes
 
 SMALL_BYTES = 64
+#: To the device, and from it.
+_TORCH = (
+    "DataLoader(pin_memory=True) and .to(device, non_blocking=True)",
+    "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
+)
+_JAX = (
+    "jax.device_put the next batch while a step runs, or keep the array on the device",
+    "start the copy with .copy_to_host_async() and read it a step later",
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -25,11 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
             evidence.place(row),
-            "jax.device_put the next batch while a step runs, or keep the array on the device"
-            if is_jax(trace)
-            else "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
-            if to_device
-            else "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
+            (_JAX if is_jax(trace) else _TORCH)[0 if to_device else 1],
             evidence.cost(row, "waited_ns"),
             "high",
             "the profiler names the memory pageable, and the call held the host",

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.analyses._codes import member
+from tuiprof.analyses._codes import distinct, member
 from tuiprof.analyses._memo import remember
 from tuiprof.analyses._wait_kinds import AWAIT, EXECUTE, READ
 from tuiprof.model import Trace
@@ -83,11 +83,13 @@ def _empty_gets(trace: Trace, rows: Ints) -> Mask:
     """Return which of some calls are of ``device_get`` and read no array: its arguments were on the host already."""
     gets = trace.named(_DEVICE_GET.pattern, rows)
     empty: Mask = np.zeros(len(rows), dtype=bool)
-    reads = rows[~gets]
-    for index in np.flatnonzero(gets).tolist():
-        row = rows[index]
-        inside = (trace.starts[reads] >= trace.starts[row]) & (trace.ends[reads] <= trace.ends[row])
-        empty[index] = not np.any(inside & (trace.track_codes[reads] == trace.track_codes[row]))
+    track = trace.track_codes[rows]
+    for one in distinct(track[gets]):
+        mine, reads = np.flatnonzero(gets & (track == one)), rows[~gets & (track == one)]
+        following = np.searchsorted(trace.starts[reads], trace.starts[rows[mine]], side="left")
+        # The earliest end of all reads that begin no sooner than a call; rows ascend with start.
+        ends = np.append(np.minimum.accumulate(trace.ends[reads][::-1])[::-1], np.iinfo(np.int64).max)
+        empty[mine] = ends[following] > trace.ends[rows[mine]]
     return empty
 
 

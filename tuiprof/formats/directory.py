@@ -199,7 +199,17 @@ def _runs(found: list[_Found]) -> dict[str, Run]:
         place = _LAYOUT.sub("", folder).strip("/")
         runs += [("/".join(filter(None, (place, run.name))), run) for run in group(paths)]
     runs.sort(key=lambda item: item[1].modified)
-    return {name or ".": run for name, run in runs}
+    named: dict[str, Run] = {}
+    for name, run in runs:
+        name = name or "."
+        if name in named:  # told by the whole name of a file, then by a number
+            name = run.files[0].path.name
+        again = 2
+        unique = name
+        while unique in named:
+            unique, again = f"{name}#{again}", again + 1
+        named[unique] = run
+    return named
 
 
 def _choose(names: list[str], run: str) -> str:

@@ -68,7 +68,10 @@ def group(paths: Iterable[Path]) -> list[Run]:
 
 def _with_planes(files: list[Path]) -> list[Run]:
     """Sort files among which are XPlanes."""
+    names = {path.name for path in files}
     planes = [path for path in files if _PLANE in path.name]
+    # One that was compressed and kept is one.
+    planes = [path for path in planes if not (path.suffix == ".gz" and path.stem in names)]
     # xprof keeps the same events in several files beside the plane.
     copies = {f"{path.name.partition(_PLANE)[0]}.trace.json.gz" for path in planes}
     rest = [path for path in files if _PLANE not in path.name and path.name not in copies]

@@ -113,26 +113,49 @@ class Fence:
 
     def __init__(self) -> None:
         self._program: Any = None
-        self._inputs: list[Any] = []
+        self._inputs: list[tuple[Any, Any]] = []
 
     def prepare(self) -> None:
         """Compile the program for each device; a script under whose settings that fails does without."""
         jax = sys.modules["jax"]
         with contextlib.suppress(Exception):
-            devices = [device for device in jax.local_devices() if device.platform != "cpu"]
-            inputs = [jax.device_put(False, device) for device in devices]
-            program = jax.jit(jax.numpy.logical_not)
-            jax.block_until_ready([program(value) for value in inputs])
-            self._program, self._inputs = program, inputs
+            self._program = jax.jit(tuiprof_waits_for_devices)
+            self._inputs = [(device, jax.device_put(False, device)) for device in self._devices(jax)]
+            for output in self._started(jax):  # compiles
+                output.block_until_ready()
 
     def tuiprof_waits_for_devices(self) -> None:
         """Wait; of a computation that failed the script is told when it asks for it."""
         jax = sys.modules["jax"]
-        outputs: list[Any] = []
-        with contextlib.suppress(Exception):
-            outputs = [self._program(value) for value in self._inputs]
-        for array in outputs + jax.live_arrays():
+        for array in self._started(jax) + jax.live_arrays():
             with contextlib.suppress(
                 Exception
             ):  # deleted meanwhile, or its computation failed: the others count
                 array.block_until_ready()
+
+    def _started(self, jax: Any) -> list[Any]:
+        """Hand the program over to each device; return its results."""
+        outputs: list[Any] = []
+        for device, value in self._inputs:
+            try:
+                outputs.append(self._program(value))
+            except Exception:
+                with contextlib.suppress(Exception), _alone(jax, device):
+                    outputs.append(self._program(value))
+        return outputs
+
+    @staticmethod
+    def _devices(jax: Any) -> list[Any]:
+        return [device for device in jax.local_devices() if device.platform != "cpu"]
+
+
+def tuiprof_waits_for_devices(value: Any) -> Any:
+    """Return the opposite: little to compute, under a name that says in the trace whose it is."""
+    return ~value
+
+
+def _alone(jax: Any, device: Any) -> Any:
+    """Return a context for work of one device: under a mesh of several, JAX refuses what is not of all of them."""
+    if not hasattr(jax, "set_mesh"):
+        return contextlib.nullcontext()
+    return jax.set_mesh(jax.sharding.Mesh([device], ("device",)))

@@ -73,7 +73,7 @@ def own_files(script: Path) -> list[Path]:
 def _in_order(folder: Path) -> Iterator[Path]:
     """Yield what lies in a folder and below, always in the same order: which files are the first must not change."""
     for where, folders, names in os.walk(folder):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (Path(where, name) for name in sorted(names))
 
 

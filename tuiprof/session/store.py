@@ -129,7 +129,9 @@ class Session:
         """Return the traces captured so far, oldest first."""
         found = []
         for path in (self.path / "traces").rglob("*"):
-            if path.name.endswith(_TRACE_SUFFIXES):
+            if path.name.endswith(_TRACE_SUFFIXES) and not (
+                path.suffix == ".gz" and path.with_suffix("").exists()
+            ):
                 with contextlib.suppress(OSError):  # a link to nowhere, or deleted just now
                     found.append((path.stat().st_mtime_ns, path.name, path))
         return [path for *_, path in sorted(found)]

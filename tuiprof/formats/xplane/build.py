@@ -72,8 +72,8 @@ class Builder:
         space, stats = self.space, self.stats
         self._name()
         self._categorise()
-        self._set_own_work_apart()
         self._link_programs()
+        self._set_own_work_apart()
         self._pair_waits()
         ts, end = self.start // 1000, self.end // 1000
         dur = end - ts
@@ -177,15 +177,17 @@ class Builder:
 
     def _set_own_work_apart(self) -> None:
         """What the probe itself gave the devices to do, to learn when they are done, is nobody's operator or kernel."""
-        codes = [code for code, name in enumerate(self.names) if name.endswith(words.OWN_WAIT)]
-        launched = np.empty(0, dtype=np.int64)
-        for fence in np.flatnonzero(self.host & np.isin(self.name, codes)).tolist():
+        own = [code for code, name in enumerate(self.names) if words.OWN in name]
+        if not own:
+            return
+        named = np.isin(self.name, own)
+        launched = self.correlation[named & (self.row == Row.MODULES) & (self.correlation > 0)]
+        for fence in np.flatnonzero(named & self.host).tolist():
             within = (self.space.line == self.space.line[fence]) & (self.start >= self.start[fence])
             within &= (self.end <= self.end[fence]) & (self.category != _CODE["python_function"])
             self.category[within] = _CODE["overhead"]
             launched = np.append(launched, self.correlation[within & (self.correlation > 0)])
-        if len(launched):
-            self.category[~self.host & np.isin(self.correlation, launched)] = _CODE["overhead"]
+        self.category[~self.host & np.isin(self.correlation, launched)] = _CODE["overhead"]
 
     def _alike(self, index: int) -> tuple[Row, int, str]:
         """Return what the category of an event depends on besides its name: kind of line, plane, line."""

@@ -89,8 +89,8 @@ _PYTHON: Final = re.compile(r"^\$(.+\.py):(\d+) (.+)$")
 #: What the probe leaves in a thread, and the stat in which it says which thread that is.
 THREAD_MARK: Final = "tuiprof.thread"
 THREAD_ID: Final = "tuiprof_tid"
-#: The probe's function in which it waits for the devices, as the Python tracer names it.
-OWN_WAIT: Final = ": tuiprof_waits_for_devices"
+#: The probe's function in which it waits for the devices, and the program that it has them run for it.
+OWN: Final = "tuiprof_waits_for_devices"
 _MARK: Final = re.compile(
     rf"^{re.escape(THREAD_MARK)}$"
     r"|^ThreadpoolListener::|^end: |^PythonRefManager::|^profiler\.py\(\d+\): (?:start|stop)_trace$"
