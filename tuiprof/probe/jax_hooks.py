@@ -128,9 +128,8 @@ class Fence:
         """Wait; of a computation that failed the script is told when it asks for it."""
         jax = sys.modules["jax"]
         for array in self._started(jax) + jax.live_arrays():
-            with contextlib.suppress(
-                Exception
-            ):  # deleted meanwhile, or its computation failed: the others count
+            # One was deleted meanwhile, or its computation failed: the others count.
+            with contextlib.suppress(Exception):
                 array.block_until_ready()
 
     def _started(self, jax: Any) -> list[Any]:
