@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from tuiprof.formats.remote import fetch, is_url
 from tuiprof.model import Fact, Report, Trace, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
+from tuiprof.run_setup import session_setup, trace_setup
 from tuiprof.script_comparison import compare_scripts
 from tuiprof.session.crowding import crowded
 from tuiprof.session.ladder_state import Figures, LadderRun, Trial, find_ladder
@@ -122,7 +122,7 @@ def open_side(
     if path.exists() and not (path / "session.json").exists():
         file = open_set(path).file(rank)
         trace = opener(file.path)
-        return Side(text, file.path.name, trace, setup=_trace_setup(trace))
+        return Side(text, file.path.name, trace, setup=trace_setup(trace))
     name, colon, variant = text.rpartition(":")
     if colon and name and not path.exists():
         found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
@@ -277,7 +277,7 @@ def _rung(root: Path, text: str, name: str, variant: str, opener: Opener) -> Sid
         shown,
         step_ns=np.concatenate([_NOTHING, *runs]),
         figures=_rung_figures([trial.figures for trial in timed if trial.figures is not None]),
-        setup=_session_setup(shown) if shown is not None else {},
+        setup=session_setup(shown) if shown is not None else {},
         ladder=ladder.path,
         rounds={trial.round: trial.figures for trial in timed if trial.figures is not None},
     )
@@ -351,7 +351,7 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
         session,
         step_ns=_step_ns(lead),
         figures=tuple(figures),
-        setup={**(_trace_setup(trace) if trace is not None else {}), **_session_setup(session)},
+        setup={**(trace_setup(trace) if trace is not None else {}), **session_setup(session)},
         crowded=crowded(fold),
     )
 
@@ -373,29 +373,3 @@ def _trace_of(session: Session, opener: Opener, rank: int | None = None) -> tupl
         return opener(path), ""
     except TuiprofError as problem:  # a run that was killed while the profiler wrote still has its step times
         return None, f"its trace cannot be read: {problem.message}"
-
-
-def _trace_setup(trace: Trace) -> dict[str, str]:
-    info = trace.info
-    said = {
-        "device": ", ".join(dict.fromkeys(device.name for device in info.devices if device.name)),
-        "framework": info.framework,
-        "world size": str(info.world_size or ""),
-    }
-    return {what: how for what, how in said.items() if how}
-
-
-def _session_setup(session: Session) -> dict[str, str]:
-    meta = session.meta
-    scenario, git = meta.scenario, meta.git
-    said = {
-        "command": shlex.join(meta.argv),
-        "variant": scenario.variant if scenario else "",
-        "preset": scenario.preset if scenario else "",
-        "host": meta.host,
-        "devices": ", ".join(dict.fromkeys(d.name for d in meta.devices if d.kind not in ("host", "cpu"))),
-        "python": meta.python,
-        "commit": f"{git.commit[:10]}{' (changed)' if git.dirty else ''}" if git else "",
-        "tuiprof": meta.versions.get("tuiprof", ""),
-    }
-    return {what: how for what, how in said.items() if how}
