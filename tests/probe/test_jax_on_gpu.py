@@ -89,6 +89,12 @@ def test_waits_are_told_by_their_lines(trace_of: Callable[[str], Trace]) -> None
     assert sorted(sorted(costs, key=lambda line: -costs[line])[:2]) == sorted(large)
     step_ns = float(report("steps", trace).fact("step_period_ns") or 0)
     assert 0.5 * step_ns < sum(costs[line] for line in large) < step_ns
+    causes = dict(
+        report("device_idle", trace).table("causes").rows.select("cause", "share_of_idle").iter_rows()
+    )
+    assert causes.get("profiler", 0.0) < 0.001, (
+        "that the runtime lets go of arrays is no work of the profiler's"
+    )
     lost = waits.table("syncs").rows.select(pl.col("starved_ns") + pl.col("catch_up_ns")).sum().item()
     idle = report("device_idle", trace).fact("idle_ns_per_step")
     assert lost <= float(idle or 0) * 3 * 1.01

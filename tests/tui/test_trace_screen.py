@@ -8,6 +8,8 @@ from made_traces import MS, trace_of
 from textual.pilot import Pilot
 from trace_app import app_of, settle
 
+from tuiprof.formats import open_trace
+from tuiprof.resources import shipped
 from tuiprof.tui.widgets.detail import DetailPane
 from tuiprof.tui.widgets.verdict import VerdictLine
 
@@ -30,6 +32,15 @@ async def test_the_verdict_that_matters_most_stands_on_top() -> None:
         assert app.text("Evidence").count("waits hold the host") == 0  # said once, on top
         assert "rule wait: The host stands for more than 0 ns." in app.text("#answer-note")
         assert "waits 2" in app.text("#answer-facts")
+
+
+async def test_the_head_says_what_a_step_takes_where_the_host_runs_ahead() -> None:
+    app = app_of(open_trace(shipped("traces") / "jax-async.xplane.pb.gz"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        assert "3 steps · 562 events · 2.37 ms a step" in app.text("#trace-head"), (
+            "the host's 277 µs are not that"
+        )
 
 
 async def test_what_is_unavailable_says_why_and_what_to_do() -> None:

@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.analyses._memo import remember
 from tuiprof.analyses._scope import Scope
-from tuiprof.model import Rule
+from tuiprof.model import Rule, Trace, Window
 from tuiprof.model.intervals import Ints
 
 #: The host is said to run ahead where a step of the device takes this many times one of the host.
@@ -58,6 +59,20 @@ def step_times(scope: Scope) -> StepTimes:
     """
     steps = scope.trace.steps
     return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
+
+
+def typical_step_ns(trace: Trace) -> float | None:
+    """Return the step period of a whole trace, ns; None = it marks no steps.
+
+    Args:
+        trace: The trace.
+    """
+
+    def measure() -> float | None:
+        period = step_times(Scope.of(trace, Window())).period
+        return float(np.median(period)) if len(period) else None
+
+    return remember(trace, "typical step", measure)
 
 
 def _device(scope: Scope) -> Ints:

@@ -93,7 +93,7 @@ THREAD_ID: Final = "tuiprof_tid"
 OWN: Final = "tuiprof_waits_for_devices"
 _MARK: Final = re.compile(
     rf"^{re.escape(THREAD_MARK)}$"
-    r"|^ThreadpoolListener::|^end: |^PythonRefManager::|^profiler\.py\(\d+\): (?:start|stop)_trace$"
+    r"|^ThreadpoolListener::|^end: |^profiler\.py\(\d+\): (?:start|stop)_trace$"
 )
 _COMPILE: Final = re.compile(
     r"backend_compile|(?:Client|Compiler)::Compile|XLAGraphExecutor::Compile|lower_sharding_computation"

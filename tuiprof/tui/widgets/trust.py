@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from textual import events
 from textual.message import Message
 
+from tuiprof.analyses._step_times import typical_step_ns
 from tuiprof.model.report import Level
-from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.units import format_count, format_ns
@@ -134,11 +133,11 @@ def _facts(trace: Trace, *, surveyed: bool, rank: bool) -> list[str]:
     if rank and trace.info.rank is not None and (trace.info.world_size or 1) > 1:
         facts.append(f"rank {trace.info.rank} of {trace.info.world_size}")
     steps = trace.steps if surveyed else ()
+    step_ns = typical_step_ns(trace) if surveyed else None
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
     facts.append(f"{format_count(len(trace))} events")
-    if isinstance(steps, Steps) and len(steps):
-        facts.append(f"{format_ns(float(np.median(steps.ends - steps.starts)))} a step")
-    else:
-        facts.append(format_ns(trace.span[1] - trace.span[0]))
+    facts.append(
+        format_ns(trace.span[1] - trace.span[0]) if step_ns is None else f"{format_ns(step_ns)} a step"
+    )
     return facts
