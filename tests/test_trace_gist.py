@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 from analyses.made import Made
 
+from tuiprof.analyses import run
+from tuiprof.formats import open_trace
+from tuiprof.model import Report
 from tuiprof.resources import shipped
 from tuiprof.trace_gist import ask, gist
 
@@ -27,6 +31,18 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
     found = gist(made.trace())
     assert found.analysis == analysis
     assert ("num_workers=0" in found.line) == (analysis == "data_loading")
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics-naive.pt.trace.json.gz", "planted-syncs.pt.trace.json.gz", "jax-waits.xplane.pb.gz"]
+)
+def test_the_share_of_the_step_is_that_of_the_sync_view(name: str) -> None:
+    trace = open_trace(shipped("traces") / name)
+    syncs = run("sync_events", trace)
+    assert isinstance(syncs, Report)
+    share = re.search(r"\(([\d.]+) %\)", syncs.verdict.sentence)
+    assert share is not None
+    assert f"({share[1]} % of the step)" in gist(trace).line
 
 
 def test_of_several_screens_one_has_a_trace_worked_out(

@@ -86,11 +86,15 @@ def _number(answer: Report, key: str) -> float | None:
 
 def _win_share(trace: Trace, syncs: Report) -> float | None:
     """Return the share of the step to be won, of all devices' time."""
+    from tuiprof.analyses._scope import Scope
+    from tuiprof.analyses._step_times import step_times
+    from tuiprof.model import Window
+
     win_ns = _number(syncs, "can_win_ns_per_step")
-    steps = trace.steps
-    if win_ns is None or not len(steps.starts):
+    period = step_times(Scope.of(trace, Window())).period
+    if win_ns is None or not len(period):
         return None
-    step_ns = float((steps.ends - steps.starts).mean()) * len(trace.device_indices)
+    step_ns = float(period.mean()) * len(trace.device_indices)
     return min(win_ns / step_ns, 1.0) if step_ns else None
 
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
 from tuiprof.advice.small_copy import SMALL_BYTES
 from tuiprof.analyses._wait_kinds import PAGEABLE_TO_HOST, READ, TO_HOST
 from tuiprof.model import Trace
 
-_XLA = (
+#: What the line says, and how else to have the value, by who made the trace.
+_JAX = (
     "float(), .item(), np.asarray or jax.device_get",
     "start its copy with .copy_to_host_async() and read it a step later",
 )
+_XLA = (".item(), .cpu() or a print", "read it a step later, when it has been computed")
 _TORCH = (
     ".cpu(), .numpy() or .tolist()",
     "copy it with non_blocking=True to pinned memory and read it a step later",
 )
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for reads of whole arrays, of which only the small ones are cheap to keep; larger copies of PyTorch's have
-    a rule of their own.
-    """
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for reads of arrays; PyTorch's copies of more than a few bytes have a rule of their own."""
     for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
         cost = evidence.cost(row, "can_win_ns")
         if row["kind"] not in (READ, TO_HOST, PAGEABLE_TO_HOST) or not evidence.often(row) or cost is None:
             continue
         if row["kind"] != READ and (not row["count"] or (row["bytes"] or 0) / row["count"] > SMALL_BYTES):
             continue
-        how, later = _XLA if row["kind"] == READ else _TORCH
+        how, later = (_JAX if is_jax(trace) else _XLA) if row["kind"] == READ else _TORCH
         yield Finding(
             f"{how} brings an array to the host {evidence.rhythm(row)}",
             evidence.place(row),

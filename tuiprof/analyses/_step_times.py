@@ -61,7 +61,7 @@ def step_times(scope: Scope) -> StepTimes:
     return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
 
 
-def typical_step_ns(trace: Trace) -> float | None:
+def step_period_ns(trace: Trace) -> float | None:
     """Return the step period of a whole trace, ns; None = it marks no steps.
 
     Args:
@@ -72,7 +72,7 @@ def typical_step_ns(trace: Trace) -> float | None:
         period = step_times(Scope.of(trace, Window())).period
         return float(np.median(period)) if len(period) else None
 
-    return remember(trace, "typical step", measure)
+    return remember(trace, "step period", measure)
 
 
 def _device(scope: Scope) -> Ints:

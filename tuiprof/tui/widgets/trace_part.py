@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.worker import get_current_worker
 
 from tuiprof import analyses
-from tuiprof.analyses._step_times import typical_step_ns
+from tuiprof.analyses._step_times import step_period_ns
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
@@ -57,7 +57,7 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
     """
     results = Results(trace, list(analyses.available()))
     lanes, trust = lane_builder.build(trace), trace.trust
-    typical_step_ns(trace)  # remembered, for the head
+    step_period_ns(trace)  # remembered, for the head
     results.work_out(first or results.names[0], window or Window())
     return Survey(results, lanes, trust)
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.worker import Worker, get_current_worker
 
 from tuiprof import analyses
-from tuiprof.analyses._step_times import typical_step_ns
+from tuiprof.analyses._step_times import step_period_ns
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
@@ -142,7 +142,7 @@ class TraceView(TracePart):
             if len(results.trace) >= lane_sketch.WORTH_IT:
                 self.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
             trust = results.trace.trust
-            typical_step_ns(results.trace)  # remembered, for the head
+            step_period_ns(results.trace)  # remembered, for the head
             found = Survey(results, lane_builder.build(results.trace), trust)
             self.post_message(self.Surveyed(found, self.part))
         while not worker.is_cancelled:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textual import events
 from textual.message import Message
 
-from tuiprof.analyses._step_times import typical_step_ns
+from tuiprof.analyses._step_times import step_period_ns
 from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
@@ -133,7 +133,7 @@ def _facts(trace: Trace, *, surveyed: bool, rank: bool) -> list[str]:
     if rank and trace.info.rank is not None and (trace.info.world_size or 1) > 1:
         facts.append(f"rank {trace.info.rank} of {trace.info.world_size}")
     steps = trace.steps if surveyed else ()
-    step_ns = typical_step_ns(trace) if surveyed else None
+    step_ns = step_period_ns(trace) if surveyed else None
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
     facts.append(f"{format_count(len(trace))} events")
