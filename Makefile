@@ -5,7 +5,7 @@ VENV := .venv
 TORCH := torch==2.13.0 'torchmetrics>=1.6'
 FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56'
 
-.PHONY: setup check lint types layers test smoke test-slow test-gpu bench demo build
+.PHONY: setup check lint types layers test smoke test-slow test-gpu campaigns bench demo build
 
 setup:  ## a virtual environment with everything the checks need (CPU build of PyTorch included)
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ test-slow:
 
 test-gpu:
 	pytest -m gpu
+
+campaigns:  ## try to break every promise of docs/reliability.md, and write what came out there (hours)
+	python -m tests.campaigns --write docs/reliability.md
 
 bench:
 	pytest -m bench -s tests/benchmarks

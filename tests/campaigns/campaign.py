@@ -1,0 +1,84 @@
+"""What a campaign is: a promise of tuiprof, and a program that tries to break it many times and counts.
+
+A campaign is one module in this folder with two names: ``PROMISE``, the sentence that it tests, and
+``run(options) -> Outcome``. It is found by its name; ``python -m tests.campaigns`` runs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much to try.
+
+    Attributes:
+        folder: An empty folder for whatever the campaign writes.
+        seed: Seed of every random choice; a failure names it, so that the run can be repeated.
+        short: The form for ``make check``: at most 20 seconds on two cores, still able to fail.
+        cases: Number of cases asked for; None = the campaign's own number.
+    """
+
+    folder: Path
+    seed: int = 1
+    short: bool = False
+    cases: int | None = None
+
+    def count(self, full: int, short: int) -> int:
+        """Return the number of cases to try."""
+        return self.cases if self.cases is not None else short if self.short else full
+
+    def rng(self, *key: object) -> random.Random:
+        """Return a generator of its own for a case, so that the case can be repeated alone."""
+        return random.Random(f"{self.seed}:{':'.join(map(str, key))}")
+
+
+@dataclass
+class Outcome:
+    """What a campaign found.
+
+    Attributes:
+        cases: How many were tried.
+        failures: One line for each that broke the promise: the case, what was expected and what was seen.
+        figures: Further figures for the table, by name (``{"steps lost": "0"}``).
+        skipped: One line for each case that could not be tried here, with the reason.
+    """
+
+    cases: int = 0
+    failures: list[str] = field(default_factory=list)
+    figures: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign as it was found.
+
+    Attributes:
+        name: Its module's name.
+        promise: What it tests, one sentence.
+        run: Tries it.
+    """
+
+    name: str
+    promise: str
+    run: Callable[[Options], Outcome]
+
+
+def campaigns() -> list[Campaign]:
+    """Return every campaign of this folder, by name."""
+    package = importlib.import_module(__package__ or "tests.campaigns")
+    found = []
+    for info in pkgutil.iter_modules(package.__path__):
+        if info.name.startswith(("_", "test_")) or info.name == "campaign":
+            continue
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        if hasattr(module, "PROMISE"):
+            found.append(Campaign(info.name, module.PROMISE, module.run))
+    return found
