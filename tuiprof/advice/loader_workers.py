@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
-from tuiprof.analyses.data_loading import IN_PROCESS, WORKERS
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
 
 #: From this share of the step on.
-LEAST_WAIT = 0.03
+LEAST_WAIT: Final = 0.03
+#: Workers that are suggested at most; more of them rarely pay.
+_MOST_WORKERS: Final = 8
+#: What fetching a batch from a worker still takes of the host, whatever the number of workers, ns.
+_HAND_OVER_NS: Final = 300_000.0
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -20,21 +26,32 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     share = evidence.figure("data_loading", "data_wait_share")
     if report is None or wait is None or share is None or share < LEAST_WAIT:
         return
-    kind = report.fact("worker_processes")
+    kind = str(report.fact("worker_processes") or "")
     rows, functions = report.table("fetches").rows, evidence.rows("data_loading", "functions")
     where = str(functions["function"][0]) if len(functions) else str(rows["range"][0])
     because = "the host stands in the loader's __next__ in every step"
     if kind == IN_PROCESS and functions.is_empty():
         because += "; which function takes the time is named with --stack"
+    on_device = bool(trace.device_indices)
+    workers = _workers(trace, on_device)
+    if kind == IN_PROCESS and not workers:
+        because += "; the training itself needs all cores, so workers would only take them away from it"
+    likely, least, most = (
+        _faster(trace, evidence, count, kind) for count in (workers or 1, 1, 4 * _MOST_WORKERS)
+    )
     yield Finding(
-        _WHAT.get(str(kind), "the step waits for its batch"),
+        _WHAT.get(kind, "the step waits for its batch"),
         where,
-        _instead(str(kind), bool(trace.device_indices)),
-        wait,
+        _instead(kind, on_device, workers),
         "high" if kind else "medium",
         because if kind else f"the host stands in `{rows['range'][0]}` in every step",
-        "cpu-training:baseline,workers-1",
-        int(rows["event"][0]),
+        likely,
+        least
+        if kind != IN_PROCESS or not on_device
+        else _faster(trace, evidence, max(workers // 2, 1), kind),
+        most,
+        proof="cpu-training:baseline,workers-1",
+        event=int(rows["event"][0]),
     )
 
 
@@ -44,14 +61,35 @@ _WHAT = {
 }
 
 
-def _instead(kind: str, on_device: bool) -> str:
+def _workers(trace: Trace, on_device: bool) -> int:
+    """Return how many workers to suggest: never more than there are cores that training does not need."""
+    cores = trace.uncaptured.usable_cores if trace.uncaptured is not None else None
+    if cores is None:
+        return 4 if on_device else 1
+    # With a device one core launches; without one training computes on all of them.
+    return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
+
+
+def _faster(trace: Trace, evidence: Evidence, workers: int, kind: str) -> Edit:
+    """Return the change in which the loader's own time is divided by workers, which work beside the step."""
+    rows = fetches(trace)
+    lengths = (trace.ends - trace.starts)[rows]
+    typical = float(lengths.mean()) if len(lengths) else 1.0
+    keep = 1 / workers if kind != WORKERS else 0.5 if workers > 1 else 1.0
+    left = min(max(keep, _HAND_OVER_NS / max(typical, 1.0)), 1.0)
+    return Edit(host=evidence.host_time(rows, left))
+
+
+def _instead(kind: str, on_device: bool, workers: int) -> str:
     """Return what to write instead; without a device the workers share the cores with the training itself."""
     cores = "" if on_device else " while cores are idle (training needs them too)"
     if kind == IN_PROCESS:
+        if not on_device and not workers:
+            return "cheaper decoding and augmentation, or batches prepared once and read from disk; workers need idle cores"
         return (
-            "DataLoader(num_workers=4 or more, pin_memory=True, persistent_workers=True)"
+            f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
             if on_device
-            else f"DataLoader(num_workers=1 or more, persistent_workers=True){cores}; cheaper decoding always helps"
+            else f"DataLoader(num_workers={workers}, persistent_workers=True){cores}; cheaper decoding always helps"
         )
     if kind == WORKERS:
         return f"more workers{cores}, a larger prefetch_factor, or cheaper decoding and augmentation"
@@ -61,4 +99,4 @@ def _instead(kind: str, on_device: bool) -> str:
     )
 
 
-RULE = AdviceRule("loader-workers", find)
+RULE = AdviceRule("loader-workers", find, needs=("data_loading",))

@@ -128,11 +128,13 @@ def open_trace(
     """
     from tuiprof.formats._memory import keep_freed
     from tuiprof.formats.directory import siblings
+    from tuiprof.formats.session_log import read_uncaptured
 
     source, found = _look(Path(path), limit)
     keep_freed()
     trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
     trace.siblings = siblings(source.path)
+    trace.uncaptured = read_uncaptured(source.path)
     return trace
 
 

@@ -23,7 +23,7 @@ from tuiprof.formats.chrome.events import (
 )
 
 #: Integer columns beside the times, in the order of the event table; None in a chunk = missing throughout.
-NUMBERS = ("device", "stream", "correlation", "external_id", "bytes")
+NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes")
 #: What instants of the memory allocator add.
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
@@ -175,7 +175,10 @@ def _arguments(events: Sequence[AnyEvent], linked: bool) -> dict[str, Ints]:
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
-    columns = {"external_id": _first(external, older)}
+    columns = {
+        "external_id": _first(external, older),
+        "sequence": _numbers([a.sequence for a in arguments]),
+    }
     if linked:
         correlation = _numbers([a.correlation for a in arguments])
         connection = _numbers([a.connection_id for a in arguments])
