@@ -18,7 +18,8 @@ import msgspec
 
 #: What moves: the key and its whole number (a fraction behind it stays), or the number of a step.
 _SLOT = re.compile(
-    rb'"(?P<key>ts|correlation|External id|external id|id|Ev Idx|Sequence number|Python id|Python parent id)": (?P<value>\d+)'
+    rb'"(?P<key>ts|correlation|External id|external id|id|Ev Idx|Sequence number|Python id|Python parent id)"'
+    rb": (?P<value>\d+)"
     rb"|ProfilerStep#(?P<step>\d+)"
 )
 _SHIFT_OF = {

@@ -17,9 +17,10 @@ from tuiprof.advice.pricing import LEAST_SHARE, Priced, Priorities, prioritise
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses._memo import remember
+from tuiprof.analyses._scope import plural
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_ns, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
 
@@ -163,7 +164,8 @@ def _wins(item: Priced, stepped: bool) -> str:
     """Return ``about 1.4 ms a step (1.1 to 1.7 ms)``."""
     assert item.win is not None
     a_step = " a step" if stepped else ""
-    return f"about {format_ns(item.win.ns)}{a_step} ({format_ns(item.win.low_ns)} to {format_ns(item.win.high_ns)}) to win"
+    span = f"{format_ns(item.win.low_ns)} to {format_ns(item.win.high_ns)}"
+    return f"about {format_ns(item.win.ns)}{a_step} ({span}) to win"
 
 
 def _command(proof: str) -> str:
@@ -220,9 +222,7 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
             Column("event", "event", "count", hidden=True),
         ),
         rows,
-        f"measured on {format_count(len(trace.steps))} step{'s' if len(trace.steps) != 1 else ''}"
-        if stepped
-        else "",
+        f"measured on {plural(len(trace.steps), 'step')}" if stepped else "",
         empty="no rule applies to this trace",
         prose=True,
     )

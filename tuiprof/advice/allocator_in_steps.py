@@ -8,10 +8,10 @@ from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
-_EMPTIED = "call torch.cuda.empty_cache() outside of the loop only: what it hands back is allocated again in the next step"
+_EMPTIED = "call torch.cuda.empty_cache() outside of the loop only: what it hands back is allocated again a step later"
 _TORCH = (
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to few sizes), or a smaller batch where memory "
-    "is full"
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to few sizes), or a smaller batch where "
+    "memory is full"
 )
 _JAX = (
     "let XLA hold the memory from the start (XLA_PYTHON_CLIENT_PREALLOCATE, no XLA_PYTHON_CLIENT_ALLOCATOR=platform), "

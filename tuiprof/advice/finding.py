@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import _wait_table, _waits
+from tuiprof.analyses import _wait_table
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.model import Report, Trace, Unavailable, Window

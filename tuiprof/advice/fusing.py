@@ -11,10 +11,10 @@ from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.regions import Region
 from tuiprof.whatif.edit import Edit
 
-#: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and writes,
-#: of the forward, and of the backward, which also reads what was saved; but never less than this part of the device work,
-#: since a kernel that computes a lot is not bound by memory alone; and host time, of one operator, or of a compiled
-#: function that checks its guards, ns.
+#: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and
+#: writes, of the forward, and of the backward, which also reads what was saved; but never less than this part of the
+#: device work, since a kernel that computes a lot is not bound by memory alone; and host time, of one operator, or of a
+#: compiled function that checks its guards, ns.
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
 _LEAST_PART: Final = (0.1, 0.3, 0.0)
@@ -47,7 +47,7 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
     lengths = (trace.ends - trace.starts)[trace.device_work].astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
     tensor_ns = np.zeros(len(regions))
-    for number, region in enumerate(regions):
+    for number in range(len(regions)):
         mine = known & forward[call] & (region_of[call] == number)
         passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
         # Of tensors of several sizes the large ones take the time.

@@ -14,8 +14,10 @@ from tuiprof.whatif.edit import Edit
 LEAST_WAIT: Final = 0.03
 #: Workers that are suggested at most; more of them rarely pay.
 _MOST_WORKERS: Final = 8
-#: What fetching a batch from a worker still takes of the host, whatever the number of workers, ns.
+#: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, as what
+#: is large takes long to make, and long to hand over. Likely, at least and at most helpful.
 _HAND_OVER_NS: Final = 300_000.0
+_HAND_OVER: Final = (0.1, 0.3, 0.02)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -36,9 +38,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
         because += "; the training itself needs all cores, so workers would only take them away from it"
-    likely, least, most = (
-        _faster(trace, evidence, count, kind) for count in (workers or 1, 1, 4 * _MOST_WORKERS)
-    )
+    beside = workers if kind == IN_PROCESS else 2
+    likely, least, most = (_beside(trace, evidence, beside, part) for part in _HAND_OVER)
     yield Finding(
         _WHAT.get(kind, "the step waits for its batch"),
         where,
@@ -46,9 +47,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "high" if kind else "medium",
         because if kind else f"the host stands in `{rows['range'][0]}` in every step",
         likely,
-        least
-        if kind != IN_PROCESS or not on_device
-        else _faster(trace, evidence, max(workers // 2, 1), kind),
+        least,
         most,
         proof="cpu-training:baseline,workers-1",
         event=int(rows["event"][0]),
@@ -70,14 +69,23 @@ def _workers(trace: Trace, on_device: bool) -> int:
     return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
 
 
-def _faster(trace: Trace, evidence: Evidence, workers: int, kind: str) -> Edit:
-    """Return the change in which the loader's own time is divided by workers, which work beside the step."""
+def _beside(trace: Trace, evidence: Evidence, workers: int, part: float) -> Edit:
+    """Return the change in which workers make the batches beside the step, and the step fetches them.
+
+    Args:
+        trace: The trace.
+        evidence: What rules may look at.
+        workers: How many: the loader's own time is divided among them.
+        part: The part of making a batch that fetching it takes.
+    """
     rows = fetches(trace)
     lengths = (trace.ends - trace.starts)[rows]
-    typical = float(lengths.mean()) if len(lengths) else 1.0
-    keep = 1 / workers if kind != WORKERS else 0.5 if workers > 1 else 1.0
-    left = min(max(keep, _HAND_OVER_NS / max(typical, 1.0)), 1.0)
-    return Edit(host=evidence.host_time(rows, left))
+    making = float(lengths.mean()) if len(lengths) else 1.0
+    low, high = trace.span
+    rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
+    # What the workers do not make during the rest of the step is waited for.
+    left = max(_HAND_OVER_NS, part * making, making / workers - rest if workers else making)
+    return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
 
 
 def _instead(kind: str, on_device: bool, workers: int) -> str:
@@ -85,7 +93,10 @@ def _instead(kind: str, on_device: bool, workers: int) -> str:
     cores = "" if on_device else " while cores are idle (training needs them too)"
     if kind == IN_PROCESS:
         if not on_device and not workers:
-            return "cheaper decoding and augmentation, or batches prepared once and read from disk; workers need idle cores"
+            return (
+                "cheaper decoding and augmentation, or batches prepared once and read from disk; workers need idle "
+                "cores"
+            )
         return (
             f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
             if on_device

@@ -67,7 +67,8 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
     else:
         instead = "do it for all items at once: one call on the whole batch (pad and mask where sizes differ)"
     times = np.array(place["times"], dtype=np.float64)
-    host = HostTime(*(np.array(place[key], dtype=np.int64) for key in ("track", "start", "end")), 1 / times)
+    tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
+    host = HostTime(tracks, starts, ends, 1 / times)
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
         f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",

@@ -19,14 +19,16 @@ from tuiprof.whatif.edit import Edit, HostTime
 #: are what frameworks take between two operators, to call backward() or to begin the optimizer's step.
 LEAST_NS: Final = 500_000
 LEAST_SHARE: Final = 0.02
+#: What happens in one step may not happen in another.
+LEAST_STEPS: Final = 2
 #: Where moving it helps least, so much of it stays in the step.
 _LEAST_KEEP: Final = 0.25
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for stretches of the main thread outside of operators, calls, data loading and what others work meanwhile."""
+    """Look for long stretches of the main thread outside of operators, calls and data loading."""
     main = main_thread(trace)
-    if main is None or not evidence.stepped:
+    if main is None or len(trace.steps) < LEAST_STEPS:
         return
     steps = trace.steps
     low, high = int(steps.starts.min()), int(steps.ends.max())

@@ -19,8 +19,8 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)
     likely, least, most = fused(calls, found)
     yield Finding(
-        f"a normalisation is written out in {len(found[0].busy)} operators, {len(found) / evidence.step_count:.0f} times "
-        f"a step: {names}",
+        f"a normalisation is written out in {len(found[0].busy)} operators, "
+        f"{len(found) / evidence.step_count:.0f} times a step: {names}",
         "",
         "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, which are one kernel; or torch.compile",
         "high",

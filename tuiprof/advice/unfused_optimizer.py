@@ -17,6 +17,8 @@ from tuiprof.model.intervals import Ints
 #: (torch/optim/adam.py, mul, lerp, mul, addcmul, sqrt, div, add, div, addcdiv) touch 23. SGD with momentum: 5 over 9.
 #: Likely, at least helpful, at most helpful.
 _KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
+#: Fewer different kernels than this go over the parameters no more often than a fused one.
+LEAST_PASSES: Final = 3
 #: The part of the host time that stays.
 _KEEP_HOST: Final = 0.4
 
@@ -40,7 +42,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     work, _ = evidence.work_in(rows)
     passes = work[trace.named("multi_tensor_apply", work)]
-    if not len(passes) or trace.named("[Ff]used", work).any():
+    if len(np.unique(trace.name_codes[passes])) < LEAST_PASSES or trace.named("[Ff]used", work).any():
         return
     likely, least, most = (evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)
     yield Finding(

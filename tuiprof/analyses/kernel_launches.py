@@ -37,10 +37,10 @@ _RULES = (
     Rule("queue depth", "Device events whose launch call has begun and which have not ended."),
     Rule(
         "launch-bound",
-        f"Without the profiler, a step would take {format_share(BOUND_SHARE)} less or even shorter if operators, Python "
-        "and launch calls took the host no time; waits and data loading stay. Told by replaying the step. Where it "
-        "cannot be replayed: the device is idle for such a share of the captured time, between its first and last work, "
-        "because the host is in operators, Python or calls on its way to the next launch, or in the launch itself.",
+        f"Without the profiler a step would be {format_share(BOUND_SHARE)} shorter, or more, if operators, Python and "
+        "launch calls took the host no time; waits and data loading stay. The replayed step tells. Where it cannot be "
+        "replayed: the device is idle for such a share of the captured time, between its first and last work, because "
+        "the host is in operators, Python or calls on its way to the next launch, or in the launch itself.",
     ),
     Rule(
         "launch-blocking",
@@ -245,7 +245,8 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
     if figures.bound_ns is None:
         idle = f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
     else:
-        idle = f"without the profiler the {word} waits for launches {format_share(share)} of {'a step' if scope.step_count else 'the time'}"
+        whole = "a step" if scope.step_count else "the time"
+        idle = f"without the profiler the {word} waits for launches {format_share(share)} of {whole}"
     kernel = float(np.median(trace.ends[launches.first_work] - trace.starts[launches.first_work]))
     sizes = f"{amount}, kernels of {format_ns(kernel)} in the median"
     if share >= BOUND_SHARE:
@@ -265,8 +266,8 @@ def _notes(trace: Trace, figures: _Figures) -> list[str]:
     step = figures.step
     if step is not None and step.captured_ns > 1.02 * step.step_ns:
         notes.append(
-            f"While captured a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: latencies, "
-            "times of calls and idle times below are those of the captured steps."
+            f"While captured a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: "
+            "latencies, times of calls and idle times below are those of the captured steps."
         )
     unmatched = trace.links.unmatched_work
     if unmatched:

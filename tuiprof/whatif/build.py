@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -101,8 +101,7 @@ class _Nodes:
         return len(self.kind) - 1
 
 
-_COLUMNS = ("kind", "row", "key", "before", "other", "thread", "host_start", "host_end", "other_start")
-_COLUMNS += ("before_ns", "other_ns", "work_ns")
+_COLUMNS = tuple(column.name for column in fields(_Nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ class _Builder:
         self.node_of_work: dict[int, int] = {}
         self.released: list[
             tuple[int, int]
-        ] = []  # join, and the row of the work on another stream that it is for
+        ] = []  # a join, and the row of the work on another stream behind it
         self.waiting: list[tuple[int, _Call]] = []
         self.last: list[tuple[int, int]] = []  # node, and the instant it was reached
         self.unexplained_ns = 0
@@ -202,7 +201,10 @@ class _Builder:
         """Make it."""
         trace, main = self.trace, self.main
         wait_rows = self.waits.rows[self.wait_at]
-        others = np.unique(np.concatenate((trace.track_codes[self.launches], trace.track_codes[wait_rows])))
+        working = [trace.track_codes[self.launches], trace.track_codes[wait_rows]]
+        if not trace.device_indices:  # then threads are all there is
+            working.append(trace.track_codes[np.flatnonzero(trace.is_category("cpu_op"))])
+        others = np.unique(np.concatenate(working))
         self.tracks = [main, *(int(track) for track in others if track != main)]
         calls = [self._calls(track) for track in self.tracks]
         islands = [self._islands(track) for track in self.tracks]
@@ -346,18 +348,19 @@ class _Builder:
         for row, begin, end, launch, gap, latency in zip(
             *(column.tolist() for column in columns), strict=True
         ):
-            if gap <= SHORT_GAP_NS:
-                lag = min(latency, latency_ns)
-            elif latency <= PROMPT_NS or (cause := _released_by(others, begin, begin - gap)) is None:
-                # Held back by its launch; where that is long ago, by something that the trace does not show.
-                self.unexplained_ns += gap if latency > PROMPT_NS else 0
-                gap, lag = min(gap, gap_ns), latency
-            else:
-                before = nodes.device(
-                    JOIN, -1, begin, before, min(gap, gap_ns), other_ns=float(begin - cause[1])
-                )
-                self.released.append((before, cause[0]))
-                gap, lag = 0, min(latency, latency_ns)
+            lag = min(latency, latency_ns)
+            if before < 0 or latency <= gap or (gap > SHORT_GAP_NS and latency <= PROMPT_NS):
+                gap, lag = min(gap, gap_ns), latency  # launched once the stream was free, or just before
+            elif gap > SHORT_GAP_NS:
+                cause = _released_by(others, begin, begin - gap)
+                if cause is None:
+                    self.unexplained_ns += gap
+                else:
+                    before = nodes.device(
+                        JOIN, -1, begin, before, min(gap, gap_ns), other_ns=float(begin - cause[1])
+                    )
+                    self.released.append((before, cause[0]))
+                    gap = 0
             before = nodes.device(
                 WORK,
                 row,
@@ -377,8 +380,8 @@ class _Builder:
         found = [(node, call, self._awaited(call, streams)) for node, call in self.waiting]
         returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.begin]
         free = [call.end - call.begin for _, call, work in found if not work or work[0][0] <= call.begin]
-        return_ns = max(float(np.median(returns)), 0.0) if returns else DEFAULT_CALL_NS
-        call_ns = min(float(np.median(free)), DEFAULT_CALL_NS) if free else DEFAULT_CALL_NS
+        return_ns = max(_median(returns, DEFAULT_CALL_NS), 0.0)
+        call_ns = min(_median(free, DEFAULT_CALL_NS), DEFAULT_CALL_NS)
         nodes = self.nodes
         for node, call, work in found:
             blocked = bool(work) and work[0][0] > call.begin
@@ -472,11 +475,15 @@ def _typical(streams: list[_Stream]) -> tuple[float, float]:
         queued = stream.launched + PROMPT_NS < free
         gaps.append(gap[queued & (gap >= 0) & (gap <= SHORT_GAP_NS)])
         latencies.append(latency[(gap > SHORT_GAP_NS) & (latency >= 0) & (latency <= PROMPT_NS)])
-    gap, latency = (np.concatenate(parts) if parts else np.empty(0) for parts in (gaps, latencies))
     return (
-        float(np.median(gap)) if len(gap) else DEFAULT_GAP_NS,
-        float(np.median(latency)) if len(latency) else DEFAULT_LATENCY_NS,
+        _median(np.concatenate([*gaps, np.empty(0)]), DEFAULT_GAP_NS),
+        _median(np.concatenate([*latencies, np.empty(0)]), DEFAULT_LATENCY_NS),
     )
+
+
+def _median(values: npt.ArrayLike, otherwise: float) -> float:
+    given = np.asarray(values, dtype=np.float64)
+    return float(np.median(given)) if len(given) else otherwise
 
 
 def _released_by(others: list[_Stream], begin: int, free: int) -> tuple[int, int] | None:

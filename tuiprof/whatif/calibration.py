@@ -178,8 +178,7 @@ def fit(graph: Graph, step_ns: float) -> float:
         return low
     if Replay(graph, high).step_ns() >= step_ns:
         # The device sets the pace below it: no factor is better than the table's.
-        high = 1.0 if Replay(graph, 1.0).step_ns() <= 1.02 * Replay(graph, high).step_ns() else high
-        return high
+        return 1.0 if Replay(graph, 1.0).step_ns() <= 1.02 * Replay(graph, high).step_ns() else high
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if Replay(graph, middle).step_ns() > step_ns else (low, middle)

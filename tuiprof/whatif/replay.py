@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit
 from tuiprof.whatif.graph import WAIT, WORK, Graph
 
@@ -52,11 +52,11 @@ class Replay:
         """
         edges = self._edges(edit or self._no_edit)
         reached = [0.0] * len(self.graph)
-        last = self.graph.last.tolist()
+        last: list[int] = self.graph.last.tolist()
         if not self.graph.step_count:
             _round(reached, *edges)
             return max(reached[node] for node in last)
-        before, took = [0.0] * len(last), 0.0
+        before, took, newly = [0.0] * len(last), 0.0, 0.0
         for count in range(MOST_ROUNDS):
             _round(reached, *edges)
             now = [reached[node] for node in last]
@@ -66,10 +66,6 @@ class Replay:
                 break
             before, took = now, newly
         return newly / self.graph.step_count
-
-    def with_scale(self, scale: float) -> Replay:
-        """Return the same step with another factor on what recording costs."""
-        return replace(self, scale=scale)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
@@ -105,7 +101,7 @@ class Replay:
         return keep
 
 
-def _kept_host(edit: Edit, track: int, at: npt.NDArray[np.int64]) -> Floats | None:
+def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
     """Return which part of the host time between the instants of a clock stays; None = all of it."""
     host = edit.host
     mine = np.flatnonzero(host.tracks == track)

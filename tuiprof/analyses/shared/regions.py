@@ -97,7 +97,8 @@ def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
     allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
     known = calls.call_of_work >= 0
     others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))
-    return (others == 0) & (calls.work_count > 0)
+    result: Mask = (others == 0) & (calls.work_count > 0)
+    return result
 
 
 def _in_optimizer(calls: Calls) -> Mask:
