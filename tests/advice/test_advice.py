@@ -172,9 +172,7 @@ def test_advice_speaks_of_the_framework_that_made_the_trace(framework: str, jit:
 def test_a_loader_without_workers() -> None:
     row = advice(loading(IN_PROCESS)).table("findings").rows.row(0, named=True)
     assert row["rule"] == "loader-workers"
-    assert row["wins_ns"] == 0.75 * 4_000_000, (
-        "four workers leave a quarter, and the device waits for all of it"
-    )
+    assert row["wins_ns"] == 0.9 * 4_000_000, "workers make batches beside the step, fetching takes a tenth"
 
 
 def loading(wait: str, *frames: tuple[str, int, int], device: bool = True) -> Trace:

@@ -31,7 +31,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     times = sum(row["per_step"] or row["count"] for row in rows)
     # Releasing is the cause, and allocating what follows from it.
     released = [row for row in rows if "Free" in str(row["calls"])]
-    cause = max(released or rows, key=lambda row: row["waited_ns"])
+    cause = max(released or rows, key=lambda row: row["blocked_ns"])
     yield Finding(
         f"{' and '.join(calls)} run {times:.0f} times {'a step' if evidence.stepped else 'in all'}: the framework's "
         "allocator does not keep what the next step needs",

@@ -146,22 +146,24 @@ class Evidence:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
         return f"{row['in']}, {row['where']}" if row["found"] == "line" else str(row["where"])
 
+    def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+        frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
+        same = pl.lit(True)
+        for key in ("where", "in", "through", "range", "kind"):
+            same &= pl.col(key) == row[key]
+        return frame.filter(same & (pl.col("apart") == ""))
+
     def calls_of(self, row: Mapping[str, Any]) -> Ints:
         """Return the calls that wait at a place, as rows of the trace.
 
         Args:
             row: A row of the waits by place.
         """
-        frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        same = pl.lit(True)
-        for key in ("where", "in", "through", "range", "kind"):
-            same &= pl.col(key) == row[key]
-        return frame.filter(same & (pl.col("apart") == ""))["event"].to_numpy()
+        return self._waits_of(row)["event"].to_numpy()
 
     def without_waiting(self, row: Mapping[str, Any]) -> Edit:
         """Return the change in which the calls of a place do not wait, and cost the host nothing."""
-        rows = self.calls_of(row)
-        return Edit(waits=rows, host=self.host_time(rows))
+        return _wait_table.without(self.trace, self._waits_of(row))
 
     def without_reading(self, row: Mapping[str, Any]) -> Edit:
         """Return the change in which the operators that wait at a place are not called at all."""

@@ -16,7 +16,7 @@ _KEEP: Final = (0.1, 0.4, 0.03)
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for a step in which the host, and not the device, sets the pace."""
     report = evidence.report("kernel_launches")
-    if report is None or not report.fact("launch_bound"):
+    if report is None or report.fact("launch_bound") != "yes":
         return
     rows = report.table("by_operator").rows
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)

@@ -14,8 +14,8 @@ from tuiprof.whatif.edit import Edit
 LEAST_WAIT: Final = 0.03
 #: Workers that are suggested at most; more of them rarely pay.
 _MOST_WORKERS: Final = 8
-#: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, as what
-#: is large takes long to make, and long to hand over. Likely, at least and at most helpful.
+#: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, since
+#: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
 _HAND_OVER_NS: Final = 300_000.0
 _HAND_OVER: Final = (0.1, 0.3, 0.02)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses import _frames, _idle
+from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, union
@@ -33,9 +34,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     steps = trace.steps
     low, high = int(steps.starts.min()), int(steps.ends.max())
     recorded = np.flatnonzero(trace.is_category("cpu_op", "runtime", "driver", "compile"))
-    known = trace.named(_idle.DATA_LOADING) | trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")
+    known = trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")
     mine = recorded[trace.track_codes[recorded] == main]
-    taken = np.concatenate((mine, np.flatnonzero(known & trace.on_host)))
+    taken = np.concatenate((mine, fetches(trace), np.flatnonzero(known & trace.on_host)))
     starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
     # Where another thread works for it, the main one waits.
     others = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]

@@ -85,6 +85,10 @@ class _Figures:
         return min(max(self.bound_ns / max(self.step.replayed_ns, 1.0), 0.0), 1.0)
 
     @property
+    def bound(self) -> bool:
+        return self.bound_share >= BOUND_SHARE
+
+    @property
     def blocking(self) -> bool:
         return self.kernels >= BLOCKING_LEAST and self.blocking_share >= BLOCKING_SHARE
 
@@ -166,9 +170,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     work_rows = launches.rows[launches.work_launch]
     depth = figures.depths
     return (
-        Fact(
-            "launch_bound", "launch-bound", int(figures.bound_share >= BOUND_SHARE), "count", _RULES[3].text
-        ),
+        Fact("launch_bound", "launch-bound", "yes" if figures.bound else "no", "text", _RULES[3].text),
         Fact(
             "launch_bound_share",
             "of the step for want of launches",
@@ -246,10 +248,11 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
         idle = f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
     else:
         whole = "a step" if scope.step_count else "the time"
-        idle = f"without the profiler the {word} waits for launches {format_share(share)} of {whole}"
+        without = "without the profiler " if figures.step is not None and figures.step.basis != "none" else ""
+        idle = f"{without}the {word} waits for launches {format_share(share)} of {whole}"
     kernel = float(np.median(trace.ends[launches.first_work] - trace.starts[launches.first_work]))
     sizes = f"{amount}, kernels of {format_ns(kernel)} in the median"
-    if share >= BOUND_SHARE:
+    if figures.bound:
         return Verdict(f"launch-bound: {idle} ({sizes})", "bad")
     level: Level = "warn" if share >= BOUND_SHARE / 2 else "good"
     return Verdict(f"not launch-bound: {idle} ({sizes})", level)

@@ -194,7 +194,7 @@ class _Builder:
             tuple[int, int]
         ] = []  # a join, and the row of the work on another stream behind it
         self.waiting: list[tuple[int, _Call]] = []
-        self.last: list[tuple[int, int]] = []  # node, and the instant it was reached
+        self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
         self.unexplained_ns = 0
 
     def graph(self) -> Graph:
@@ -272,7 +272,7 @@ class _Builder:
                 at = item.end
         node = nodes.host(CALL, 0, -1, node, at, self.high)
         nodes.before[0] = node  # the first node comes after the last one of the round before
-        self.last.append((node, self.high))
+        self.last.append((node, self._since_low(self.high, self.high)))
         self.main_nodes = len(nodes.kind)
 
     def _other_thread(
@@ -318,6 +318,10 @@ class _Builder:
         if call.launches and call.wait == _BLOCKED:
             node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, at)
         return node, at
+
+    def _since_low(self, instant: int, launched: int) -> int:
+        """Return an instant since the begin, without what the profiler held the host before a launch."""
+        return instant - self.low - int(self.profiler.between(self.low, launched))
 
     # -- devices -------------------------------------------------------------------------------------------
 
@@ -373,7 +377,7 @@ class _Builder:
             )
             self.node_of_work[row] = before
         nodes.before[first] = before
-        self.last.append((before, int(stream.ends.max())))
+        self.last.append((before, self._since_low(int(stream.ends.max()), int(stream.launched.max()))))
 
     def _waits_for(self, streams: list[_Stream]) -> None:
         """Give each wait the work that it waits for."""
@@ -448,7 +452,7 @@ class _Builder:
             ),
             tracks=tuple(self.tracks),
             last=place[last],
-            last_captured_ns=np.array([instant - self.low for _, instant in self.last], dtype=np.float64),
+            last_captured_ns=np.array([instant for _, instant in self.last], dtype=np.float64),
             low=self.low,
             high=self.high,
             step_count=self.step_count,

@@ -26,7 +26,7 @@ class HostTime:
         tracks: Thread of each.
         starts: Begin, captured ns.
         ends: End, captured ns.
-        keep: The part of its time that stays, 0 to 1; more than 1 makes it longer.
+        keep: The part of its time that stays, 0 to 1.
     """
 
     tracks: Ints = field(default_factory=_NO_ROWS.copy)

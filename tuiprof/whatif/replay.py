@@ -109,9 +109,24 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
         return None
     keep = np.ones(len(at) - 1)
     first = np.searchsorted(at, host.starts[mine], side="left")
-    after = np.searchsorted(at, host.ends[mine], side="right") - 1
-    for low, high, part in zip(first.tolist(), after.tolist(), host.keep[mine].tolist(), strict=True):
-        keep[low:high] = np.minimum(keep[low:high], part) if part <= 1 else np.maximum(keep[low:high], part)
+    last = np.searchsorted(at, host.ends[mine], side="right") - 1
+    parts = host.keep[mine]
+    for low, high, part in zip(first.tolist(), last.tolist(), parts.tolist(), strict=True):
+        keep[low:high] = np.minimum(keep[low:high], part)
+    # A change that begins or ends between two events shrinks a part of what lies between them.
+    for index, begin, end, part in (
+        (
+            first - 1,
+            host.starts[mine],
+            np.minimum(host.ends[mine], at[np.minimum(first, len(at) - 1)]),
+            parts,
+        ),
+        (last, np.maximum(at[last], host.starts[mine]), np.where(last >= first, host.ends[mine], 0), parts),
+    ):
+        inside = (index >= 0) & (index < len(keep)) & (end > begin)
+        at_index = index[inside]
+        covered = (end - begin)[inside] / np.maximum((at[at_index + 1] - at[at_index]), 1)
+        np.multiply.at(keep, at_index, 1 - np.minimum(covered, 1.0) * (1 - part[inside]))
     return keep
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuiprof.analyses._idle import DATA_LOADING
+from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import Trace
 from tuiprof.model.intervals import complement, union
@@ -20,7 +20,7 @@ def launched_faster(trace: Trace, keep: float) -> Edit:
         trace: The trace.
         keep: The part of the host time that stays.
     """
-    loading = np.flatnonzero((trace.named(DATA_LOADING) & trace.on_host) | trace.is_category("dataloader"))
+    loading = fetches(trace)
     starts, ends = complement(*union(trace.starts[loading], trace.ends[loading]), *trace.span)
     main = main_thread(trace)
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
