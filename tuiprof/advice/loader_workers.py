@@ -39,7 +39,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if kind == IN_PROCESS and not workers:
         because += "; the training itself needs all cores, so workers would only take them away from it"
     beside = workers if kind == IN_PROCESS else 2
-    likely, least, most = (_beside(trace, evidence, beside, part) for part in _HAND_OVER)
+    likely, least, most = (with_workers(evidence, beside, part) for part in _HAND_OVER)
     yield Finding(
         _WHAT.get(kind, "the step waits for its batch"),
         where,
@@ -69,15 +69,15 @@ def _workers(trace: Trace, on_device: bool) -> int:
     return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
 
 
-def _beside(trace: Trace, evidence: Evidence, workers: int, part: float) -> Edit:
+def with_workers(evidence: Evidence, workers: int, part: float = _HAND_OVER[0]) -> Edit:
     """Return the change in which workers make the batches beside the step, and the step fetches them.
 
     Args:
-        trace: The trace.
         evidence: What rules may look at.
-        workers: How many: the loader's own time is divided among them.
+        workers: How many: the loader's own time is divided among them; 0 = batches are made in the step, as they are.
         part: The part of making a batch that fetching it takes.
     """
+    trace = evidence.trace
     rows = fetches(trace)
     lengths = (trace.ends - trace.starts)[rows]
     making = float(lengths.mean()) if len(lengths) else 1.0
