@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses._wait_kinds import READ_KINDS
+from tuiprof.analyses.shared.calls import Calls
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
@@ -50,9 +51,20 @@ def _without_loop(evidence: Evidence, row: dict[str, Any]) -> Edit | None:
     chosen = np.zeros(len(calls.rows), dtype=bool)
     for step in np.unique(calls.steps[inside]):
         mine = inside[calls.steps[inside] == step]
-        between = np.arange(mine.min(), mine.max() + 1)
+        between = np.arange(mine.min(), _end_of_loop(calls, int(mine.max())) + 1)
         chosen[between[calls.tracks[between] == calls.tracks[mine[0]]]] = True
     return calls.edit(chosen, 1 / LOOP, 1.0)
+
+
+def _end_of_loop(calls: Calls, last: int) -> int:
+    """Return the last call of a loop of one operator that follows a read: what is done with all that was read."""
+    same = (calls.tracks == calls.tracks[last]) & (calls.steps == calls.steps[last]) & (calls.work_count > 0)
+    after = np.flatnonzero(same)
+    after = after[after > last]
+    count = 0
+    while count < len(after) and calls.names[after[count]] == calls.names[after[0]]:
+        count += 1
+    return int(after[count - 1]) if count >= LOOP else last
 
 
 RULE = AdviceRule("item-each-step", find, needs=("sync_events",))

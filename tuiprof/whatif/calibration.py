@@ -23,16 +23,17 @@ Basis = Literal["session", "table", "none"]
 
 #: Replayed unchanged a step must take what was captured, to this share.
 TOLERANCE: Final = 0.02
-#: Steps of two runs of the same script differ by this share: clocks, and which kernels libraries choose.
-NOISE: Final = 0.01
+#: Two runs of the same script differ: steps by this share (clocks, and which kernels libraries choose), and what a
+#: change wins by this share of itself (how fast the host happens to be).
+NOISE, NOISE_OF_WIN = 0.01, 0.1
 #: The table's costs may be off by these factors on another machine.
-RANGE: Final = (0.5, 2.0)
+RANGE: Final = (0.25, 2.0)
 #: Nothing records at more than this factor of the table's costs.
-_MOST_SCALE: Final = 8.0
+_MOST_SCALE: Final = 16.0
 #: A fit to the session's median still leaves open how recording costs divide among events.
 _FIT_RANGE: Final = (0.75, 1.33)
-#: Where the step changes by less than this share over the whole range of costs, the device sets its pace.
-_PACED_BY_DEVICE: Final = 0.005
+#: A step that is no longer than this share above what it takes with the host as fast as can be is paced by its device.
+_PACED_BY_DEVICE: Final = 0.01
 _BISECTIONS: Final = 14
 
 
@@ -125,7 +126,8 @@ class Calibrated:
             for scale in self.scales
             for one in {least or edit, most or edit}
         ]
-        low, high = min(likely, *wins) - NOISE * limit, max(likely, *wins) + NOISE * limit
+        low = (1 - NOISE_OF_WIN) * min(likely, *wins) - NOISE * limit
+        high = (1 + NOISE_OF_WIN) * max(likely, *wins) + NOISE * limit
         return Win(likely, max(low, 0.0), min(high, limit))
 
     def _wins(self, scale: float, edit: Edit, on: Edit | None) -> float:
@@ -154,32 +156,44 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         if not recorded_events:
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
-    slow, table, fast = (Replay(graph, scale).step_ns() for scale in (RANGE[0], 1.0, RANGE[1]))
-    if slow - fast <= _PACED_BY_DEVICE * table:
-        return Calibrated(graph, 1.0, RANGE, "session", uncaptured)
-    scale = fit(graph, uncaptured.step_ns)
-    others = [
-        fit(graph, uncaptured.low_ns),
-        fit(graph, uncaptured.high_ns),
-        *(scale * part for part in _FIT_RANGE),
-    ]
-    return Calibrated(graph, scale, (min(others), max(others)), "session", uncaptured)
+    fitted = fit(graph, uncaptured.step_ns)
+    if fitted.paced:
+        # No more is known to be the profiler's than what the host needs to keep up; the rest is the table's.
+        scale = max(fitted.scale, 1.0)
+        return Calibrated(
+            graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
+        )
+    others = [fit(graph, ns).scale for ns in (uncaptured.low_ns, uncaptured.high_ns)]
+    others += [fitted.scale * part for part in _FIT_RANGE]
+    return Calibrated(graph, fitted.scale, (min(others), max(others)), "session", uncaptured)
 
 
-def fit(graph: Graph, step_ns: float) -> float:
-    """Return the factor at which the replayed step takes a given time, as near as it comes to it.
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A factor on the costs of recording that gives a step its time.
+
+    Attributes:
+        scale: The least such factor.
+        paced: The device sets the pace, so that every larger factor gives the same time.
+    """
+
+    scale: float
+    paced: bool
+
+
+def fit(graph: Graph, step_ns: float) -> Fit:
+    """Find the factor at which the replayed step takes a given time.
 
     Args:
         graph: The captured step.
         step_ns: The time, ns.
     """
     low, high = 0.0, _MOST_SCALE
-    if Replay(graph, low).step_ns() <= step_ns:
-        return low
-    if Replay(graph, high).step_ns() >= step_ns:
-        # The device sets the pace below it: no factor is better than the table's.
-        return 1.0 if Replay(graph, 1.0).step_ns() <= 1.02 * Replay(graph, high).step_ns() else high
+    floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns()
+    paced, wanted = floor >= step_ns, max(floor, step_ns)
+    if Replay(graph, low).step_ns() <= wanted:
+        return Fit(low, paced)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if Replay(graph, middle).step_ns() > step_ns else (low, middle)
-    return high
+        low, high = (middle, high) if Replay(graph, middle).step_ns() > wanted else (low, middle)
+    return Fit(high, paced)

@@ -18,9 +18,7 @@ from tuiprof.model.intervals import Coverage, Ints
 Floats = npt.NDArray[np.float64]
 
 #: What recording one event costs the host, ns, before it is fitted to a session.
-OPERATOR_NS, CALL_NS, FRAME_NS = 3_500.0, 3_500.0, 800.0
-#: However many events a stretch has, so much of it was the script's own.
-LEAST_SHARE = 0.1
+OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
 
 
 @dataclass(frozen=True)
@@ -75,5 +73,8 @@ class HostClock:
             scale: Factor on the table's costs; 0 = as captured.
             keep: The part of each stretch that stays, shape ``(n - 1,)``; None = all of each.
         """
-        left = np.maximum(self.captured_ns - scale * self.recording_ns, LEAST_SHARE * self.captured_ns)
+        # Of a stretch that is long beside its recording, the recording is taken away; of a short one less, as it cannot
+        # have taken all of it.
+        overhead = scale * self.recording_ns / np.maximum(self.captured_ns, 1.0)
+        left = self.captured_ns / (1 + overhead)
         return np.concatenate(([0.0], np.cumsum(left if keep is None else left * keep)))

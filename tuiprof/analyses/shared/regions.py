@@ -20,12 +20,13 @@ _SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
 _MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
 _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
-_DROPOUT: Final = re.compile(r"^aten::(dropout_?|native_dropout)$")
 #: Work that one pass over memory does: what the compiler fuses.
 POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
 _ROWWISE: Final = POINTWISE | {"reduction"}
-#: Calls between the products of an attention and its softmax: scaling, masks, casts, dropout.
-_BETWEEN: Final = 6
+#: Calls between the products of an attention and its softmax: scaling, making and applying masks, casts, dropout.
+_BETWEEN: Final = 12
+#: What is none of that.
+_HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
 #: A chain has at least so many calls that compute.
 LEAST_CHAIN: Final = 3
 #: A norm written out has at least so many, and at most.
@@ -70,11 +71,12 @@ def find(calls: Calls) -> Regions:
     norms: list[Region] = []
     chains: list[Region] = []
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, _ROWWISE)
+    light = _all_work(calls, frozenset(calls.work_kinds.tolist()) - _HEAVY)
     outside = ~_in_optimizer(calls)
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & outside)
     for run in _by_thread_and_step(calls, busy):
         taken = np.zeros(len(run), dtype=bool)
-        for first, last in _attentions(calls, run, rowwise):
+        for first, last in _attentions(calls, run, light):
             if not taken[first : last + 1].any():
                 taken[first : last + 1] = True
                 attention.append(_region(calls, run[first : last + 1]))
@@ -133,23 +135,23 @@ def _region(calls: Calls, busy: Ints) -> Region:
     return Region(between[calls.tracks[between] == calls.tracks[first]], busy)
 
 
-def _attentions(calls: Calls, run: Ints, rowwise: Mask) -> Iterator[tuple[int, int]]:
+def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int]]:
     names = [calls.names[index] for index in run]
     for position, name in enumerate(names):
         if not _SOFTMAX.match(name):
             continue
-        first = _product(names, run, rowwise, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
-        last = _product(names, run, rowwise, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
+        first = _product(names, run, light, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
+        last = _product(names, run, light, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
         if first is not None and last is not None:
             yield first, last
 
 
-def _product(names: list[str], run: Ints, rowwise: Mask, positions: range) -> int | None:
+def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
     """Return where the next matrix product stands; None where something else comes before."""
     for position in positions:
         if _MATMUL.match(names[position]):
             return position
-        if not rowwise[run[position]] and not _DROPOUT.match(names[position]):
+        if not light[run[position]]:
             return None
     return None
 
