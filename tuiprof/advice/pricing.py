@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
         edits.sort(key=lambda item: -_touched_ns(item[1].edit))
         return Priorities((*settings, *(Priced(rule, finding, None) for rule, finding in edits)), None)
     priced = _price([item for item in edits if not item[1].remainder], step)
-    others = _all_of(priced)
+    others = all_of(priced)
     priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
     result, before, edit = [], step.replayed_ns, Edit()
     for item in priced:
@@ -71,9 +71,7 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
         result.append(
             Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
         )
-    together = (
-        step.win(_all_of(priced), _all_of(priced, "least"), _all_of(priced, "most")) if priced else None
-    )
+    together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most")) if priced else None
     return Priorities((*settings, *result), together)
 
 
@@ -96,7 +94,13 @@ def _ordered(priced: list[Priced]) -> list[Priced]:
     return sorted(priced, key=lambda item: -(item.win.ns if item.win else 0.0))
 
 
-def _all_of(priced: Sequence[Priced], which: str = "edit") -> Edit:
+def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:
+    """Return what all of some findings change, as one edit.
+
+    Args:
+        priced: The findings.
+        which: The likely change of each, or where it helps least or most.
+    """
     edit = Edit()
     for item in priced:
         edit = edit | (getattr(item.finding, which) or item.finding.edit or Edit())
