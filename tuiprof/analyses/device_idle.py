@@ -7,6 +7,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
 from tuiprof.analyses._scope import Scope, device_word, no_device
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level
@@ -60,7 +61,16 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     if scope.step_count and told:
         per_step = sum(int(g.ns[m].sum()) for g, m in zip(found, in_steps, strict=True)) / scope.step_count
     facts = (
-        Fact("idle_share", "idle", idle / span, "share", "Idle time between first and last work."),
+        Fact(
+            "idle_share", "idle", idle / span, "share", "Idle time between first and last work, as captured."
+        ),
+        Fact(
+            "uncaptured_idle_share",
+            "idle without the profiler",
+            _uncaptured_share(trace, window),
+            "share",
+            "What is left of a step without the profiler beside the work of the busiest device.",
+        ),
         Fact("idle_ns", "idle in all", idle, "ns"),
         Fact("idle_ns_per_step", "idle a step", per_step, "ns"),
         Fact("busy_ns", "busy", span - idle, "ns", "Union of all work over all streams."),
@@ -77,7 +87,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     return Report(
         NAME,
         TITLE,
-        _verdict(scope, causes, idle, span, per_step, device_word(trace)),
+        _verdict(scope, causes, idle, span, per_step, device_word(trace), _uncaptured_share(trace, window)),
         facts,
         (*_tables(scope, causes), _longest(trace, found), *_devices(trace, found)),
         _RULES,
@@ -140,10 +150,25 @@ def _causes(
     )
 
 
+def _uncaptured_share(trace: Trace, window: Window) -> float | None:
+    """Return the idle share of a step without the profiler; None where that is not known, or does not differ."""
+    step = replayed(trace) if window.whole and len(trace.device_indices) == 1 else ""
+    if isinstance(step, str) or step.basis == "none" or not step.graph.step_count or not step.step_ns:
+        return None
+    return max(1 - step.graph.device_busy_ns / step.step_ns, 0.0)
+
+
 def _verdict(
-    scope: Scope, causes: pl.DataFrame, idle: int, span: int, per_step: float | None, word: str
+    scope: Scope,
+    causes: pl.DataFrame,
+    idle: int,
+    span: int,
+    per_step: float | None,
+    word: str,
+    uncaptured: float | None,
 ) -> Verdict:
-    share = idle / span
+    captured = idle / span
+    share = captured if uncaptured is None else min(uncaptured, captured)
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     amount = f"{format_ns(per_step)} a step" if per_step is not None else format_ns(idle)
     if causes.is_empty():
@@ -152,7 +177,13 @@ def _verdict(
     most = f"{format_share(top['share_of_idle'])} of it while {top['meaning']}"
     if top["cause"] in _idle.DEVICE_CAUSES:
         most = f"{format_share(top['share_of_idle'])} of it {top['cause']} ({top['meaning']})"
-    return Verdict(f"the {word} idles {format_share(share)} of the time ({amount}), {most}", level)
+    if uncaptured is not None and share < 0.9 * captured:
+        return Verdict(
+            f"the {word} idles about {format_share(share)} of a step without the profiler, {format_share(captured)} "
+            f"({amount}) while captured, {most}",
+            level,
+        )
+    return Verdict(f"the {word} idles {format_share(captured)} of the time ({amount}), {most}", level)
 
 
 def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:

@@ -97,11 +97,12 @@ def report(
     """
     from dataclasses import replace
 
+    from tuiprof.analyses.shared.replay import trust
     from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
     if session is not None:
-        reports, trust = session_reports(session, analyses, step, rank, run_)
+        reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
     else:
         found = traces_at(target, run_, rank, convert)
@@ -109,8 +110,8 @@ def report(
             click.echo(f"tuiprof: what sets the ranks apart: tuiprof report {target} ranks", err=True)
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
-        reports, trust = run_analyses(trace, analyses, step), trace.trust.text
-    sys.stdout.write(render_all(reports, format_, trust=trust, style=replace(stdout_style(), title=title)))
+        reports, said = run_analyses(trace, analyses, step), trust(trace).text
+    sys.stdout.write(render_all(reports, format_, trust=said, style=replace(stdout_style(), title=title)))
     return 0
 
 
@@ -133,12 +134,13 @@ def session_reports(
     Returns:
         The reports, and the trust line of the last trace (empty without one).
     """
+    from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats.directory import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.summary import summarise
 
     reports: list[Report | Unavailable] = [summarise(session)]
-    trust = ""
+    said = ""
     if not session.traces():
         reports += [
             Unavailable(
@@ -146,14 +148,14 @@ def session_reports(
             )
             for name in names
         ]
-        return reports, trust
+        return reports, said
     newest = traces_at(session.path / "traces", run, rank)
     for capture in (newest.run,) if run is not None else newest.runs:
         found = newest if capture == newest.run else open_set(session.path / "traces", run=capture)
         trace = open_rank(found, rank)
-        trust = trace.trust.text
+        said = trust(trace).text
         reports.extend(run_analyses(trace, names, step))
-    return reports, trust
+    return reports, said
 
 
 def open_rank(found: TraceSet, rank: int | None) -> Trace:

@@ -54,10 +54,11 @@ def whatif(
 ) -> int:
     """Say what a step of a trace FILE, a DIRECTORY of them, a URL or a SESSION would take with a change."""
     from tuiprof.advice.question import answer, changes
+    from tuiprof.analyses.shared.replay import trust
     from tuiprof.report import render, stdout_style
 
     session = session_or_none(invocation, target)
     trace = traces_at(target if session is None else session.path / "traces", run_, rank, convert).open(rank)
     asked = changes(trace, without=without, loader_workers=loader_workers, scale=scale, host=host)
-    sys.stdout.write(render(answer(trace, asked), format_, trust=trace.trust.text, style=stdout_style()))
+    sys.stdout.write(render(answer(trace, asked), format_, trust=trust(trace).text, style=stdout_style()))
     return 0

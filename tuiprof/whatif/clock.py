@@ -17,7 +17,7 @@ from tuiprof.model.intervals import Coverage, Ints
 
 Floats = npt.NDArray[np.float64]
 
-#: What recording one event costs the host, ns, before it is fitted to a session.
+#: What recording one event costs the host, ns, where no session says better: docs/predictions.md has what was fitted.
 OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
 
 

@@ -8,12 +8,15 @@ from tuiprof.analyses import _waits
 from tuiprof.analyses._memo import remember
 from tuiprof.analyses._wait_kinds import KINDS
 from tuiprof.model import Trace, Window
-from tuiprof.model.units import format_share
+from tuiprof.model.trust import Remark, Trust
+from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
 
 #: No more launches are replayed where steps can be left out: a question about the step takes milliseconds then.
 MOST_LAUNCHES = 8_000
+#: From this share on it is said that the profiler slowed the steps down.
+SLOWED = 0.05
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
@@ -97,3 +100,28 @@ def _blocking(trace: Trace) -> Waits:
         np.concatenate((_BY_EVENT[waits.kind], np.zeros(len(twice), dtype=bool))),
         np.concatenate((by_profiler, by_profiler[twice])),
     )
+
+
+def trust(trace: Trace) -> Trust:
+    """Return what a trace cannot tell, how far the profiler slowed its steps among it.
+
+    Args:
+        trace: The trace.
+    """
+    known, step = trace.trust, replayed(trace)
+    if isinstance(step, str):
+        if not trace.device_indices:
+            return known
+        remark = Remark("not-replayed", f"what a change wins cannot be predicted: {step}", level="info")
+    elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
+        source = "as the session measured" if step.basis == "session" else "by a table of costs"
+        remark = Remark(
+            "slowed",
+            f"the profiler slowed a step from about {format_ns(step.step_ns)} to {format_ns(step.captured_ns)}, "
+            f"{source}",
+            "predicted gains are for a step without it",
+            "info",
+        )
+    else:
+        return known
+    return Trust(known.events, (*known.remarks, remark))

@@ -18,6 +18,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 from textual.worker import Worker
 
+from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
@@ -249,8 +250,8 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         chosen = self._scopes[self._chosen].answers
         try:
             style = Style(width=None if self._format != "text" else 120, rows=None, details=True)
-            trust = self._trace.trust.text if self._trace is not None else ""
-            text = render_all(chosen, self._format, trust=trust, style=style)
+            said = trust(self._trace).text if self._trace is not None else ""
+            text = render_all(chosen, self._format, trust=said, style=style)
             write(path, text, replace=replace)
         except FileExistsError:
             self._confirmed = path

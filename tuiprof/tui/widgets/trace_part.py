@@ -12,6 +12,7 @@ from textual.worker import get_current_worker
 
 from tuiprof import analyses
 from tuiprof.analyses._step_times import step_period_ns
+from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
@@ -56,10 +57,10 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
         window: The part that the analyses look at; None = all of it.
     """
     results = Results(trace, list(analyses.available()))
-    lanes, trust = lane_builder.build(trace), trace.trust
+    lanes = lane_builder.build(trace)
     step_period_ns(trace)  # remembered, for the head
     results.work_out(first or results.names[0], window or Window())
-    return Survey(results, lanes, trust)
+    return Survey(results, lanes, trust(trace))
 
 
 def survey_if_small(trace: Trace) -> Survey | None:
