@@ -11,11 +11,13 @@ from typing import Any
 
 from . import steps as kind
 from .capture import Capturer
+from .handlers import raised_by_signal_handler
 from .lines import plain_numbers
 from .log import Log
 from .ranks import rank_and_world, versions
 from .requests import Requests
 from .steps import Phases, Steps
+from .threads import signals_blocked
 from .triggers import Triggers
 
 
@@ -35,10 +37,12 @@ class Hook:
         self._runtime = runtime
 
     def failed(self) -> None:
-        """Switch off and note the exception that is being handled."""
+        """Switch off and note the exception that is being handled, unless it is the script's own: that goes on."""
+        error = sys.exc_info()[1]
+        if error is not None and raised_by_signal_handler(error):
+            raise error
         if self.on:
             self.on = False
-            error = sys.exc_info()[1]
             self._runtime.note("bad", f"the probe's hook for {self.name} failed and is off: {error!r}")
 
 
@@ -58,6 +62,7 @@ class Runtime:
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
+        self.capture.note = self.note
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
@@ -103,6 +108,8 @@ class Runtime:
         try:
             import_module("." + hooks, __package__).install(self, module)
         except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
 
     # -- the script's own marks -----------------------------------------------------------------------------
@@ -129,14 +136,16 @@ class Runtime:
 
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
-        rank, world = rank_and_world()
-        self._world = world
-        try:
-            self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
-        except OSError as error:
-            self.log.close()
-            sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
-            return
+        if not self.log.is_open:
+            rank, world = rank_and_world()
+            self._world = world
+            try:
+                with signals_blocked():
+                    self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
+            except OSError as error:
+                self.log.close()
+                sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
+                return
         self.capture.writer = self.log.writer
         self._poll()  # a capture that was asked for at launch may begin at step 1
         self.log.start()
@@ -167,8 +176,9 @@ class Runtime:
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
         self.log.forget()
-        device = self.steps.device
+        device, call = self.steps.device, self.steps.call
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
+        self.steps.call = call
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
