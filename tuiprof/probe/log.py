@@ -13,19 +13,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from json import dumps
+from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step
 from .lines import line, step_line
 from .own_file import ClosedByScript, OwnFile
 from .phases import phases_of
-from .steps import COST, MEMORY, NOTE, OPTIMIZER, USES, Steps
+from .slowdown import Slowdown, SlowdownWatch
+from .steps import CAPTURE, COST, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
 from .threads import ProbeThread
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
-_SLOW_NS = 1_000_000_000  # memory and cost are written this often, ns
+_SLOW_NS = 1_000_000_000  # what changes slowly is written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 
 
@@ -60,6 +63,8 @@ class Log:
         self._flush_ns = 0
         self._opened_at = 0
         self._slow_at = 0
+        self._slowdown = SlowdownWatch()
+        self._slowdown_told = False
         self._kept = -1  # number of the step that was kept back at the last flush; -1 = none
 
     # -- the file -------------------------------------------------------------------------------------------
@@ -193,6 +198,7 @@ class Log:
                     self._slow_at = now
                     steps.out.extend(self._slow(now))
                 self._write("".join([*self._step_lines(final), *map(line, self._others())]))
+                self._tell_slowdown(final)
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
 
     def _step_lines(self, final: bool) -> list[str]:
@@ -208,6 +214,12 @@ class Log:
         lines: list[str] = []
         steps = assembly.complete(keep_last)
         self.on_steps(steps)
+        for captured, group in groupby(steps, key=itemgetter(6)):
+            found = list(group)
+            if captured:
+                self._slowdown.captured([step[0] for step in found])
+            else:
+                self._slowdown.plain([step[2] for step in found])
         for number, at, dur, began, parts, metrics, captured in steps:
             lines.append(step_line(number, at, dur, phases_of(began, parts), metrics, captured))
         return lines
@@ -216,15 +228,32 @@ class Log:
         """Take what is there now, and no more: the script may be faster than this loop."""
         out = self._steps.out
         for _ in range(len(out)):
-            yield out.popleft()
+            item = out.popleft()
+            if item[0] == CAPTURE and item[1]["state"] == "written":
+                self._slowdown.written()
+            yield item
+
+    def _tell_slowdown(self, final: bool) -> None:
+        """Note that steps take longer since a capture, once that is sure."""
+        found = self._slower()
+        if found is not None and not self._slowdown_told and (final or self._slowdown.is_settled):
+            self._slowdown_told = True
+            self._write(line((NOTE, time.monotonic_ns(), "info", str(found))))
+
+    def _slower(self) -> Slowdown | None:
+        """Return the capture since which steps take longer, of a process that uses an accelerator; None = none."""
+        device = self._steps.device
+        return self._slowdown.found if device is not None and device.is_used else None
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
-        """Return what changes slowly: the probe's own cost, and the allocator's state."""
+        """Return what changes slowly: the probe's own cost, what captures left behind, the allocator's state."""
         steps = self._steps
         device = steps.device
         assembly = steps.assembly
         cost_ns = assembly.cost_ns + (0 if device is None else device.cost_ns)
         items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
+        if (slower := self._slower()) is not None:
+            items.append((SLOWER, now, slower))
         if device is not None:
             memory = device.memory()
             items += [(MEMORY, now, *numbers) for numbers in memory]

@@ -45,7 +45,7 @@ SOURCES = (
     "tuiprof.step()",
 )
 
-DEVICE, MEMORY, USES, COST, CAPTURE, NOTE = "d", "m", "u", "c", "p", "n"
+DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE = "d", "m", "u", "c", "s", "p", "n"
 
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64

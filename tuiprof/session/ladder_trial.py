@@ -42,6 +42,7 @@ from tuiprof.session.output import last_lines
 from tuiprof.session.replay import load
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
+from tuiprof.session.writer_state import StepSeries
 
 WRONG_NUMBERS: Final = 3
 CANNOT_RUN: Final = 77
@@ -223,15 +224,17 @@ def last_result(session: Session) -> Result | str | None:
 
 def _figures(result: Result, fold: Fold) -> Figures | None:
     """Return what a trial measured; None = there is nothing to time."""
-    rows = fold.lead.steps.rows if fold.lead is not None else None
-    dur_ns = rows["dur_ns"] if rows is not None else np.zeros(0, np.int64)
+    steps = fold.lead.steps if fold.lead is not None else StepSeries()
+    rows = steps.rows
+    dur_ns = rows["dur_ns"]
     count = len(dur_ns)
     warmup = min(DEFAULT_WARMUP, count // 2) if result.warmup is None else min(result.warmup, count)
-    measured = dur_ns[warmup:]
+    timed = slice(warmup, count)
+    measured = dur_ns[timed][steps.comparable(timed)]
     if result.step_ms is not None and 0 < result.step_ms < _LONGEST_STEP_MS:
-        median_ns, steps = result.step_ms * 1e6, result.steps or len(measured)
+        median_ns, timed_steps = result.step_ms * 1e6, result.steps or len(measured)
     elif len(measured) and result.step_ms is None:
-        median_ns, steps = float(np.median(measured)), len(measured)
+        median_ns, timed_steps = float(np.median(measured)), len(measured)
     else:
         return None
     rate = result.samples_per_s
@@ -243,13 +246,13 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         peak = max(peaks, default=None)
     return Figures(
         median_ns=median_ns,
-        steps=steps,
+        steps=timed_steps,
         warmup=warmup if result.warmup is None else result.warmup,
         clock="probe" if result.step_ms is None else "script",
         batch=result.batch,
         samples_per_s=rate,
         peak_bytes=peak,
-        start_ns=int(rows["t_ns"][0]) if rows is not None and count else None,
+        start_ns=int(rows["t_ns"][0]) if count else None,
         warmup_ns=int(dur_ns[1:warmup].sum()) if count else None,
         device=result.device,
         preset=result.preset,
