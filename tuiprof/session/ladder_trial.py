@@ -36,7 +36,7 @@ from tuiprof.errors import LaunchError
 from tuiprof.session.files import UNDECODABLE, read_end
 from tuiprof.session.fold import Fold
 from tuiprof.session.ladder_state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
-from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
+from tuiprof.session.launch import LaunchSpec, in_time, start
 from tuiprof.session.meta import CaptureRequest, Scenario
 from tuiprof.session.output import last_lines
 from tuiprof.session.replay import load
@@ -48,6 +48,8 @@ WRONG_NUMBERS: Final = 3
 CANNOT_RUN: Final = 77
 #: Exit status of a script that does not understand its arguments (argparse, click).
 _WRONG_USAGE: Final = 2
+#: Three steps after warm-up. No time is taken of a run that is captured, so it need not come late.
+_CAPTURE: Final = CaptureRequest("start", steps=3, at=10)
 #: Steps left out at the beginning where the script does not say; of short runs half.
 DEFAULT_WARMUP: Final = 10
 #: No step takes longer, a year: what says so is no time.
@@ -135,7 +137,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
         cwd=Path(meta.cwd),
         python=meta.python or None,
         scenario=Scenario(meta.ladder, rung.name, meta.preset),
-        capture=_capture(meta.steps) if kind == "trace" else None,
+        capture=in_time(_CAPTURE, meta.steps) if kind == "trace" else None,
         root=ladder.root,
     )
     try:
@@ -143,17 +145,6 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
     except LaunchError as error:
         return Trial(kind, number, rung.name, "", "failed", error.message, error.remedy)
     return Trial(kind, number, rung.name, session.id)
-
-
-def _capture(steps: int | None) -> CaptureRequest:
-    """Return the default capture, earlier where so few steps are asked for that it would not come."""
-    least = DEFAULT_CAPTURE.steps + 1  # a capture is written when the step after it begins
-    at = DEFAULT_CAPTURE.at or 0
-    return (
-        DEFAULT_CAPTURE
-        if steps is None
-        else msgspec.structs.replace(DEFAULT_CAPTURE, at=max(0, min(at, steps - least)))
-    )
 
 
 def conclude(trial: Trial, session: Session, status: Status) -> Trial:
