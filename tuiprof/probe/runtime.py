@@ -167,11 +167,14 @@ class Runtime:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
         self.capture.wait(5.0)
         self._paused = self.log.pause()
+        if self._paused:
+            self.log.flush()
 
     def _after_fork_in_parent(self) -> None:
+        """Go on from the next step: Python 3.13 counts the threads after this, and warns if there is another one."""
         if self._paused:
             self._paused = False
-            self.log.start()
+            self.steps.call_at_next_end(self.log.start)
 
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""

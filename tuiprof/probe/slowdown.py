@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 #: Steps on either side of a capture that are compared, at most and at least.
 WINDOW, FEWEST = 200, 10
@@ -141,6 +140,13 @@ class SlowdownWatch:
         lasting = min(_medians(after)) > max(_medians(before))
         if lasting and slower_ns > max(SHARE * median(before), ERRORS * error_ns):
             self.found = Slowdown(self._first, self._last, median(before), median(after), self._index)
+
+
+def median(times: Sequence[float]) -> float:
+    """Return the median. The module ``statistics`` is not asked: its name is one that scripts give to their own."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _medians(times: Sequence[int]) -> list[float]:

@@ -90,6 +90,7 @@ class Steps:
         call: Returns the number of the framework's call that has called back into Python on this thread, such as a
             backward pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that
             is started or stopped inside is undone when the call returns, and then takes the process down.
+        at_next_end: Called once, at the end of the step that is running; None = nothing is to be called.
         put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
         own_annotation: An annotation that ends now was made by the probe itself.
     """
@@ -103,6 +104,7 @@ class Steps:
         "_others",
         "_several",
         "assembly",
+        "at_next_end",
         "call",
         "capture",
         "device",
@@ -133,6 +135,7 @@ class Steps:
         self.source = NONE
         self.stepped = False
         self.call: Callable[[], int] = _no_call
+        self.at_next_end: Callable[[], None] | None = None
         self.put_off: tuple[int, int, int, dict[str, Any] | None] | None = None
         self.own_annotation = False
         self._device_due = 0
@@ -220,6 +223,9 @@ class Steps:
         self.marks.append((END, n, t, metrics, captured, monotonic_ns()))
         if noting_only:
             return
+        if self.at_next_end is not None:
+            call, self.at_next_end = self.at_next_end, None
+            call()
         if self.device is not None and n >= self._device_due:
             self._device_due = self.device.boundary(n)
         if capture is not None:
@@ -248,6 +254,15 @@ class Steps:
             capture: Has ``boundary`` and ``disturbing``.
         """
         self.capture = capture
+        self._set_due(0)
+
+    def call_at_next_end(self, function: Callable[[], None]) -> None:
+        """Call a function at the end of the step that is running.
+
+        Args:
+            function: What to call.
+        """
+        self.at_next_end = function
         self._set_due(0)
 
     def time_on(self, device: Any) -> None:

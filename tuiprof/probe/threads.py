@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Callable
+
+_LAST_S = 0.1
 
 
 class ProbeThread:
@@ -27,7 +31,7 @@ class ProbeThread:
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
-        self._ident = -1
+        self._ident = self._native_id = -1
         self._running = _thread.allocate_lock()
 
     def start(self) -> None:
@@ -48,6 +52,7 @@ class ProbeThread:
                 raise
 
     def _bootstrap(self) -> None:
+        self._native_id = _thread.get_native_id()
         try:
             self._run()
         except BaseException as error:  # nobody else would say so
@@ -74,10 +79,14 @@ class ProbeThread:
         Returns:
             Whether it has ended.
         """
-        ended = self._running.acquire(timeout=seconds)
-        if ended:
-            self._running.release()
-        return ended
+        if not self._running.acquire(timeout=seconds):
+            return False
+        self._running.release()
+        # What is left of it is some microseconds in the system, in which a fork would be warned about.
+        deadline = time.monotonic() + _LAST_S
+        while os.path.exists(f"/proc/self/task/{self._native_id}") and time.monotonic() < deadline:
+            time.sleep(0.0001)
+        return True
 
 
 @contextlib.contextmanager

@@ -89,17 +89,15 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
 
 
 def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
-    """Return the capture that slowed down the steps that :func:`stats_in_view` is of; None = none.
+    """Return the capture that slowed down steps which are in view; None = none did.
 
     Args:
         steps: Steps of one rank.
         view: What is in view.
     """
-    slowdown = steps.slowdown
-    if slowdown is None or view.window_s is None:
-        return None
     numbers = steps.rows["n"][view.rows(steps)]
-    return slowdown if len(numbers) and numbers[0] >= slowdown.first else None
+    slowdown = steps.slowdown
+    return slowdown if slowdown is not None and len(numbers) and numbers[-1] > slowdown.last else None
 
 
 def chart_data(
@@ -212,7 +210,7 @@ def stats_row(
         batch: Samples a step, where the script tells; None = unknown.
         baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
         read: Share of the logs that is read; below 1 the figures are of its end.
-        slowdown: The capture that slowed the steps in view down, so that they are no match for others; None = none.
+        slowdown: The capture that slowed down steps in view; None = none did.
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -227,7 +225,8 @@ def stats_row(
     right: Row = [(f"{view.said} ", "dim")]
     if slowdown is not None:
         right = [(f"{format_share(slowdown.share)} slower since a capture", "warn"), ("   ", "text"), *right]
-    elif baseline is not None:
+    # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
+    if baseline is not None and (slowdown is None or view.window_s is None):
         name, median_ns = baseline
         change = stats.median_ns / median_ns - 1
         word = "slower" if change > 0 else "faster"
