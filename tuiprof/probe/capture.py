@@ -10,7 +10,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .handlers import raised_by_signal_handler
+from .exceptions import raised_by_signal_handler
 from .requests import Request
 from .steps import ANNOTATION, CAPTURE, SYNC, Steps
 from .threads import ProbeThread, is_of_python

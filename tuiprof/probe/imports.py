@@ -106,7 +106,7 @@ def _imported(name: str, module: Any) -> None:
 
         RUNTIME.install(WATCHED[name], module)
     except Exception as error:  # the script's import must not fail because of us
-        from .handlers import raised_by_signal_handler
+        from .exceptions import raised_by_signal_handler
 
         if raised_by_signal_handler(error):
             raise

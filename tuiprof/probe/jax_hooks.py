@@ -9,7 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from .capture import Capturer
-from .handlers import own_errors_dropped, raised_by_signal_handler
+from .exceptions import own_errors_dropped, raised_by_signal_handler
 from .jax_syncs import JaxSyncWatch
 from .requests import Request
 from .runtime import Runtime

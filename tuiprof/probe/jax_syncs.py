@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from .handlers import own_errors_dropped
+from .exceptions import own_errors_dropped
 from .sites import SiteWatch
 
 #: What the user calls to wait; ``tuiprof/analyses/_xla_waits.py`` knows these names.

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import steps as kind
 from .capture import Capturer
-from .handlers import raised_by_signal_handler
+from .exceptions import raised_by_signal_handler
 from .lines import plain_numbers
 from .log import Log
 from .ranks import rank_and_world, versions
@@ -205,7 +205,7 @@ class Runtime:
                 self.capture.finish()
                 if self.steps.device is not None:
                     self.steps.device.read()
-                why = "exit" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:500]
+                why = "exit" if error is None else _in_words(error)
                 self.log.end(None if error is None else 1, why)
             else:
                 self._exit_without_steps()
@@ -229,6 +229,15 @@ class Runtime:
         if any(item[0] in (kind.NOTE, kind.CAPTURE) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
+
+
+def _in_words(error: BaseException) -> str:
+    """Return an exception as Python's last line of a traceback says it."""
+    try:
+        said = str(error)
+    except Exception:  # of the script's own making
+        said = "<exception str() failed>"
+    return f"{type(error).__name__}: {said}".removesuffix(": ")[:500]
 
 
 RUNTIME = Runtime()

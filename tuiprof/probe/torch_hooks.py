@@ -10,6 +10,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable
 
+from .exceptions import leave_out
 from .marks import BACKWARD, STEPPED
 from .runtime import Runtime
 from .steps import NO_CALL
@@ -90,7 +91,11 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         if compiling():
             return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
         began = clock()
-        result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        try:
+            result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         t = clock()
         note((part, began, t, ident()))
         if steps.put_off is not None:
@@ -101,7 +106,11 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         if compiling():
             return original(*args, **kwargs)
         began = clock()
-        result = original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
         t = clock()
         note((part, began, t, ident()))
         if steps.put_off is not None:
@@ -147,6 +156,9 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside = False
             ended(optimizer, began, clock())
@@ -160,6 +172,9 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             began = clock()
             try:
                 result = original(self) if closure is absent else original(self, closure)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside = False
             t = clock()

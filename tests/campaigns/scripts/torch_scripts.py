@@ -26,6 +26,25 @@ print(f"{loss.item():.6f}")
 model[0].weight.register_hook(lambda grad: 1 / 0)
 train()
 #---
+# name: torch: an exception in the optimizer
+class Mine(torch.optim.SGD):
+    def step(self, closure=None): raise RuntimeError("in step")
+optimizer = Mine(model.parameters(), lr=.1)
+try:
+    train()
+except RuntimeError:
+    import traceback
+    traceback.print_exc()
+#---
+# name: torch: an exception in a loader
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        if index == 5: raise ValueError("sample 5")
+        return torch.zeros(8)
+for batch in DataLoader(Data(), batch_size=2): optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+#---
 # name: torch: a time-out in the loop
 class TimeOut(Exception): pass
 def handler(*_): raise TimeOut
@@ -123,6 +142,7 @@ for _ in range(8):
 train(3)
 #---
 # name: torch: training in a thread
+# differs: stderr: Kineto says that its profiler was not started in the thread that imported PyTorch
 thread = threading.Thread(target=train); thread.start(); thread.join()
 print(threading.active_count())
 #---

@@ -1,7 +1,8 @@
-"""Whose an exception is that comes up while the probe runs: its own, or that of a signal handler of the script.
+"""Exceptions of the script that pass through the probe.
 
 Python runs a signal handler between any two instructions of the main thread, so also between those of a hook. What
-the handler raises there (a time-out, say) is meant for the script, and must reach it.
+the handler raises there (a time-out, say) is meant for the script, and must reach it. And what a framework raises
+inside a wrapper of ours names the lines that it names without.
 """
 
 from __future__ import annotations
@@ -40,6 +41,18 @@ def own_errors_dropped() -> Iterator[None]:
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
+
+
+def leave_out(error: BaseException) -> None:
+    """Take the caller's frame, a wrapper of ours, out of an exception that it is about to raise again.
+
+    Up to Python 3.10 it stays in what the script prints.
+
+    Args:
+        error: The exception, just caught.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 def _arguments(frame: FrameType) -> list[Any]:
