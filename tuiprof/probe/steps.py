@@ -161,9 +161,14 @@ class Steps:
         call = self.call()
         if call != NO_CALL:
             self._put_off(call, source, t, metrics)
+            return
+        if self.put_off is not None:
+            self._end_what_was_put_off()
+        n = self.n
+        if n < self.due and source == self.source:
+            self.n = n + 1
+            self.marks.append((END, n, t, metrics, False, monotonic_ns()))
         else:
-            if self.put_off is not None:
-                self._end_what_was_put_off()
             self._end(source, t, metrics)
 
     def _put_off(self, call: int, source: int, t: int, metrics: dict[str, Any] | None) -> None:
@@ -215,9 +220,6 @@ class Steps:
                 return
         n = self.n
         self.n = n + 1
-        if n < self.due:
-            self.marks.append((END, n, t, metrics, False, monotonic_ns()))
-            return
         capture = self.capture
         captured = capture is not None and capture.disturbing
         self.marks.append((END, n, t, metrics, captured, monotonic_ns()))

@@ -82,7 +82,6 @@ print(work())
 # tty: yes
 # run: {python} -m pdb {script}
 # stdin: b work\nc\np 40 + 2\nc\nq\n
-# fast: yes
 train(2)
 print(work())
 #---
