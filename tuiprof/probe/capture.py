@@ -90,7 +90,9 @@ class Capturer:
             n: Number of the step that begins now.
         """
         if not is_of_python(get_ident()) or self.must_wait():
-            return  # inside a call from C++, which may hold what a profiler waits for
+            # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
+            # is being captured.
+            return
         began = monotonic_ns()
         if self._window is None:
             self._window = self._choose(n)

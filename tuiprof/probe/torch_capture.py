@@ -170,9 +170,8 @@ class TorchProfiler:
         if self._syncs is not None:
             self._syncs.stop()
         self._started = self._prepared = False
-        if (
-            not self._torch.autograd._profiler_enabled()
-        ):  # then there is no result, and to export it would crash
+        if not self._torch.autograd._profiler_enabled():
+            # There is no result then, and to export it would crash.
             raise CaptureError(
                 "PyTorch has lost its profiler: the steps are made inside calls from C++, or in several threads"
             )

@@ -18,11 +18,9 @@ print(sitecustomize.__spec__.name, sitecustomize.sys is sys)
 print(sys.mine)
 #---
 # name: usercustomize
-# run: sh -c "d=$({python} -m site --user-site); true"
-#---
-# name: usercustomize in a user base
+# python: 3.12
 # run: sh -c "v=$({python} -c 'import sys; print(sys.version_info[1])') && mkdir -p u/lib/python3.$v/site-packages && echo 'import sys; sys.mine = 1' > u/lib/python3.$v/site-packages/usercustomize.py && PYTHONUSERBASE=$PWD/u {python} script.py; rm -r u"
-print(getattr(sys, "mine", "no user site here"))
+print(sys.mine)
 #---
 # name: a module named as one of the probe's
 # run: sh -c "for m in log steps capture threads requests lines; do echo \"print('mine', __name__)\" > $m.py; done; {python} script.py"
