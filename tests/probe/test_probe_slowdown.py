@@ -10,7 +10,7 @@ from probe_runs import Run
 from tuiprof.session import records
 
 SCRIPT = """
-import sys, time, tuiprof
+import os, pathlib, sys, time, tuiprof
 class Gpu:
     is_used, cost_ns = True, 0
     def boundary(self, n): return 1 << 62
@@ -30,20 +30,25 @@ tuiprof.phase("load")
 runtime = sys.modules["_tuiprof_probe.runtime"].RUNTIME
 runtime.steps.time_on(Gpu())
 runtime.capture.torch = Profiler
+now = time.monotonic_ns()
+for name in ("runtime", "steps", "capture"):
+    sys.modules["_tuiprof_probe." + name].monotonic_ns = lambda: now
+log = pathlib.Path(os.environ["TUIPROF_SESSION"], "log", "rank0.jsonl")
 for n in range(60 + 3 + 120):
-    time.sleep(.003 if n < 60 else float(sys.argv[1]))
+    now += 3_000_000 if n < 60 else int(sys.argv[1])
     tuiprof.step()
+    while n == 63 and '"written"' not in log.read_text(): time.sleep(.005)
 """
 
 
-@pytest.mark.parametrize("after_s", [0.006, 0.003])
-def test_what_a_capture_left_behind_is_noted(run: Callable[..., Run], after_s: float) -> None:
-    done = run(SCRIPT, str(after_s), requests=[{"id": "a", "steps": 3, "at": 60}])
+@pytest.mark.parametrize("after_ns", [6_000_000, 3_000_000])
+def test_what_a_capture_left_behind_is_noted(run: Callable[..., Run], after_ns: int) -> None:
+    done = run(SCRIPT, str(after_ns), requests=[{"id": "a", "steps": 3, "at": 60}])
     assert (done.code, done.err) == (0, "")
     assert done.captures("a")[-1].state == "written"
     notes = [note for note in done.of(records.Note) if "slower since" in note.text]
     told = done.of(records.Slower)
-    if after_s == 0.003:
+    if after_ns == 3_000_000:
         assert (notes, told) == ([], [])
         return
     (note,) = notes

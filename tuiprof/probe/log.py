@@ -194,10 +194,11 @@ class Log:
                 return
             steps.assembly.take(steps.marks)
             if steps.assembly.steps or steps.out or final:
+                lines = self._step_lines(final)
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
                     steps.out.extend(self._slow(now))
-                self._write("".join([*self._step_lines(final), *map(line, self._others())]))
+                self._write("".join([*lines, *map(line, self._others())]))
                 self._tell_slowdown(final)
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from .capture import CaptureError, Capturer
 from .cupti import Cupti
-from .own_file import OwnFile
+from .own_file import OwnFile, pieces
 from .requests import Request
 from .runtime import Runtime
 from .syncs import SyncWatch
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
-_CHUNK = 4 << 20
+_PIECE = 4 << 20
 
 
 class Profilers:
@@ -237,17 +237,8 @@ def _compress(source: str, target: str) -> None:
     packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     packed = OwnFile(target)
     try:
-        offset = 0
-        while chunk := _read(source, offset):
-            offset += len(chunk)
-            packed.append(packer.compress(chunk))
+        for piece in pieces(source, _PIECE):
+            packed.append(packer.compress(piece))
         packed.append(packer.flush())
     finally:
         packed.close()
-
-
-def _read(path: str, offset: int) -> bytes:
-    """Read a piece of a file that is open for no longer than that."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return file.read(_CHUNK)

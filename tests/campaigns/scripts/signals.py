@@ -22,11 +22,13 @@ class TimeOut(Exception): pass
 def handler(*_): raise TimeOut
 signal.signal(signal.SIGALRM, handler)
 caught = 0
+train(1, 0)
 for n in range(40):
-    signal.setitimer(signal.ITIMER_REAL, .0005 + n * .0001)
     try:
+        signal.setitimer(signal.ITIMER_REAL, .0005 + n * .0001, .1)
         while True: train(1, 0)
     except TimeOut: caught += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
 print(caught)
 #---
 # name: ctrl-c
