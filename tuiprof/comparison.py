@@ -84,6 +84,7 @@ class Side:
         ladder: Folder of the ladder whose rung it is; None = no rung.
         rounds: What its timing trials measured, by round.
         crowded: Says that other programs kept the machine busy during the run; empty = there was room.
+        slowed: Says that a capture slowed later steps down, which are left out; empty = none did.
     """
 
     target: str
@@ -97,6 +98,7 @@ class Side:
     ladder: Path | None = None
     rounds: Mapping[int, Figures] = field(default_factory=dict)
     crowded: str = ""
+    slowed: str = ""
 
 
 def open_side(
@@ -178,7 +180,7 @@ def compare_sides(before: Side, after: Side) -> Report:
         notes=[
             f"{side.name}: {said}"
             for side in (before, after)
-            for said in (side.why_no_trace, side.crowded)
+            for said in (side.why_no_trace, side.crowded, side.slowed)
             if said
         ],
     )
@@ -362,6 +364,9 @@ def _of_session(text: str, session: Session, opener: Opener, rank: int | None) -
         figures=tuple(figures),
         setup={**(trace_setup(trace) if trace is not None else {}), **session_setup(session)},
         crowded=crowded(fold),
+        slowed=""
+        if lead is None or lead.steps.slowdown is None
+        else f"{lead.steps.slowdown}; they are left out",
     )
 
 
@@ -369,7 +374,7 @@ def _step_ns(rank: WriterState | None) -> Ints:
     """Return the times of the steps that no profiler slowed down, ns."""
     if rank is None:
         return _NOTHING
-    times: Ints = rank.steps.rows["dur_ns"][~rank.steps.rows["captured"]]
+    times: Ints = rank.steps.rows["dur_ns"][rank.steps.comparable()]
     return times
 
 

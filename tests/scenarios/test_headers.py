@@ -12,8 +12,8 @@ import pytest
 from tuiprof.resources import shipped
 from tuiprof.session import interpreter
 from tuiprof.session.ladder import plan
-from tuiprof.session.launch import DEFAULT_CAPTURE
-from tuiprof.session.scenarios import Ladder, Missing, availability, scan
+from tuiprof.session.launch import DEFAULT_CAPTURE, in_time
+from tuiprof.session.scenarios import Ladder, Missing, availability, least_steps, scan
 
 SCANNED = scan()
 LADDERS = {ladder.name: ladder for ladder in SCANNED.ladders}
@@ -242,13 +242,21 @@ def test_help_tells_the_story_in_80_columns(ladder: Ladder) -> None:
 
 
 @pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
-def test_every_size_is_long_enough_for_the_default_capture(ladder: Ladder) -> None:
-    assert DEFAULT_CAPTURE.at is not None
-    least = DEFAULT_CAPTURE.at + DEFAULT_CAPTURE.steps + 1  # it is written when the step after it begins
-    header = ladder.script.read_text(encoding="utf-8").partition("# ///\n")[0]
-    steps = [int(line.split("=")[1]) for line in header.splitlines() if line.startswith("# steps = ")]
-    assert len(steps) == len(ladder.presets)
-    assert min(steps) >= least
+def test_the_default_capture_comes_in_time_in_every_size(ladder: Ladder) -> None:
+    for variant in ladder.variants:
+        assert set(variant.presets) == set(ladder.presets)
+        for preset, steps in variant.presets.items():
+            assert steps is not None
+            assert least_steps(variant, preset) == steps
+            request = in_time(DEFAULT_CAPTURE, steps)
+            assert request.at is not None
+            assert 10 <= request.at <= steps - request.steps - 1, (
+                "after warm-up, and one step more comes after it"
+            )
+        assert least_steps(variant) == min(steps for steps in variant.presets.values() if steps is not None)
+        assert least_steps(variant, steps=7) == 7
+    assert in_time(DEFAULT_CAPTURE, None) == DEFAULT_CAPTURE
+    assert in_time(DEFAULT_CAPTURE, 2).at == 0
 
 
 def test_scripts_and_tuiprof_give_the_same_reasons() -> None:

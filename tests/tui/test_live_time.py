@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from on_screen import live, screen_text, until, until_shown
+from session.session_logs import append, head, line, new_session
 from synthetic import Synthetic
 from test_live import recorded
 
@@ -14,8 +15,10 @@ from tuiprof.resources import shipped
 from tuiprof.session import control
 from tuiprof.session.labels import read_labels
 from tuiprof.session.records import Capture, Printed, Step
+from tuiprof.session.replay import load
 from tuiprof.session.status import Status
 from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.live_view import View, slowdown_in_view, stats_in_view
 from tuiprof.tui.live_words import no_step_lines
 from tuiprof.tui.screens.arm_form import parse_slow
 from tuiprof.tui.screens.live import LiveScreen
@@ -324,3 +327,41 @@ def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:
     over = Status("failed", 1)
     assert no_step_lines(over, ["Traceback"]) == ["failed (exit 1), and no step was marked", "Traceback"]
     assert no_step_lines(over, ["Traceback"], replayed=True) == ["no step yet at this moment of the run"]
+
+
+async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> None:
+    """Beside the figures of the last minute, and among the alerts; the whole run's figures are of the steps before."""
+    session = new_session(tmp_path)
+    lines, at = [head(session)], 1_000
+    for n in range(400):
+        captured = 100 <= n < 104
+        dur = (
+            40_000_000
+            if captured
+            else 10_000_000 + n % 7 * 10_000
+            if n < 100
+            else 15_000_000 + n % 7 * 10_000
+        )
+        at += dur
+        lines += [
+            line("step", n=n, at=at, dur=dur, **({"cap": True} if captured else {})),
+            line("dev", n=n, dur=dur),
+        ]
+    append(session, "rank0", *lines, line("end", at=at, code=None, why="exit"))
+    append(
+        session,
+        "recorder",
+        head(session, "recorder", rank=None),
+        line("end", at=at, code=0, signal=None, why="exit"),
+    )
+    view = View(at - 1_000, 3.0, False)
+    lead = load(session).lead
+    assert lead is not None
+    steps = lead.steps
+    assert round(stats_in_view(steps, view).median_ns / 1e6) == 15
+    assert round(stats_in_view(steps, View(at - 1_000, None, False)).median_ns / 1e6) == 10
+    assert slowdown_in_view(steps, view) is not None
+    assert slowdown_in_view(steps, View(900_000_000, 3.0, False)) is None, "that was before the capture"
+    app = live(session.path)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until_shown(pilot, "10.0 ms median", "49.9 % slower since a capture", "whole run")

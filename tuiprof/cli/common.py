@@ -78,7 +78,7 @@ def launch_options(function: Function) -> Function:
         click.option(
             "--capture",
             metavar="N[@STEP]",
-            help="Profile N steps from STEP on (default: 3 steps after warm-up).",
+            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios).",
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),

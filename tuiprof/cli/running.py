@@ -200,7 +200,7 @@ def launch_spec(
             raise click.UsageError("--no-capture contradicts --capture…, --stack, --shapes and --memory")
         request = None
     else:
-        text = capture or f"{DEFAULT_CAPTURE.steps}@{DEFAULT_CAPTURE.at}"
+        text = capture or f"{DEFAULT_CAPTURE.steps}"
         request = parse_capture(text, stack=stack, shapes=shapes, memory=memory)
     armed = triggers(
         capture_slower,
@@ -231,7 +231,9 @@ def launch_spec(
         return replace(spec, argv=command)
     if target.endswith(".py") or Path(target).is_file():
         return replace(spec, argv=("python", target, *(command or ())))
-    return _scenario_spec(invocation, spec, target, preset, steps, command or ())
+    return _scenario_spec(
+        invocation, spec, target, preset, steps, command or (), may_be_earlier="@" not in (capture or "")
+    )
 
 
 def _scenario_spec(
@@ -241,12 +243,17 @@ def _scenario_spec(
     preset: str,
     steps: int | None,
     extra: tuple[str, ...],
+    *,
+    may_be_earlier: bool,
 ) -> LaunchSpec:
     from dataclasses import replace
 
     from tuiprof.session import scenarios
+    from tuiprof.session.launch import in_time
     from tuiprof.session.meta import Scenario
 
     variant = scenarios.find(target, invocation.scenarios)
     argv = scenarios.command(variant, preset=preset, steps=steps)
+    if spec.capture is not None and may_be_earlier:
+        spec = replace(spec, capture=in_time(spec.capture, scenarios.least_steps(variant, preset, steps)))
     return replace(spec, argv=(*argv, *extra), scenario=Scenario(variant.ladder, variant.name, preset))

@@ -11,7 +11,11 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
   appends them as lines to ``log/<writer>.jsonl``;
 - :mod:`.requests` reads ``control/``, :mod:`.triggers` puts requests there after slow steps, :mod:`.capture` serves
   what is found at step boundaries, with :mod:`.torch_capture`, :mod:`.jax_hooks` or :mod:`.xla_hooks`, and
-  :mod:`.syncs` notes who waited.
+  :mod:`.syncs` notes who waited;
+- :mod:`.cupti` takes down what a profiler would leave behind on an NVIDIA GPU, and :mod:`.slowdown` sees whether steps
+  are slower since a capture all the same;
+- :mod:`.threads`, :mod:`.own_file` and :mod:`.exceptions` keep the probe's threads, files and errors apart from the
+  script's.
 
 Nothing is written and no thread started before the first step. A hook that raises is switched off, which is
 said once in the log; the script never sees the error.

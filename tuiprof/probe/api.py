@@ -64,12 +64,16 @@ def phase(name: str) -> AbstractContextManager[None]:
 def _find() -> Any:
     """Return the probe of this process, loaded on first use; None = not a tuiprof run."""
     global _runtime
-    _runtime = None
-    if "_tuiprof_probe" in sys.modules:
-        try:
-            from importlib import import_module
+    if "_tuiprof_probe" not in sys.modules:
+        _runtime = None
+    else:
+        from importlib import import_module
 
+        try:
             _runtime = import_module("_tuiprof_probe.runtime").RUNTIME
         except Exception as error:
+            if import_module("_tuiprof_probe.exceptions").raised_by_signal_handler(error):
+                raise  # it is the script's, and the next call tries again
+            _runtime = None
             sys.stderr.write(f"tuiprof: the probe could not be started: {error!r}\n")
     return _runtime

@@ -6,12 +6,14 @@ the first step it records. All profiler calls are made on the thread that steps;
 
 from __future__ import annotations
 
-import threading
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
+from .exceptions import raised_by_signal_handler
 from .requests import Request
 from .steps import ANNOTATION, CAPTURE, SYNC, Steps
+from .threads import ProbeThread, is_of_python
 
 
 class CaptureError(Exception):
@@ -40,6 +42,9 @@ class Capturer:
     Attributes:
         writer: Name of this process's log, for the names of its traces.
         disturbing: The step that is running does so under a profiler, or while one is being prepared.
+        ending: The script ends: what slows later steps down does not matter any more.
+        must_wait: Whether no profiler can be started or stopped just now.
+        note: Tells the user something once: level and text.
         ended: Hears the id of each capture that is over, and whether there is a trace.
         torch: Makes a torch profiler out of (request, capturer); None = torch is not there. ``xla`` and
             ``jax`` likewise.
@@ -48,7 +53,9 @@ class Capturer:
     def __init__(self, session: str, steps: Steps) -> None:
         self.session = session
         self.writer = ""
-        self.disturbing = False
+        self.disturbing = self.ending = False
+        self.must_wait: Callable[[], bool] = lambda: False
+        self.note: Callable[[str, str], None] = lambda level, text: None
         self.torch: Callable[..., Any] | None = None
         self.xla: Callable[..., Any] | None = None
         self.jax: Callable[..., Any] | None = None
@@ -56,7 +63,7 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
 
@@ -82,6 +89,10 @@ class Capturer:
         Args:
             n: Number of the step that begins now.
         """
+        if not is_of_python(get_ident()) or self.must_wait():
+            # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
+            # is being captured.
+            return
         began = monotonic_ns()
         if self._window is None:
             self._window = self._choose(n)
@@ -89,8 +100,11 @@ class Capturer:
         if window is not None:
             try:
                 self._advance(window, n, began)
-            except Exception as error:
-                self._fail(window, error)
+            except BaseException as error:
+                if self._window is window:
+                    self._fail(window, error)
+                if not isinstance(error, Exception) or raised_by_signal_handler(error):
+                    raise  # the script's own: it came up while the profiler was being served
         if self._window is None and not self._queue:
             self._steps.capture = None
             if self._queue:  # offered between the two lines above
@@ -114,6 +128,8 @@ class Capturer:
             return _Window(request, first, self._make_profiler(request))
         except Exception as error:
             self._tell(request, "failed", first=first, why=_reason(error))
+            if raised_by_signal_handler(error):
+                raise
             return None
 
     def _make_profiler(self, request: Request) -> Any:
@@ -151,15 +167,16 @@ class Capturer:
 
     def _stop(self, window: _Window, last: int, began: int, why: str = "") -> None:
         """Stop the profiler and let its files be finished in a thread."""
+        window.profiler.stop()
         self._window = None
         self.disturbing = False
-        window.profiler.stop()
         window.ns += monotonic_ns() - began
-        thread = threading.Thread(
-            target=self._write, args=(window, last, why), name="tuiprof-capture", daemon=True
-        )
-        self._threads = [old for old in self._threads if old.is_alive()] + [thread]
-        thread.start()
+        thread = ProbeThread(lambda: self._write(window, last, why))
+        self._threads = [old for old in self._threads if old.is_alive] + [thread]
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no thread to give
+            self._write(window, last, why)
 
     def _write(self, window: _Window, last: int, why: str) -> None:
         """Bring the trace to its place (in a thread)."""
@@ -171,7 +188,7 @@ class Capturer:
             return
         self._tell(request, "written", first=window.first, last=last, path=path, why=why, ns=window.ns)
 
-    def _fail(self, window: _Window, error: Exception) -> None:
+    def _fail(self, window: _Window, error: BaseException) -> None:
         """Give a window up and say why."""
         self._window = None
         self.disturbing = False
@@ -199,7 +216,7 @@ class Capturer:
             seconds: Longest wait for each.
         """
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if not thread.is_current:
                 thread.join(seconds)
         self._threads = []
 
@@ -208,10 +225,11 @@ class Capturer:
         self._queue = []
         self._window = None
         self._threads = []
-        self.disturbing = False
+        self.disturbing = self.ending = False
 
     def finish(self) -> None:
         """Serve or refuse everything that is left, because the script ends."""
+        self.ending = True
         n = self._steps.n
         window = self._window
         if window is not None:
@@ -254,7 +272,7 @@ def _too_late(first: int, n: int) -> str:
     return f"step {first} is already past (step {n} begins now)"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Return an error as one sentence."""
     if isinstance(error, CaptureError):
         return str(error)

@@ -106,6 +106,10 @@ def _imported(name: str, module: Any) -> None:
 
         RUNTIME.install(WATCHED[name], module)
     except Exception as error:  # the script's import must not fail because of us
+        from .exceptions import raised_by_signal_handler
+
+        if raised_by_signal_handler(error):
+            raise
         sys.stderr.write(f"tuiprof: no steps from {name}: {error!r}\n")
 
 

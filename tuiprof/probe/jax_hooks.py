@@ -9,6 +9,7 @@ from time import monotonic_ns
 from typing import Any
 
 from .capture import Capturer
+from .exceptions import own_errors_dropped, raised_by_signal_handler
 from .jax_syncs import JaxSyncWatch
 from .requests import Request
 from .runtime import Runtime
@@ -118,7 +119,7 @@ class Fence:
     def prepare(self) -> None:
         """Compile the program for each device; a script under whose settings that fails does without."""
         jax = sys.modules["jax"]
-        with contextlib.suppress(Exception):
+        with own_errors_dropped():
             self._program = jax.jit(tuiprof_waits_for_devices)
             self._inputs = [(device, jax.device_put(False, device)) for device in self._devices(jax)]
             for output in self._started(jax):  # compiles
@@ -129,7 +130,7 @@ class Fence:
         jax = sys.modules["jax"]
         for array in self._started(jax) + jax.live_arrays():
             # One was deleted meanwhile, or its computation failed: the others count.
-            with contextlib.suppress(Exception):
+            with own_errors_dropped():
                 array.block_until_ready()
 
     def _started(self, jax: Any) -> list[Any]:
@@ -138,8 +139,10 @@ class Fence:
         for device, value in self._inputs:
             try:
                 outputs.append(self._program(value))
-            except Exception:
-                with contextlib.suppress(Exception), _alone(jax, device):
+            except Exception as error:
+                if raised_by_signal_handler(error):
+                    raise
+                with own_errors_dropped(), _alone(jax, device):
                     outputs.append(self._program(value))
         return outputs
 

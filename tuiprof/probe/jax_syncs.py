@@ -17,6 +17,7 @@ import threading
 import time
 from typing import Any, Callable
 
+from .exceptions import own_errors_dropped
 from .sites import SiteWatch
 
 #: What the user calls to wait; ``tuiprof/analyses/_xla_waits.py`` knows these names.
@@ -76,7 +77,7 @@ class JaxSyncWatch(SiteWatch):
                     return original(*args, **kwargs)
             finally:
                 inside.on = False
-                with contextlib.suppress(Exception):
+                with own_errors_dropped():
                     self._mark_thread()
                     self._saw(what, sys._getframe(1), began_ns)
 

@@ -48,7 +48,8 @@ def line(item: tuple[Any, ...]) -> str:
 
     Args:
         item: Kind first: ``DEVICE, n, dur, every`` · ``MEMORY, at, device, allocated, reserved, peak`` ·
-            ``USES, at, device, uuid, pci`` · ``COST, at, steps, ns, flush_ns`` · ``CAPTURE, fields`` ·
+            ``USES, at, device, uuid, pci`` · ``COST, at, steps, ns, flush_ns`` · ``SLOWER, at, slowdown`` ·
+            ``CAPTURE, fields`` ·
             ``NOTE, at, level, text``. Times in ns, sizes in bytes.
     """
     what = item[0]
@@ -61,6 +62,11 @@ def line(item: tuple[Any, ...]) -> str:
     if what == kind.COST:
         _, at, steps, ns, flush_ns = item
         return f'{{"t":"cost","at":{at},"steps":{steps},"ns":{ns},"flush_ns":{flush_ns}}}\n'
+    if what == kind.SLOWER:
+        _, at, found = item
+        steps = {"first": found.first, "last": found.last}
+        times = {"before": round(found.before_ns), "after": round(found.after_ns)}
+        return dumps({"t": "slower", "at": at, **steps, **times}) + "\n"
     if what == kind.USES:
         _, at, device, uuid, pci = item
         return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"

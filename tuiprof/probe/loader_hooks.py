@@ -7,6 +7,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
+from .exceptions import leave_out
 from .marks import DATA
 from .runtime import Runtime
 from .steps import BATCH
@@ -31,10 +32,17 @@ def install(runtime: Runtime, module: Any) -> None:
     @functools.wraps(original)
     def __next__(iterator: Any) -> Any:  # noqa: N807
         if steps.source < quiet and hook.on:
-            return looking(iterator)
+            try:
+                return looking(iterator)
+            except BaseException as error:
+                leave_out(error)
+                raise
         began = clock()
         try:
             return original(iterator)
+        except BaseException as error:
+            leave_out(error)
+            raise
         finally:  # the end of the data is a wait too
             note((part, began, clock(), ident()))
 
@@ -50,6 +58,9 @@ def install(runtime: Runtime, module: Any) -> None:
             batch = original(iterator)
             more = True
             return batch
+        except BaseException as error:
+            leave_out(error)
+            raise
         finally:
             t = clock()
             note((part, began, t, ident()))

@@ -13,17 +13,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
 from json import dumps
+from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step
 from .lines import line, step_line
+from .own_file import ClosedByScript, OwnFile
 from .phases import phases_of
-from .steps import COST, MEMORY, NOTE, OPTIMIZER, USES, Steps
+from .slowdown import Slowdown, SlowdownWatch
+from .steps import CAPTURE, COST, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
+from .threads import ProbeThread
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1
-_SLOW_NS = 1_000_000_000  # memory and cost are written this often, ns
+_SLOW_NS = 1_000_000_000  # what changes slowly is written this often, ns
 _HOLD_NS = 2_000_000_000  # the first step is held this long, ns: see Assembly.completes_last
 
 
@@ -50,14 +55,16 @@ class Log:
         self._poll = poll
         self.writer = ""
         self.on_steps: Callable[[list[Step]], None] = _nobody_looks
-        self._fd = -1
-        self._thread: threading.Thread | None = None
+        self._file: OwnFile | None = None
+        self._thread: ProbeThread | None = None
         self._wake = threading.Event()
         self._stop = False
         self._flush_lock = threading.Lock()
         self._flush_ns = 0
         self._opened_at = 0
         self._slow_at = 0
+        self._slowdown = SlowdownWatch()
+        self._slowdown_told = False
         self._kept = -1  # number of the step that was kept back at the last flush; -1 = none
 
     # -- the file -------------------------------------------------------------------------------------------
@@ -77,40 +84,39 @@ class Log:
         Raises:
             OSError: The file cannot be created.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         tries = [name, f"{name}-{os.getpid()}"] + [f"{name}-{os.getpid()}-{i}" for i in range(2, 100)]
         for candidate in tries:
             try:
-                self._fd = os.open(os.path.join(self._folder, candidate + ".jsonl"), flags, 0o644)
+                file = OwnFile(os.path.join(self._folder, candidate + ".jsonl"))
             except FileExistsError:
                 continue
-            self.writer = candidate
             break
         else:
             raise FileExistsError(f"{self._folder}/{name}-*.jsonl")
-        self._opened_at = time.monotonic_ns()
+        opened_at = time.monotonic_ns()
         head = {
             "t": "head",
             "v": SCHEMA_VERSION,
-            "writer": self.writer,
+            "writer": candidate,
             "pid": os.getpid(),
             "unix_ns": time.time_ns(),
-            "mono_ns": self._opened_at,
+            "mono_ns": opened_at,
             "rank": rank,
             "world": world,
             "python": ".".join(map(str, sys.version_info[:3])),
             "versions": versions,
         }
+        self._file, self.writer, self._opened_at = file, candidate, opened_at
         self._write(dumps(head) + "\n")
 
     def _write(self, text: str) -> None:
         """Append text; on failure close the log, say so once, and record no more."""
-        if self._fd < 0 or not text:
+        if self._file is None or not text:
             return
-        data = text.encode("ascii")  # json escapes everything else
         try:
-            while data:
-                data = data[os.write(self._fd, data) :]
+            self._file.append(text.encode("ascii"))  # json escapes everything else
+        except ClosedByScript:
+            self.close()  # without a word: standard error may be a file of the script by now
         except OSError as error:
             self.close()
             with suppress(OSError, ValueError):  # stderr is closed or on the same full disk
@@ -119,28 +125,30 @@ class Log:
     def close(self) -> None:
         """Close the file; later lines are dropped."""
         self._steps.silence()
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def forget(self) -> None:
         """Close the file of the parent without a word (in a forked child)."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     @property
     def is_open(self) -> bool:
         """Whether lines reach the file."""
-        return self._fd >= 0
+        return self._file is not None
 
     # -- the thread -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread that writes every :data:`FLUSH_S` seconds."""
+        """Start the thread that writes every :data:`FLUSH_S` seconds, unless it runs."""
+        if self._thread is not None and self._thread.is_alive:
+            return
         self._stop = False
         self._wake.clear()
-        self._thread = threading.Thread(target=self._run, name="tuiprof-log", daemon=True)
+        self._thread = ProbeThread(self._run)
         self._thread.start()
 
     def pause(self) -> bool:
@@ -150,11 +158,11 @@ class Log:
             Whether it was running.
         """
         thread, self._thread = self._thread, None
-        if thread is None or thread is threading.current_thread():
+        if thread is None or thread.is_current:
             return False
         self._stop = True
         self._wake.set()
-        thread.join(timeout=2.0)
+        thread.join(2.0)
         return True
 
     def _run(self) -> None:
@@ -186,10 +194,12 @@ class Log:
                 return
             steps.assembly.take(steps.marks)
             if steps.assembly.steps or steps.out or final:
+                lines = self._step_lines(final)
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
                     steps.out.extend(self._slow(now))
-                self._write("".join([*self._step_lines(final), *map(line, self._others())]))
+                self._write("".join([*lines, *map(line, self._others())]))
+                self._tell_slowdown(final)
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
 
     def _step_lines(self, final: bool) -> list[str]:
@@ -205,6 +215,12 @@ class Log:
         lines: list[str] = []
         steps = assembly.complete(keep_last)
         self.on_steps(steps)
+        for captured, group in groupby(steps, key=itemgetter(6)):
+            found = list(group)
+            if captured:
+                self._slowdown.captured([step[0] for step in found])
+            else:
+                self._slowdown.plain([step[2] for step in found])
         for number, at, dur, began, parts, metrics, captured in steps:
             lines.append(step_line(number, at, dur, phases_of(began, parts), metrics, captured))
         return lines
@@ -213,15 +229,32 @@ class Log:
         """Take what is there now, and no more: the script may be faster than this loop."""
         out = self._steps.out
         for _ in range(len(out)):
-            yield out.popleft()
+            item = out.popleft()
+            if item[0] == CAPTURE and item[1]["state"] == "written":
+                self._slowdown.written()
+            yield item
+
+    def _tell_slowdown(self, final: bool) -> None:
+        """Note that steps take longer since a capture, once that is sure."""
+        found = self._slower()
+        if found is not None and not self._slowdown_told and (final or self._slowdown.is_settled):
+            self._slowdown_told = True
+            self._write(line((NOTE, time.monotonic_ns(), "info", str(found))))
+
+    def _slower(self) -> Slowdown | None:
+        """Return the capture since which steps take longer, of a process that uses an accelerator; None = none."""
+        device = self._steps.device
+        return self._slowdown.found if device is not None and device.is_used else None
 
     def _slow(self, now: int) -> list[tuple[Any, ...]]:
-        """Return what changes slowly: the probe's own cost, and the allocator's state."""
+        """Return what changes slowly: the probe's own cost, what captures left behind, the allocator's state."""
         steps = self._steps
         device = steps.device
         assembly = steps.assembly
         cost_ns = assembly.cost_ns + (0 if device is None else device.cost_ns)
         items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
+        if (slower := self._slower()) is not None:
+            items.append((SLOWER, now, slower))
         if device is not None:
             memory = device.memory()
             items += [(MEMORY, now, *numbers) for numbers in memory]
@@ -245,6 +278,6 @@ def _nobody_looks(steps: list[Step]) -> None:
     """Stand in for who looks at the steps."""
 
 
-def _thread_cpu_ns(thread: threading.Thread | None) -> int:
+def _thread_cpu_ns(thread: ProbeThread | None) -> int:
     """Return the CPU time of the log's thread, when asked from within; 0 otherwise."""
-    return time.thread_time_ns() if threading.current_thread() is thread else 0
+    return time.thread_time_ns() if thread is not None and thread.is_current else 0

@@ -7,7 +7,8 @@ thread.
 ``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it. ``forward`` is what
 lies between the end of the data (or of the optimizer or backward before it, or the start of the step) and the
 start of backward, without the phases that the script timed itself in between; where the script times a phase
-``forward`` itself, only that counts. What is found inside a phase of the script belongs to that phase alone.
+``forward`` itself, only that counts. What is found inside a phase of the script belongs to that phase alone. Where
+hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
 """
 
 from __future__ import annotations
@@ -42,8 +43,16 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
     spans: list[tuple[int, int]] = []  # phases of the script, outermost only, in order of time
     for name, began, ended, _ in parts:
         if isinstance(name, int):
-            while name == BACKWARD and found and found[-1][0] == BACKWARD and found[-1][1] >= began:
-                found.pop()  # inside this one: recomputing activations runs a backward pass of its own
+            inside: list[tuple[int, int]] = []
+            while name == BACKWARD and found and found[-1][0] != DATA and found[-1][1] >= began:
+                # A backward pass inside is one that recomputes activations; an optimizer inside was called by a hook.
+                inner, *span = found.pop()
+                if inner == OPTIMIZER:
+                    inside.append((span[0], span[1]))
+            if inside:
+                stepping = _covered(inside)
+                phases["optimizer"] = phases.get("optimizer", 0) + stepping
+                phases["backward"] = phases.get("backward", 0) - stepping
             found.append((name, began, ended))
             continue
         phases[name] = phases.get(name, 0) + ended - began
@@ -53,6 +62,15 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
     if found:
         _add_found(phases, start, found, spans)
     return phases
+
+
+def _covered(spans: list[tuple[int, int]]) -> int:
+    """Return the time that at least one span covers: hooks may run on several threads at once."""
+    covered = reached = 0
+    for began, ended in sorted(spans):
+        covered += max(0, ended - max(began, reached))
+        reached = max(reached, ended)
+    return covered
 
 
 def _add_found(

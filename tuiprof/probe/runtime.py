@@ -11,11 +11,13 @@ from typing import Any
 
 from . import steps as kind
 from .capture import Capturer
+from .exceptions import raised_by_signal_handler
 from .lines import plain_numbers
 from .log import Log
 from .ranks import rank_and_world, versions
 from .requests import Requests
 from .steps import Phases, Steps
+from .threads import signals_blocked
 from .triggers import Triggers
 
 
@@ -35,10 +37,12 @@ class Hook:
         self._runtime = runtime
 
     def failed(self) -> None:
-        """Switch off and note the exception that is being handled."""
+        """Switch off and note the exception that is being handled, unless it is the script's own: that goes on."""
+        error = sys.exc_info()[1]
+        if error is not None and raised_by_signal_handler(error):
+            raise error
         if self.on:
             self.on = False
-            error = sys.exc_info()[1]
             self._runtime.note("bad", f"the probe's hook for {self.name} failed and is off: {error!r}")
 
 
@@ -58,6 +62,7 @@ class Runtime:
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
+        self.capture.note = self.note
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
@@ -103,6 +108,8 @@ class Runtime:
         try:
             import_module("." + hooks, __package__).install(self, module)
         except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
 
     # -- the script's own marks -----------------------------------------------------------------------------
@@ -129,14 +136,16 @@ class Runtime:
 
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
-        rank, world = rank_and_world()
-        self._world = world
-        try:
-            self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
-        except OSError as error:
-            self.log.close()
-            sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
-            return
+        if not self.log.is_open:
+            rank, world = rank_and_world()
+            self._world = world
+            try:
+                with signals_blocked():
+                    self.log.open(f"rank{rank or 0}", rank or 0, world, versions())
+            except OSError as error:
+                self.log.close()
+                sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")
+                return
         self.capture.writer = self.log.writer
         self._poll()  # a capture that was asked for at launch may begin at step 1
         self.log.start()
@@ -158,17 +167,21 @@ class Runtime:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
         self.capture.wait(5.0)
         self._paused = self.log.pause()
+        if self._paused:
+            self.log.flush()
 
     def _after_fork_in_parent(self) -> None:
+        """Go on from the next step: Python 3.13 counts the threads after this, and warns if there is another one."""
         if self._paused:
             self._paused = False
-            self.log.start()
+            self.steps.call_at_next_end(self.log.start)
 
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
         self.log.forget()
-        device = self.steps.device
+        device, call = self.steps.device, self.steps.call
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
+        self.steps.call = call
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
@@ -192,7 +205,7 @@ class Runtime:
                 self.capture.finish()
                 if self.steps.device is not None:
                     self.steps.device.read()
-                why = "exit" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:500]
+                why = "exit" if error is None else _in_words(error)
                 self.log.end(None if error is None else 1, why)
             else:
                 self._exit_without_steps()
@@ -216,6 +229,15 @@ class Runtime:
         if any(item[0] in (kind.NOTE, kind.CAPTURE) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
+
+
+def _in_words(error: BaseException) -> str:
+    """Return an exception as Python's last line of a traceback says it."""
+    try:
+        said = str(error)
+    except Exception:  # of the script's own making
+        said = "<exception str() failed>"
+    return f"{type(error).__name__}: {said}".removesuffix(": ")[:500]
 
 
 RUNTIME = Runtime()

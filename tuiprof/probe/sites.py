@@ -10,6 +10,8 @@ import types
 from json import dumps
 from typing import Any, Callable
 
+from .own_file import OwnFile
+
 _MOST_FRAMES = 100
 _MOST_SITES = 500_000
 _OWN_FILES = os.path.dirname(__file__) + os.sep
@@ -36,7 +38,7 @@ class SiteWatch:
         """Write one line a wait: ``unix_ns`` just after the call, ``tid``, ``what``, ``frames``; ``dur_ns`` if known.
 
         Args:
-            path: The file; it is replaced.
+            path: The file, which must not exist.
         """
         texts: dict[tuple[types.CodeType, int], str] = {}
         lines = [
@@ -51,9 +53,12 @@ class SiteWatch:
                     texts[place] = f"{code.co_filename}:{lineno} {name}"
             fields = {"unix_ns": unix_ns, "tid": tid, "what": what, "frames": [texts[p] for p in places]}
             lines.append((unix_ns, fields if dur_ns is None else fields | {"dur_ns": dur_ns}))
-        with open(path, "w", encoding="ascii") as file:
-            for _, fields in sorted(lines, key=lambda line: line[0]):
-                file.write(dumps(fields) + "\n")
+        text = "".join([dumps(fields) + "\n" for _, fields in sorted(lines, key=lambda line: line[0])])
+        file = OwnFile(path)
+        try:
+            file.append(text.encode("ascii"))
+        finally:
+            file.close()
 
     def _saw(self, what: str, frame: types.FrameType | None, began_ns: int | None = None) -> None:
         """Note a wait that has just ended.

@@ -33,6 +33,7 @@ from .marks import BACKWARD as BACKWARD_PART
 from .marks import BEGIN, END, Mark
 from .marks import DATA as DATA_PART
 from .marks import OPTIMIZER as OPTIMIZER_PART
+from .threads import is_of_python
 
 NONE, BATCH, OPTIMIZER, SYNC, ANNOTATION, EXPLICIT, CLOSED = range(7)
 SOURCES = (
@@ -44,7 +45,7 @@ SOURCES = (
     "tuiprof.step()",
 )
 
-DEVICE, MEMORY, USES, COST, CAPTURE, NOTE = "d", "m", "u", "c", "p", "n"
+DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE = "d", "m", "u", "c", "s", "p", "n"
 
 _QUIET_BATCHES = 2
 _QUIET_BATCHES_WITH_BACKWARD = 64
@@ -53,6 +54,12 @@ _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
 _NEVER = 1 << 62
 _get_ident = threading.get_ident
+NO_CALL = -1
+
+
+def _no_call() -> int:
+    """Stand in for the framework's word on what is running, where there is no framework."""
+    return NO_CALL
 
 
 def _nobody() -> None:
@@ -80,6 +87,11 @@ class Steps:
         capture: Serves capture requests at step boundaries; None = nothing to do.
         source: What ends a step, one of the constants above.
         stepped: An optimizer has stepped; the one who uses this sets it back.
+        call: Returns the number of the framework's call that has called back into Python on this thread, such as a
+            backward pass that runs a hook; :data:`NO_CALL` = none. While one runs, no step ends: a profiler that
+            is started or stopped inside is undone when the call returns, and then takes the process down.
+        at_next_end: Called once, at the end of the step that is running; None = nothing is to be called.
+        put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
         own_annotation: An annotation that ends now was made by the probe itself.
     """
 
@@ -92,6 +104,8 @@ class Steps:
         "_others",
         "_several",
         "assembly",
+        "at_next_end",
+        "call",
         "capture",
         "device",
         "due",
@@ -100,6 +114,7 @@ class Steps:
         "optimizer_due",
         "out",
         "own_annotation",
+        "put_off",
         "source",
         "stepped",
         "thread",
@@ -119,6 +134,9 @@ class Steps:
         self.capture: Any = None
         self.source = NONE
         self.stepped = False
+        self.call: Callable[[], int] = _no_call
+        self.at_next_end: Callable[[], None] | None = None
+        self.put_off: tuple[int, int, int, dict[str, Any] | None] | None = None
         self.own_annotation = False
         self._device_due = 0
         self._on_first = on_first
@@ -138,21 +156,78 @@ class Steps:
             t: Now, monotonic ns.
             metrics: Numbers given by the script.
         """
+        if source < self.source:
+            return
+        call = self.call()
+        if call != NO_CALL:
+            self._put_off(call, source, t, metrics)
+            return
+        if self.put_off is not None:
+            self._end_what_was_put_off()
+        n = self.n
+        if n < self.due and source == self.source:
+            self.n = n + 1
+            self.marks.append((END, n, t, metrics, False, monotonic_ns()))
+        else:
+            self._end(source, t, metrics)
+
+    def _put_off(self, call: int, source: int, t: int, metrics: dict[str, Any] | None) -> None:
+        """Let the step end when the call has returned; what ends it several times in one call ends it once."""
+        before = self.put_off
+        if before is not None and before[0] == call:
+            metrics = {**before[3], **metrics} if before[3] and metrics else metrics or before[3]
+            source = max(source, before[1])
+        elif before is not None:
+            self._end_what_was_put_off()
+        self.put_off = call, source, t, metrics
+
+    def call_returned(self, t: int) -> None:
+        """End the step that was put off, if the call that has returned is the outermost one.
+
+        Args:
+            t: Now, monotonic ns.
+        """
+        if self.put_off is None or self.call() != NO_CALL:
+            return
+        if self.source and _get_ident() != self.thread:
+            return
+        _, source, _, metrics = self.put_off
+        self.put_off = None
+        self._end(source, t, metrics)
+
+    def _end_what_was_put_off(self) -> None:
+        """End a step of whose call nobody saw the return, at the time when it was put off, and do no more."""
+        waiting, self.put_off = self.put_off, None
+        if waiting is not None:
+            _, source, t, metrics = waiting
+            self._end(source, t, metrics, noting_only=True)
+
+    def _end(self, source: int, t: int, metrics: dict[str, Any] | None, noting_only: bool = False) -> None:
+        """End the running step.
+
+        Args:
+            source: What says so.
+            t: When it ended.
+            metrics: Numbers given by the script.
+            noting_only: Leave to the next boundary what is due at this one.
+        """
         first = False
         if source != self.source:
-            if source < self.source:
+            if source < self.source:  # another one has taken over meanwhile
                 return
             first = not self.source
             if self._switch(source, t, metrics):
                 return
         n = self.n
         self.n = n + 1
-        if n < self.due:
-            self.marks.append((END, n, t, metrics, False, monotonic_ns()))
-            return
         capture = self.capture
         captured = capture is not None and capture.disturbing
         self.marks.append((END, n, t, metrics, captured, monotonic_ns()))
+        if noting_only:
+            return
+        if self.at_next_end is not None:
+            call, self.at_next_end = self.at_next_end, None
+            call()
         if self.device is not None and n >= self._device_due:
             self._device_due = self.device.boundary(n)
         if capture is not None:
@@ -183,6 +258,15 @@ class Steps:
         self.capture = capture
         self._set_due(0)
 
+    def call_at_next_end(self, function: Callable[[], None]) -> None:
+        """Call a function at the end of the step that is running.
+
+        Args:
+            function: What to call.
+        """
+        self.at_next_end = function
+        self._set_due(0)
+
     def time_on(self, device: Any) -> None:
         """Time the steps on a device as well, from the next boundary on.
 
@@ -208,11 +292,14 @@ class Steps:
             True when what ended is the tail of the step before (its optimizer ended it too early), which is
             now complete; False when a step has ended.
         """
-        before, self.source = self.source, source
-        self._set_due(0)
+        before = self.source
         if before == NONE:
             self.thread = self.assembly.thread = _get_ident()
-            self._on_first()
+            self._on_first()  # may be left by an exception of the script's own: then the next step is the first
+        if self.source < source:  # not where there is no log
+            self.source = source
+        self._set_due(0)
+        if before == NONE:
             return False
         text = (
             f"steps are counted by {SOURCES[source]} from step {self.n} on, until then by {SOURCES[before]}"
@@ -273,19 +360,22 @@ class Steps:
             t: When it returned.
         """
         chosen = self._optimizer
+        thread: int | None = _get_ident()
+        if thread != self.thread and self.call() != NO_CALL and not is_of_python(_get_ident()):
+            thread = self.thread  # backward for a GPU runs its hooks on a thread of its own
         if chosen is _nobody:
             self._choose(optimizer)
-        elif _get_ident() != self.thread:
+        elif thread != self.thread:
             return
         elif chosen() is not optimizer:
             self._others += 1
             if chosen() is not None and self._others <= _STEPS_OF_OTHERS:
-                self.marks.append((OPTIMIZER_PART, began, t, self.thread))
+                self.marks.append((OPTIMIZER_PART, began, t, thread))
                 return
             self._choose(optimizer)
         self._others = 0
         self.stepped = True
-        self.marks.append((OPTIMIZER_PART, began, t, _get_ident()))
+        self.marks.append((OPTIMIZER_PART, began, t, thread))
         if self.source <= OPTIMIZER:
             self.end(OPTIMIZER, t)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
+import contextlib
 import os
-import shutil
 import time
 import weakref
+import zlib
 from typing import Any
 
 from .capture import CaptureError, Capturer
+from .cupti import Cupti
+from .own_file import OwnFile, pieces
 from .requests import Request
 from .runtime import Runtime
 from .syncs import SyncWatch
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time
+_PIECE = 4 << 20
 
 
 class Profilers:
@@ -23,11 +26,19 @@ class Profilers:
     Attributes:
         own: The call that is going on was made by the probe.
         others: Instances of ``torch.autograd.profiler.profile`` of the script.
+        used_by_script: There has been one.
+        cupti: What traces an NVIDIA GPU; None = PyTorch was not built for one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cupti: Cupti | None) -> None:
         self.own = False
         self.others: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.used_by_script = False
+        self.cupti = cupti
+
+    def coming_back(self) -> contextlib.AbstractContextManager[None]:
+        """Let a profile begin as if none before had taken CUPTI down."""
+        return contextlib.nullcontext() if self.cupti is None else self.cupti.coming_back()
 
 
 def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
@@ -37,7 +48,7 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
         runtime: The probe.
         torch: The module.
     """
-    state = Profilers()
+    state = Profilers(Cupti(torch) if getattr(torch.version, "cuda", None) else None)
     profile = torch.autograd.profiler.profile
     begin = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
     original_begin, original_end = getattr(profile, begin), profile.__exit__
@@ -47,9 +58,12 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
         if hook.on and not state.own:
             try:
                 state.others.add(profiler)
+                state.used_by_script = True
                 runtime.capture.interrupt("the script started its own profiler during the capture")
             except Exception:
                 hook.failed()
+            with state.coming_back():
+                return original_begin(profiler, *args, **kwargs)
         return original_begin(profiler, *args, **kwargs)
 
     def ends(profiler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,6 +93,7 @@ class TorchProfiler:
     def __init__(self, torch: Any, profilers: Profilers, request: Request, capturer: Capturer) -> None:
         self._torch = torch
         self._profilers = profilers
+        self._capturer = capturer
         self._steps = capturer._steps
         self._refuse_if_taken()
         folder = os.path.join(capturer.session, "traces")
@@ -89,7 +104,8 @@ class TorchProfiler:
         self._raw = os.path.join(folder, f".{name}.json")  # the one before may still be being compressed
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        self._on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        if self._on_device:
             activities.append(profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {}
         if request.stack:
@@ -117,7 +133,8 @@ class TorchProfiler:
     def prepare(self) -> None:
         """Start up, one step ahead."""
         self._refuse_if_taken()
-        self._call("prepare_trace")
+        with self._profilers.coming_back():
+            self._call("prepare_trace")
         self._prepared = True
 
     def start(self) -> None:
@@ -145,7 +162,7 @@ class TorchProfiler:
             self._range = None
 
     def stop(self) -> None:
-        """Stop recording and write the raw trace.
+        """Stop recording, take CUPTI down and write the raw trace.
 
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
@@ -153,7 +170,19 @@ class TorchProfiler:
         if self._syncs is not None:
             self._syncs.stop()
         self._started = self._prepared = False
-        self._call("stop_trace")
+        if not self._torch.autograd._profiler_enabled():
+            # There is no result then, and to export it would crash.
+            raise CaptureError(
+                "PyTorch has lost its profiler: the steps are made inside calls from C++, or in several threads"
+            )
+        cupti = self._profilers.cupti
+        if cupti is None or not self._on_device or self._capturer.ending:
+            self._call("stop_trace")
+        elif reason := cupti.reason_to_keep(self._profilers.used_by_script):
+            self._call("stop_trace")
+            self._capturer.note("info", f"CUPTI stays attached after the capture: {reason}")
+        elif not cupti.taken_down_after(lambda: self._call("stop_trace")):
+            self._capturer.note("warn", "CUPTI could not be detached after the capture within 2 s")
         self._call("export_chrome_trace", self._raw)
         self._break_device_chain()
 
@@ -165,8 +194,7 @@ class TorchProfiler:
         """
         trace = self._stem + ".pt.trace.json.gz"
         packed = self._raw + ".gz"
-        with open(self._raw, "rb") as source, gzip.open(packed, "wb", _GZIP_LEVEL) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+        _compress(self._raw, packed)
         os.unlink(self._raw)
         if self._syncs is not None:
             self._syncs.write(self._stem + ".syncs.jsonl")
@@ -197,3 +225,20 @@ class TorchProfiler:
         """Keep starting and stopping out of the device time of a step."""
         if self._steps.device is not None:
             self._steps.device.break_chain()
+
+
+def _compress(source: str, target: str) -> None:
+    """Compress a file while the script may close all files there are.
+
+    Args:
+        source: The file.
+        target: The new one.
+    """
+    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    packed = OwnFile(target)
+    try:
+        for piece in pieces(source, _PIECE):
+            packed.append(packer.compress(piece))
+        packed.append(packer.flush())
+    finally:
+        packed.close()

@@ -170,6 +170,15 @@ class TorchDevice:
         """Whether a graph is being captured on the current stream; the default stream cannot, and is not asked."""
         return self._stream_id != 0 and self._capturing is not None and self._capturing()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the script uses the device."""
+        return self._initialized
+
+    def captures_graph(self) -> bool:
+        """Whether a graph is being captured on the current stream, which any profiler would end."""
+        return self._capturing is not None and self._cuda.is_initialized() and bool(self._capturing())
+
     def _judge(self) -> None:
         """Time fewer or more steps, by what the boundaries since the last time cost and how long a step takes."""
         step_times = sorted(self._step_times)

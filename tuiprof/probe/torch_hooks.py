@@ -10,8 +10,10 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable
 
+from .exceptions import leave_out
 from .marks import BACKWARD, STEPPED
 from .runtime import Runtime
+from .steps import NO_CALL
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
 
@@ -30,10 +32,15 @@ def install(runtime: Runtime, torch: Any) -> None:
     compiling = (
         getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", None) or _never
     )
+    running = getattr(torch._C, "_current_graph_task_id", None)  # before 2.0 there is none
+    if running is not None:
+        runtime.steps.call = running
     _hook_backward(runtime, torch, compiling)
     _hook_optimizers(runtime, torch, compiling)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
-        runtime.steps.time_on(TorchDevice(runtime, torch))
+        device = TorchDevice(runtime, torch)
+        runtime.steps.time_on(device)
+        runtime.capture.must_wait = device.captures_graph
     profilers = watch_profilers(runtime, torch)
     runtime.capture.torch = functools.partial(TorchProfiler, torch, profilers)
 
@@ -69,6 +76,7 @@ def _parameters(code: CodeType) -> tuple[Any, ...]:
 def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
     """Wrap ``torch.autograd.backward``, through which ``Tensor.backward`` goes as well."""
     note, clock, ident, part = runtime.steps.marks.append, monotonic_ns, get_ident, BACKWARD
+    steps, hook = runtime.steps, runtime.hook("torch.autograd.backward")
     original = torch.autograd.backward
 
     def backward(
@@ -83,17 +91,39 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
         if compiling():
             return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
         began = clock()
-        result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-        note((part, began, clock(), ident()))
+        try:
+            result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+        t = clock()
+        note((part, began, t, ident()))
+        if steps.put_off is not None:
+            returned(t)
         return result
 
     def backward_of_any_kind(*args: Any, **kwargs: Any) -> Any:
         if compiling():
             return original(*args, **kwargs)
         began = clock()
-        result = original(*args, **kwargs)
-        note((part, began, clock(), ident()))
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+        t = clock()
+        note((part, began, t, ident()))
+        if steps.put_off is not None:
+            returned(t)
         return result
+
+    def returned(t: int) -> None:
+        """An optimizer has stepped inside, called by a hook: the step ends here."""
+        if hook.on:
+            try:
+                steps.call_returned(t)
+            except Exception:
+                hook.failed()
 
     backward = functools.wraps(original)(backward if _takes(original, backward) else backward_of_any_kind)
     backward._tuiprof = True  # type: ignore[attr-defined]
@@ -115,6 +145,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     patch = getattr(optimizer_class, name)
     inside = False  # an optimizer's step is running; what it calls belongs to it
     newest: Callable[[], Any] = _nothing
+    call, no_call = steps.call, NO_CALL
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def step_of_any_kind(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,6 +156,9 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             began = clock()
             try:
                 result = original(optimizer, *args, **kwargs)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside = False
             ended(optimizer, began, clock())
@@ -138,11 +172,14 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             began = clock()
             try:
                 result = original(self) if closure is absent else original(self, closure)
+            except BaseException as error:
+                leave_out(error)
+                raise
             finally:
                 inside = False
             t = clock()
             n = steps.n
-            if n < steps.optimizer_due:
+            if n < steps.optimizer_due and call() == no_call:
                 note((stepped, began, t, n, clock()))
                 steps.n = n + 1
             else:

@@ -139,7 +139,11 @@ class Triggers:
         if not steps:
             return
         if not self._armed:
-            self._usual.extend([dur for _, _, dur, _, _, _, captured in steps[-_MEDIAN_OF:] if not captured])
+            for _, _, dur, _, _, _, captured in steps[-_MEDIAN_OF:]:
+                if captured:
+                    self._usual.clear()
+                else:
+                    self._usual.append(dur)
             return
         self._median_ns = (
             sorted(self._usual)[len(self._usual) // 2] if len(self._usual) >= _FEWEST_STEPS else 0
@@ -158,6 +162,7 @@ class Triggers:
                 continue
             if captured:
                 self._skip = _AFTER_CAPTURE
+                self._usual.clear()  # a profiler may have slowed down what comes: that is its own usual
             elif self._skip:
                 self._skip -= 1
             else:

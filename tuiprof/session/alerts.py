@@ -11,6 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from tuiprof.model.units import format_bytes, format_ns, format_share
+from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.session.fold import DeviceHistory, Fold
 from tuiprof.session.series import Floats, Ints
 from tuiprof.session.stats import JITTER_RULE
@@ -37,11 +38,12 @@ _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
 
 
-_NAN, _COLLAPSE, _THROTTLE, _STARVED, _CREEP, _IDLE, _JITTER = (
+_NAN, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
     "not a number",
     "utilisation collapse",
     "throttling",
-    "loader emptied",
+    "slower since a capture",
+    "loader starvation",
     "memory creep",
     "idle device",
     "jitter",
@@ -55,6 +57,7 @@ RULES: Final = (
         f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
     ),
     (_THROTTLE, "the driver gives a reason other than an idle device for clocks below the highest"),
+    (_SLOWER, SLOWER_RULE),
     (_STARVED, f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps"),
     (
         _CREEP,
@@ -124,6 +127,14 @@ def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[st
         for key, device in fold.devices.items()
         if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
     ]
+
+
+def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """A profiler left something behind."""
+    slowdown = rank.steps.slowdown if rank is not None else None
+    if rank is None or slowdown is None or slowdown.last >= _last_n(rank, now_ns):
+        return []
+    return [_alert(_SLOWER, f"{slowdown}; figures of the whole run are of the steps before it")]
 
 
 def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
@@ -230,6 +241,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     _not_a_number,
     _collapsed,
     _throttled,
+    _slowed_by_capture,
     _starved_by_loader,
     _creeping,
     _idle,
@@ -254,6 +266,12 @@ def _readings(device: DeviceHistory, name: str, first_ns: int, last_ns: int) -> 
 
 def _rows_until(rank: WriterState, now_ns: int) -> int:
     return int(np.searchsorted(rank.steps.rows["t_ns"], now_ns, side="right"))
+
+
+def _last_n(rank: WriterState, now_ns: int) -> int:
+    """Return the number of the last step at a moment; -1 = none yet."""
+    last = _rows_until(rank, now_ns)
+    return int(rank.steps.rows["n"][last - 1]) if last else -1
 
 
 def _stepping(rank: WriterState | None, now_ns: int) -> bool:

@@ -295,6 +295,9 @@ class Fold:
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
             elif isinstance(record, (Cost, Capture, Note, End, Uses)):
+                if isinstance(record, Capture) and record.state == "written":
+                    put()
+                    state.steps.trace_written()
                 self._rare(state, record)
             if newest_at is None or record.at > newest_at:
                 newest_at = record.at

@@ -9,7 +9,7 @@ import msgspec
 
 from tuiprof.session.clock import Clock
 from tuiprof.session.files import UNDECODABLE, open_regular, read_end
-from tuiprof.session.records import DeviceStep, Head, Record, Step
+from tuiprof.session.records import DeviceStep, Head, Record, Slower, Step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class Summary(msgspec.Struct, frozen=True):
         duration_ns: From then to the last record; None = no record.
         steps: Steps recorded (of the rank with the most); 0 = none seen.
         median_ns: Median time of the last steps (as many as the end of the log holds, about a hundred; captured
-            ones left out); None = no steps.
+            ones left out); where a capture has slowed them down, of the steps before that; None = no steps.
         argv: The command as given.
         host: Where it ran.
     """
@@ -77,7 +77,11 @@ def glance(session: Session) -> Summary:
         if marked and marked[-1].n >= steps:
             steps = marked[-1].n + 1
             plain = [step.dur for step in marked if not step.cap]
-            median_ns = float(statistics.median(plain)) if plain else None
+            slower = next((record for record in reversed(records) if isinstance(record, Slower)), None)
+            if slower is not None:
+                median_ns = float(slower.before)
+            else:
+                median_ns = float(statistics.median(plain)) if plain else None
     status = session.status()
     return Summary(
         id=session.id,

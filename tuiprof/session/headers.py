@@ -59,7 +59,7 @@ class Variant:
         published: Figures of the publication.
         needs: What it needs to run.
         preset: Preset that stands for the paper size; empty = ``paper``.
-        presets: Names of the presets it accepts besides ``fit``.
+        presets: The presets it accepts besides ``fit``, and the steps of each; None = unknown.
         script: The script.
         command: Arguments of the script, in groups, with placeholders.
         check: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they
@@ -75,7 +75,7 @@ class Variant:
     published: tuple[Published, ...]
     needs: Needs
     preset: str
-    presets: tuple[str, ...]
+    presets: Mapping[str, int | None]
     script: Path
     command: tuple[tuple[str, ...], ...]
     check: tuple[str, ...] | None
@@ -339,11 +339,17 @@ def _variant(
         published=entry.published,
         needs=needs,
         preset=entry.preset,
-        presets=tuple(presets),
+        presets={name: _steps(table.presets[name]) for name in presets},
         script=script.absolute(),
         command=table.command,
         check=check or None,
     )
+
+
+def _steps(preset: Mapping[str, Any]) -> int | None:
+    """Return the steps of a preset, where it gives them."""
+    steps = preset.get("steps")
+    return steps if type(steps) is int else None
 
 
 def _needs(raw: dict[str, Any], dependencies: tuple[str, ...], python: str) -> Needs:

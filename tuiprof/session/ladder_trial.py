@@ -36,17 +36,20 @@ from tuiprof.errors import LaunchError
 from tuiprof.session.files import UNDECODABLE, read_end
 from tuiprof.session.fold import Fold
 from tuiprof.session.ladder_state import Figures, KernelFigures, Kind, LadderRun, Rung, Trial
-from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start
+from tuiprof.session.launch import LaunchSpec, in_time, start
 from tuiprof.session.meta import CaptureRequest, Scenario
 from tuiprof.session.output import last_lines
 from tuiprof.session.replay import load
 from tuiprof.session.status import Status
 from tuiprof.session.store import Session
+from tuiprof.session.writer_state import StepSeries
 
 WRONG_NUMBERS: Final = 3
 CANNOT_RUN: Final = 77
 #: Exit status of a script that does not understand its arguments (argparse, click).
 _WRONG_USAGE: Final = 2
+#: Three steps after warm-up. No time is taken of a run that is captured, so it need not come late.
+_CAPTURE: Final = CaptureRequest("start", steps=3, at=10)
 #: Steps left out at the beginning where the script does not say; of short runs half.
 DEFAULT_WARMUP: Final = 10
 #: No step takes longer, a year: what says so is no time.
@@ -134,7 +137,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
         cwd=Path(meta.cwd),
         python=meta.python or None,
         scenario=Scenario(meta.ladder, rung.name, meta.preset),
-        capture=_capture(meta.steps) if kind == "trace" else None,
+        capture=in_time(_CAPTURE, meta.steps) if kind == "trace" else None,
         root=ladder.root,
     )
     try:
@@ -142,17 +145,6 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
     except LaunchError as error:
         return Trial(kind, number, rung.name, "", "failed", error.message, error.remedy)
     return Trial(kind, number, rung.name, session.id)
-
-
-def _capture(steps: int | None) -> CaptureRequest:
-    """Return the default capture, earlier where so few steps are asked for that it would not come."""
-    least = DEFAULT_CAPTURE.steps + 1  # a capture is written when the step after it begins
-    at = DEFAULT_CAPTURE.at or 0
-    return (
-        DEFAULT_CAPTURE
-        if steps is None
-        else msgspec.structs.replace(DEFAULT_CAPTURE, at=max(0, min(at, steps - least)))
-    )
 
 
 def conclude(trial: Trial, session: Session, status: Status) -> Trial:
@@ -223,15 +215,17 @@ def last_result(session: Session) -> Result | str | None:
 
 def _figures(result: Result, fold: Fold) -> Figures | None:
     """Return what a trial measured; None = there is nothing to time."""
-    rows = fold.lead.steps.rows if fold.lead is not None else None
-    dur_ns = rows["dur_ns"] if rows is not None else np.zeros(0, np.int64)
+    steps = fold.lead.steps if fold.lead is not None else StepSeries()
+    rows = steps.rows
+    dur_ns = rows["dur_ns"]
     count = len(dur_ns)
     warmup = min(DEFAULT_WARMUP, count // 2) if result.warmup is None else min(result.warmup, count)
-    measured = dur_ns[warmup:]
+    timed = slice(warmup, count)
+    measured = dur_ns[timed][steps.comparable(timed)]
     if result.step_ms is not None and 0 < result.step_ms < _LONGEST_STEP_MS:
-        median_ns, steps = result.step_ms * 1e6, result.steps or len(measured)
+        median_ns, timed_steps = result.step_ms * 1e6, result.steps or len(measured)
     elif len(measured) and result.step_ms is None:
-        median_ns, steps = float(np.median(measured)), len(measured)
+        median_ns, timed_steps = float(np.median(measured)), len(measured)
     else:
         return None
     rate = result.samples_per_s
@@ -243,13 +237,13 @@ def _figures(result: Result, fold: Fold) -> Figures | None:
         peak = max(peaks, default=None)
     return Figures(
         median_ns=median_ns,
-        steps=steps,
+        steps=timed_steps,
         warmup=warmup if result.warmup is None else result.warmup,
         clock="probe" if result.step_ms is None else "script",
         batch=result.batch,
         samples_per_s=rate,
         peak_bytes=peak,
-        start_ns=int(rows["t_ns"][0]) if rows is not None and count else None,
+        start_ns=int(rows["t_ns"][0]) if count else None,
         warmup_ns=int(dur_ns[1:warmup].sum()) if count else None,
         device=result.device,
         preset=result.preset,

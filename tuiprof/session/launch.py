@@ -32,8 +32,9 @@ from tuiprof.session.store import Session, create, sessions_root, write_meta
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 #: Put on the script's PYTHONPATH: loads the probe, and gives ``import tuiprof`` where it is not installed.
 INJECT: Final = _PACKAGE / "probe" / "inject"
-#: Three steps after ten of warm-up: past compilation, allocator growth and the first loader batches.
-DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=10)
+#: Three steps after ten of warm-up (compilation, allocator growth, the first loader batches) and twenty more, of
+#: which the figures are made should the profiler slow down what comes after it (see :mod:`tuiprof.probe.slowdown`).
+DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class LaunchSpec:
 def parse_capture(
     text: str, *, stack: bool = False, shapes: bool = False, memory: bool = False
 ) -> CaptureRequest:
-    """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps after warm-up.
+    """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps from where the default begins.
 
     Args:
         text: The option's value.
@@ -91,6 +92,19 @@ def parse_capture(
         )
     begin = int(first) if at else DEFAULT_CAPTURE.at
     return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)
+
+
+def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
+    """Return a capture, begun earlier where a run is too short for it.
+
+    Args:
+        request: The capture.
+        steps: Steps that the run makes; None = unknown.
+    """
+    if steps is None or request.at is None:
+        return request
+    latest = steps - request.steps - 1  # it is written when the step after it begins
+    return msgspec.structs.replace(request, at=max(0, min(request.at, latest)))
 
 
 def start(spec: LaunchSpec) -> Session:

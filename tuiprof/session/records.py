@@ -162,6 +162,24 @@ class Capture(msgspec.Struct, tag="capture", tag_field="t", gc=False):
     cause: str = ""
 
 
+class Slower(msgspec.Struct, tag="slower", tag_field="t", gc=False):
+    """Steps take longer since a capture; written again and again, for who reads the end of a log alone.
+
+    Attributes:
+        at: Monotonic ns.
+        first: First step captured.
+        last: Last step captured.
+        before: Median step time before, ns.
+        after: Median step time since, ns.
+    """
+
+    at: Whole
+    first: Whole
+    last: Whole
+    before: Whole
+    after: Whole
+
+
 class Telemetry(msgspec.Struct, tag="tele", tag_field="t", gc=False):
     """One reading of one device by the recorder (see :class:`tuiprof.telemetry.Sample`)."""
 
@@ -209,4 +227,4 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | DeviceStep | Memory | Uses | Cost | Capture | Telemetry | Printed | Note | End
+Record = Head | Step | DeviceStep | Memory | Uses | Cost | Capture | Slower | Telemetry | Printed | Note | End

@@ -173,6 +173,23 @@ def command(
     return (*arguments, *flags)
 
 
+def least_steps(variant: Variant, preset: str = "fit", steps: int | None = None) -> int | None:
+    """Return how many steps a variant makes at least.
+
+    Args:
+        variant: The variant.
+        preset: Name of a preset; ``fit`` may be any.
+        steps: Steps asked for; None = the preset's.
+
+    Returns:
+        None where the script does not say.
+    """
+    if steps is not None:
+        return steps
+    known = [n for name, n in variant.presets.items() if preset in ("fit", name) and n is not None]
+    return min(known, default=None)
+
+
 def _meant(name: str, known: list[str], prefix: str = "") -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:

@@ -78,7 +78,7 @@ def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:
     rows = rank.steps.rows
     last = int(np.searchsorted(rows["t_ns"], now_ns, side="right"))
     part = slice(max(0, last - STEPS), last)
-    plain = ~rows["captured"][part]
+    plain = rank.steps.comparable(part)
     dur = rows["dur_ns"][part][plain]
     own = float("nan")
     meeting = [name for name in rank.steps.phases if name in _MEETING]

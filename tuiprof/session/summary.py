@@ -12,6 +12,8 @@ import polars as pl
 from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.probe.slowdown import RULE as SLOWER_RULE
+from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.crowding import crowded
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
@@ -80,10 +82,12 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         rules=(
             Rule(
                 "step time",
-                "host time from the end of one step to the end of the next; captured steps left out",
+                "host time from the end of one step to the end of the next; captured steps left out, and later ones "
+                "where a capture has slowed them down",
             ),
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
+            *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
         ),
         notes=tuple(_notes(session, fold, status, stats)),
     )
@@ -94,9 +98,21 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
-    if stats is not None and stats.count and (sentence := crowded(fold)):
-        said.append(sentence)
+    if stats is not None and stats.count:
+        said += [
+            f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
+            "the figures are those of the steps before it"
+            for rank in fold.ranks
+            if (slowdown := _slowdown(rank)) is not None
+        ]
+        if sentence := crowded(fold):
+            said.append(sentence)
     return said
+
+
+def _slowdown(rank: WriterState | None) -> Slowdown | None:
+    """Return the capture since which the steps of a process take longer."""
+    return rank.steps.slowdown if rank is not None else None
 
 
 def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | None) -> str:
@@ -112,10 +128,12 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
             "Those of torch optimizers, torch_xla and JAX step annotations are seen by themselves"
         )
     steps = len(fold.lead.steps)
+    slowdown = _slowdown(fold.lead)
     return (
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
         f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
+        + (f"; {format_share(slowdown.share)} slower since the capture" if slowdown is not None else "")
     )
 
 
@@ -142,7 +160,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
     ]
     if lead is None or stats is None:
         return tuple(facts)
-    device = lead.steps.rows["device_ns"]
+    device = lead.steps.rows["device_ns"][lead.steps.comparable()]
     device = device[device >= 0]
     facts += [
         Fact("steps", "steps", len(lead.steps), "count", "Steps recorded, captured ones included."),
@@ -151,6 +169,7 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
         Fact("steps_per_s", "steps/s", stats.rate_hz, "number"),
+        *_left_behind(lead),
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
         Fact(
             "probe_ns_per_step",
@@ -168,6 +187,14 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
             about += f" Timed on one step in {lead.steps.device_every}: to time each costs steps so short too much."
         facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
     return tuple(facts)
+
+
+def _left_behind(lead: WriterState) -> list[Fact]:
+    """Return how much longer steps take since a capture, where they do."""
+    slowdown = lead.steps.slowdown
+    if slowdown is None:
+        return []
+    return [Fact("slower_share", "slower since the capture", slowdown.share, "share", SLOWER_RULE)]
 
 
 def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:

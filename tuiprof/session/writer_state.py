@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.records import Cost, DeviceStep, End, Head, Memory, Step, Uses
 from tuiprof.session.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.stats import NO_STATS, StepStats, step_stats
@@ -42,6 +44,9 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
 
 class StepSeries:
     """The steps of one rank: the last :data:`KEEP_STEPS` whole, all of them in overview.
+
+    Figures are never made of captured steps, and, where a capture has slowed the later steps down
+    (:attr:`slowdown`), never of steps before it together with later ones: :meth:`comparable` says which count.
 
     Attributes:
         rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time), ``device_ns``
@@ -77,6 +82,10 @@ class StepSeries:
         self.dropped_names: set[str] = set()
         self._histogram = Histogram()  # of uncaptured steps, as is the next
         self._plain_ns = 0
+        self._watch = SlowdownWatch()
+        self._on_device = False
+        self._before = NO_STATS  # of the steps before the capture that is being judged, as is the next
+        self._phases_before: dict[str, float] = {}
         self._early: dict[int, int] = {}  # device times that came before their step
         self._segment = 0  # rows ever appended when the process (re)started; step numbers ascend from there
 
@@ -102,21 +111,49 @@ class StepSeries:
         now_ns = int(t_ns[-1]) if now_ns is None else now_ns
         return slice(int(np.searchsorted(t_ns, now_ns - window_ns, side="left")), len(t_ns))
 
+    @property
+    def slowdown(self) -> Slowdown | None:
+        """The capture since which steps take longer; None = none has slowed them down, or it is not known yet."""
+        return self._watch.found if self._on_device else None
+
+    def comparable(self, rows: slice | None = None) -> npt.NDArray[np.bool_]:
+        """Return which kept steps a figure may be made of.
+
+        These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
+        later ones only where there are no others.
+
+        Args:
+            rows: Which to look at; None = all kept ones.
+        """
+        rows = slice(None) if rows is None else rows
+        plain: npt.NDArray[np.bool_] = ~self.rows["captured"][rows]
+        before = plain & self._is_before(rows)
+        return before if before.any() else plain
+
+    def _is_before(self, rows: slice) -> npt.NDArray[np.bool_]:
+        """Return which kept steps come before the capture that slowed the later ones down; without one, all."""
+        kept = len(self.rows)
+        slowdown = self.slowdown
+        last = kept if slowdown is None else max(0, slowdown.index - (self.rows.total - kept))
+        return np.arange(kept)[rows] < last
+
     def stats(self, rows: slice | None = None) -> StepStats:
-        """Return the statistics of kept steps, captured ones left out.
+        """Return the statistics of kept steps, of the :meth:`comparable` ones.
 
         Args:
             rows: Which (see :meth:`since`); None = all kept ones.
         """
         rows = slice(None) if rows is None else rows
-        return step_stats(self.rows["dur_ns"][rows][~self.rows["captured"][rows]])
+        return step_stats(self.rows["dur_ns"][rows][self.comparable(rows)])
 
     def whole_run(self) -> StepStats:
-        """Return the statistics of all steps of the run, captured ones left out.
+        """Return the statistics of all steps of the run that can be compared (see :meth:`comparable`).
 
         Beyond :data:`KEEP_STEPS` steps median and 95th percentile come from a histogram (error up to 0.2 %),
         jitter and the outlier threshold from the kept steps; the rest stays exact.
         """
+        if self.slowdown is not None:
+            return self._before
         if len(self) == len(self.rows):
             return self.stats()
         recent = self.stats()
@@ -137,6 +174,8 @@ class StepSeries:
     def outliers(self, rows: slice | None = None) -> Ints:
         """Return which kept steps are outliers by :data:`tuiprof.session.stats.OUTLIER_RULE`.
 
+        Steps after a capture that slowed them down are held against each other.
+
         Args:
             rows: Which to look at; None = all kept ones.
 
@@ -144,32 +183,59 @@ class StepSeries:
             Positions among the kept rows, ascending.
         """
         rows = slice(None) if rows is None else rows
-        start = rows.start or 0
-        slow = self.rows["dur_ns"][rows] > self.stats(rows).outlier_above_ns
-        found: Ints = start + np.flatnonzero(slow & ~self.rows["captured"][rows])
+        dur_ns = self.rows["dur_ns"][rows]
+        slow = np.zeros(len(dur_ns), np.bool_)
+        for side in self._sides(rows):
+            slow |= side & (dur_ns > step_stats(dur_ns[side]).outlier_above_ns)
+        found: Ints = (rows.start or 0) + np.flatnonzero(slow)
         return found
+
+    def outliers_above_ns(self, rows: slice | None = None) -> float:
+        """Return the time above which every kept step is an outlier.
+
+        Args:
+            rows: Which to look at; None = all kept ones.
+        """
+        rows = slice(None) if rows is None else rows
+        dur_ns = self.rows["dur_ns"][rows]
+        return max(
+            (step_stats(dur_ns[side]).outlier_above_ns for side in self._sides(rows) if side.any()),
+            default=np.inf,
+        )
+
+    def _sides(self, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which steps without a profiler come before the capture that slowed others down, and which after."""
+        plain, before = ~self.rows["captured"][rows], self._is_before(rows)
+        return plain & before, plain & ~before
 
     def phase_means(self, rows: slice | None = None) -> dict[str, float]:
         """Return the mean time a step spends in each phase, ns; means, because they add up.
 
         Args:
-            rows: Which kept steps; None = all. Captured ones are left out unless there are no others.
+            rows: Which kept steps; None = the whole run. Of them the :meth:`comparable` ones count; captured ones
+                where there are no others.
 
         Returns:
             Phases in order of appearance, then ``"other"``: what no phase covers. A phase that a step does
             not have counts as 0.
         """
+        if rows is None and self.slowdown is not None:
+            return self._phases_before
         rows = slice(None) if rows is None else rows
-        plain = ~self.rows["captured"][rows]
-        if not plain.any():
-            plain = ~plain
-        if not self.phases or not plain.any():
+        counted = self.comparable(rows)
+        if not counted.any():
+            counted = ~counted
+        if not self.phases or not counted.any():
             return {}
         means = {
-            name: float(np.maximum(self.rows[f"ph:{name}"][rows][plain], 0).mean()) for name in self.phases
+            name: float(np.maximum(self.rows[f"ph:{name}"][rows][counted], 0).mean()) for name in self.phases
         }
-        mean = float(self.rows["dur_ns"][rows][plain].mean())
+        mean = float(self.rows["dur_ns"][rows][counted].mean())
         return {**means, "other": max(0.0, mean - sum(means.values()))}
+
+    def trace_written(self) -> None:
+        """The trace of the last capture is written: steps from here on are disturbed no more by that."""
+        self._watch.written()
 
     def metric(self, name: str) -> Floats:
         """Return a metric of the kept steps; NaN = not given.
@@ -193,7 +259,6 @@ class StepSeries:
         """
         if not steps:
             return
-        rows = len(steps)
         t_ns = _column(steps, "at", np.int64) + offset_ns
         dur_ns = _column(steps, "dur", np.int64)
         captured = _column(steps, "cap", np.bool_)
@@ -207,20 +272,32 @@ class StepSeries:
             columns[f"v:{name}"] = metrics[name]
             given = ~np.isnan(metrics[name])
             self.metrics.setdefault(name, Overview(1024)).extend(t_ns[given], metrics[name][given])
-        self.rows.extend(rows, columns)
+        self._append(columns)
         self.overview.extend(t_ns, dur_ns)
         self.captured += int(captured.sum())
         plain = np.flatnonzero(~captured)
         if len(plain):
-            plain_dur = dur_ns[plain]
-            self._histogram.add(plain_dur)
-            self._plain_ns += int(plain_dur.sum())
-            longest = int(plain[int(plain_dur.argmax())])
+            longest = int(plain[int(dur_ns[plain].argmax())])
             if self.longest is None or dur_ns[longest] > self.longest[2]:
                 self.longest = (int(numbers[longest]), int(t_ns[longest]), int(dur_ns[longest]))
         if self._early:
             found = [(n, self._early.pop(n)) for n in numbers.tolist() if n in self._early]
             self.add_device_times([DeviceStep(n, dur) for n, dur in found])
+
+    def _append(self, columns: Mapping[str, Array]) -> None:
+        """Append rows, stretch by stretch of plain and of captured ones, and see whether captures slow them down."""
+        captured = columns["captured"]
+        edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
+        for low, high in pairwise(edges):
+            if captured[low]:
+                if self._watch.captured(columns["n"][low:high].tolist()):
+                    self._before, self._phases_before = self.whole_run(), self.phase_means()
+            else:
+                dur_ns = columns["dur_ns"][low:high]
+                self._watch.plain(dur_ns.tolist())
+                self._histogram.add(dur_ns)
+                self._plain_ns += int(dur_ns.sum())
+            self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[DeviceStep]) -> None:
         """Fill in device times, which are known some steps after their step.
@@ -230,6 +307,7 @@ class StepSeries:
         """
         if not times:
             return
+        self._on_device = True
         self.device_every = times[-1].every
         wanted, dur_ns = _column(times, "n", np.int64), _column(times, "dur", np.int64)
         forgotten = self.rows.total - len(self.rows)
@@ -339,7 +417,7 @@ class WriterState:
         if self.cost is None:
             return None
         if len(self.steps):
-            mean = float(self.steps.rows["dur_ns"].mean())
+            mean = self.steps.stats().mean_ns
             return self.cost_per_step_ns / mean if self.cost_per_step_ns is not None and mean > 0 else None
         if self.head is None or self.cost.at <= self.head.mono_ns:
             return None

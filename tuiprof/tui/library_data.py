@@ -122,7 +122,7 @@ class Library:
             variant: Its name.
             preset: Name of a preset, or ``fit``.
             steps: Number of steps; None = the preset's.
-            capture: ``N@STEP``; empty = none.
+            capture: ``N@STEP``, or ``N`` for steps after warm-up; empty = none.
             stack: Record Python stacks while capturing.
 
         Returns:
@@ -132,16 +132,19 @@ class Library:
             TuiprofError: It cannot be started.
         """
         from tuiprof.session import scenarios
-        from tuiprof.session.launch import LaunchSpec, parse_capture, start
+        from tuiprof.session.launch import LaunchSpec, in_time, parse_capture, start
         from tuiprof.session.meta import Scenario
 
         found = scenarios.find(f"{ladder}:{variant}", self._extra)
+        request = parse_capture(capture, stack=stack) if capture else None
+        if request is not None and "@" not in capture:
+            request = in_time(request, scenarios.least_steps(found, preset, steps))
         return start(
             LaunchSpec(
                 scenarios.command(found, preset=preset, steps=steps),
                 python=self._python,
                 scenario=Scenario(ladder, variant, preset),
-                capture=parse_capture(capture, stack=stack) if capture else None,
+                capture=request,
                 root=self.root,
             )
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.fold import DeviceHistory, Fold
 from tuiprof.session.ownership import device_of
 from tuiprof.session.stats import StepStats
@@ -87,6 +88,18 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
     return stats if stats.count else steps.stats(slice(max(0, len(steps.rows) - 50), None))
 
 
+def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
+    """Return the capture that slowed down steps which are in view; None = none did.
+
+    Args:
+        steps: Steps of one rank.
+        view: What is in view.
+    """
+    numbers = steps.rows["n"][view.rows(steps)]
+    slowdown = steps.slowdown
+    return slowdown if slowdown is not None and len(numbers) and numbers[-1] > slowdown.last else None
+
+
 def chart_data(
     steps: StepSeries,
     stats: StepStats,
@@ -128,7 +141,7 @@ def chart_data(
     dur_ms = steps.rows["dur_ns"][rows] / 1e6
     captured = steps.rows["captured"][rows]
     numbers = steps.rows["n"][rows]
-    slow = np.flatnonzero((dur_ms * 1e6 > stats.outlier_above_ns) & ~captured)
+    slow = steps.outliers(rows) - (rows.start or 0)
     slowest = slow[np.argsort(dur_ms[slow])[::-1][:_MOST_MARKS]]
     marks = tuple(
         Mark(float(ends[i]), float(dur_ms[i]), f"step {numbers[i]}  {format_ns(dur_ms[i] * 1e6)}")
@@ -148,7 +161,7 @@ def chart_data(
         window_s=view.span_s,
         edge_s=edge_s,
         median_ms=_known(stats.median_ns / 1e6),
-        limit_ms=stats.outlier_above_ns / 1e6,
+        limit_ms=steps.outliers_above_ns(rows) / 1e6,
         marks=marks,
         captured_s=spans,
         live=view.live,
@@ -186,6 +199,7 @@ def stats_row(
     batch: float | None,
     baseline: tuple[str, float] | None,
     read: float = 1.0,
+    slowdown: Slowdown | None = None,
 ) -> list[Row]:
     """Return the line above the chart, in two lines where it is narrow.
 
@@ -196,6 +210,7 @@ def stats_row(
         batch: Samples a step, where the script tells; None = unknown.
         baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
         read: Share of the logs that is read; below 1 the figures are of its end.
+        slowdown: The capture that slowed down steps in view; None = none did.
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -208,7 +223,10 @@ def stats_row(
     if batch:
         parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
     right: Row = [(f"{view.said} ", "dim")]
-    if baseline is not None:
+    if slowdown is not None:
+        right = [(f"{format_share(slowdown.share)} slower since a capture", "warn"), ("   ", "text"), *right]
+    # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
+    if baseline is not None and (slowdown is None or view.window_s is None):
         name, median_ns = baseline
         change = stats.median_ns / median_ns - 1
         word = "slower" if change > 0 else "faster"

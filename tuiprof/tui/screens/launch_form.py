@@ -25,7 +25,7 @@ class LaunchWish:
     Attributes:
         preset: Name of a preset, or ``fit``.
         steps: Number of steps; None = the preset's.
-        capture: ``N@STEP``; empty = capture nothing.
+        capture: ``N@STEP``, or ``N`` for steps after warm-up; empty = capture nothing.
         stack: Record Python stacks while capturing.
     """
 
@@ -47,7 +47,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
     LABELS: ClassVar[Mapping[str, str]] = {
         "preset": "preset — fit: as published on an accelerator, small on a CPU",
         "steps": "steps",
-        "capture": "capture — N@STEP: profile N steps from STEP on; empty: none",
+        "capture": "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none",
     }
 
     def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
@@ -60,7 +60,7 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
         return (
             preset_field(self._presets),
             Input(placeholder="as the preset says", id="steps", compact=True),
-            Input("3@10", id="capture", compact=True),
+            Input("3", id="capture", compact=True),
             Check(stacks, id="stack", compact=True),
         )
 

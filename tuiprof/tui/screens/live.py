@@ -34,6 +34,7 @@ from tuiprof.tui.live_view import (
     chart_data,
     device_views,
     phases,
+    slowdown_in_view,
     stats_in_view,
     stats_row,
 )
@@ -250,8 +251,11 @@ class LiveScreen(RunVerdict):
         fold, stats, means = self.feed.fold, self.stats, self._means
         batch = batch_size(rank.steps) if rank is not None else None
         read = self.base.read_share if isinstance(self.base, Live) else 1.0
+        slowdown = slowdown_in_view(rank.steps, view) if rank is not None else None
         self.query_one("#stats", Painted).paint(
-            lambda width, _: stats_row(stats, view, width, batch=batch, baseline=self._baseline, read=read)
+            lambda width, _: stats_row(
+                stats, view, width, batch=batch, baseline=self._baseline, read=read, slowdown=slowdown
+            )
         )
         why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"
         why = why if stats.count else "no step yet"

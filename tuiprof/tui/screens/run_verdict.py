@@ -144,7 +144,10 @@ class RunVerdict(RunScreen):
             dur_ns = float(self.rank.steps.rows["dur_ns"][place])
             if dur_ns > 1.05 * stats.median_ns:
                 return (stats.median_ns + dur_ns) / 2
-        return stats.outlier_above_ns if math.isfinite(stats.outlier_above_ns) else None
+        above_ns = stats.outlier_above_ns
+        if self.rank is not None and self.rank.steps.slowdown is not None:
+            above_ns = self.rank.steps.outliers_above_ns()
+        return above_ns if math.isfinite(above_ns) else None
 
     def action_alerts(self) -> None:
         """Show what goes wrong by which rule, and the notes on the run."""

@@ -1,0 +1,59 @@
+"""A variable of the environment that only C code of this process sees, and only for a while.
+
+``os.environ`` is a copy that Python makes when it starts, so it does not change. The variable is put into a second
+array of pointers, and that is made the process's: unlike after ``setenv``, which may free the array that it replaces,
+another thread that reads the environment just then finds all it looks for.
+
+A process that another thread starts in those milliseconds inherits the variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+# Somebody may still read an array that is not the process's any more; what is, stays for good.
+_READ: deque[Any] = deque(maxlen=64)
+_IN_USE: list[Any] = []
+
+
+@contextlib.contextmanager
+def visible_to_c(name: str, value: str) -> Iterator[None]:
+    """Let ``getenv`` find a variable that is not set.
+
+    Args:
+        name: Its name.
+        value: Its value.
+
+    Raises:
+        ValueError: This C library has no ``environ``.
+    """
+    library = ctypes.CDLL(None)
+    place = ctypes.c_void_p.in_dll(library, "environ")
+    text = ctypes.create_string_buffer(f"{name}={value}".encode())
+    before = place.value
+    entries = _entries(before)
+    array = (ctypes.c_void_p * (len(entries) + 2))(ctypes.addressof(text), *entries, None)
+    _READ.append((text, array))
+    place.value = ours = ctypes.addressof(array)
+    try:
+        yield
+    finally:
+        if place.value == ours and _entries(ours)[1:] == entries == _entries(before):
+            place.value = before
+        else:  # the script has set a variable of its own meanwhile: keep the array that holds it
+            library.unsetenv(name.encode())
+            _IN_USE.append((text, array))
+
+
+def _entries(address: int | None) -> list[int]:
+    """Return the pointers of an environment."""
+    found: list[int] = []
+    if address:
+        array = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+        while entry := array[len(found)]:
+            found.append(entry)
+    return found

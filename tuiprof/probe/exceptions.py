@@ -1,0 +1,73 @@
+"""Exceptions of the script that pass through the probe.
+
+Python runs a signal handler between any two instructions of the main thread, so also between those of a hook. What
+the handler raises there (a time-out, say) is meant for the script, and must reach it. And what a framework raises
+inside a wrapper of ours names the lines that it names without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_VARARGS = 0x04  # inspect.CO_VARARGS
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Whether an exception went through a signal handler written in Python.
+
+    Python gives a handler the frame that it interrupts, which is that of its caller, or one that the import system
+    has taken out of the traceback. Other functions are given no frame, or one further out.
+
+    Args:
+        error: The exception, with the traceback to the frame that caught it.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        called = entry.tb_next.tb_frame
+        if any(_is_below(argument, entry.tb_frame) for argument in _arguments(called)):
+            return True
+        entry = entry.tb_next
+    return False
+
+
+@contextmanager
+def own_errors_dropped() -> Iterator[None]:
+    """Go on after any error but those that are the script's."""
+    try:
+        yield
+    except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
+
+
+def leave_out(error: BaseException) -> None:
+    """Take the caller's frame, a wrapper of ours, out of an exception that it is about to raise again.
+
+    Up to Python 3.10 it stays in what the script prints.
+
+    Args:
+        error: The exception, just caught.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    """Return what a function was called with."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    values = [frame.f_locals.get(name) for name in code.co_varnames[:count]]
+    if code.co_flags & _VARARGS:
+        values += frame.f_locals.get(code.co_varnames[count], ())
+    return values
+
+
+def _is_below(value: Any, frame: FrameType) -> bool:
+    """Whether something is a frame, or one that was called from it."""
+    below = value if isinstance(value, FrameType) else None
+    while below is not None and below is not frame:
+        below = below.f_back
+    return below is not None

@@ -1,0 +1,138 @@
+"""Files of the session that the probe keeps open while the script closes descriptors that it does not know.
+
+A script that becomes a daemon closes all descriptors there are, and the next file that it opens gets one of the
+numbers that were free then. So before each use it is looked at what lies behind the number; where it is not our file
+any more, that is opened again, and the number is the script's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+_HIGH = 200  # scripts that look at their descriptors get the lowest free numbers, as without the probe
+_NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
+
+
+class ClosedByScript(OSError):
+    """The script has closed the file, and it cannot be opened again."""
+
+
+class _Held:
+    """A file that is open, whatever the script closes.
+
+    It is opened non-blocking, which means nothing to a file and tells it from those of the script (see :meth:`fd`).
+
+    Args:
+        path: Where it is.
+        flags: How to open it.
+        making: Flags for the first time.
+    """
+
+    def __init__(self, path: str, flags: int, making: int = 0) -> None:
+        self._path = path
+        self._flags = flags | _NON_BLOCKING | getattr(os, "O_CLOEXEC", 0)
+        self._fd = _out_of_the_way(os.open(path, self._flags | making, 0o644))
+        self._identity = _identity(self._fd)
+
+    def fd(self) -> int:
+        """Return the descriptor, for the very next call.
+
+        Raises:
+            ClosedByScript: It is not open any more, and gone.
+        """
+        while not self._is_ours():
+            self._open_again()
+        return self._fd
+
+    def close(self) -> None:
+        """Close it, unless the script has done so."""
+        if self._is_ours():
+            os.close(self._fd)
+        self._fd = -1
+
+    def _is_ours(self) -> bool:
+        if self._fd < 0:
+            return False
+        try:
+            if _identity(self._fd) != self._identity:
+                return False
+            # To look at the file lets the script's threads run, which may just now have closed it and opened another.
+            # This does not, and the file that has the number by then is hardly a non-blocking one.
+            return not _NON_BLOCKING or not os.get_blocking(self._fd)
+        except OSError:
+            return False
+
+    def _open_again(self) -> None:
+        self._fd = -1  # the number is somebody else's
+        try:
+            fd = _out_of_the_way(os.open(self._path, self._flags))
+        except OSError as error:
+            raise ClosedByScript(*error.args) from error
+        if _identity(fd) != self._identity:
+            os.close(fd)
+            raise ClosedByScript(f"{self._path} is another file now")
+        self._fd = fd
+
+
+class OwnFile(_Held):
+    """A new file that is appended to.
+
+    Args:
+        path: Where it is to be; the folder must exist.
+
+    Raises:
+        FileExistsError: It exists.
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, os.O_WRONLY | os.O_APPEND, os.O_CREAT | os.O_EXCL)
+
+    def append(self, data: bytes) -> None:
+        """Write at the end.
+
+        Raises:
+            ClosedByScript: It is not open any more, and gone.
+            OSError: It cannot be written.
+        """
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fd(), view) :]
+
+
+def pieces(path: str, size: int) -> Iterator[bytes]:
+    """Read a file piece by piece.
+
+    Args:
+        path: The file.
+        size: Length of a piece, bytes.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    file = _Held(path, os.O_RDONLY)
+    try:
+        offset = 0
+        while piece := os.pread(file.fd(), size, offset):
+            offset += len(piece)
+            yield piece
+    finally:
+        file.close()
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _out_of_the_way(fd: int) -> int:
+    """Give a descriptor a high number, where the system has one."""
+    try:
+        import fcntl
+
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except (ImportError, OSError):  # Windows; the limit of descriptors is low
+        return fd
+    os.close(fd)
+    return high

@@ -1,0 +1,161 @@
+"""Whether steps take longer since a capture than before it: the one place where that is decided.
+
+A profiler can leave something behind that makes each launch cost more for the rest of the run (see :mod:`.cupti`). The
+probe says so in the log; the session uses the same class on what it reads, recordings of older versions included, so
+that no figure is made of both kinds of steps.
+
+Standard library only, as all of the probe.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Steps on either side of a capture that are compared, at most and at least.
+WINDOW, FEWEST = 200, 10
+#: Steps at the start of the process, and after a capture, that are slow for reasons of their own.
+WARM_UP, SETTLING = 10, 2
+#: Steps are slower by more than this share, and by so many standard errors of the two medians.
+SHARE, ERRORS = 0.03, 4.0
+#: Steps on either side are cut into so many parts, to tell a level that changed from one that goes up and down.
+PARTS = 3
+RULE = (
+    f"the median of up to {WINDOW} steps after a capture (once its trace is written) is above that of as many "
+    f"before it by more than {SHARE:.0%} and {ERRORS:.0f} standard errors, and so is each third of them above each "
+    "third of those before; only in processes that use an accelerator, since elsewhere a profiler leaves nothing behind"
+)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Steps take longer since a capture.
+
+    Attributes:
+        first: First step that ran under the profiler, or while it was prepared.
+        last: The last one.
+        before_ns: Median step time before.
+        after_ns: Median step time since.
+        index: Number of steps before ``first``, counted from the first one that was given.
+    """
+
+    first: int
+    last: int
+    before_ns: float
+    after_ns: float
+    index: int
+
+    @property
+    def share(self) -> float:
+        """How much longer a step takes, as a share of what it took."""
+        return self.after_ns / self.before_ns - 1
+
+    def __str__(self) -> str:
+        """Say it as one clause."""
+        return (
+            f"steps are {self.share * 100:.0f} % slower since the capture of steps {self.first} to {self.last} "
+            f"({self.before_ns / 1e6:.3g} → {self.after_ns / 1e6:.3g} ms)"
+        )
+
+
+class SlowdownWatch:
+    """Compares the steps before and after each capture, until one capture has slowed them down for good.
+
+    Attributes:
+        found: The capture that did, as far as is known; None = none.
+    """
+
+    def __init__(self) -> None:
+        self.found: Slowdown | None = None
+        self._is_final = False  # a further capture has begun since
+        self._count = 0
+        self._skip = WARM_UP
+        self._recent: deque[int] = deque(maxlen=WINDOW)
+        self._before: list[int] = []
+        self._after: list[int] = []
+        self._first = self._last = -1  # steps of the capture that is judged; -1 = there was none
+        self._index = 0
+        self._in_capture = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether only a further capture can change the answer."""
+        return self._is_final or self._first < 0 or len(self._after) >= WINDOW
+
+    def plain(self, dur_ns: Sequence[int]) -> None:
+        """Take steps without a profiler.
+
+        Args:
+            dur_ns: Their times, in order, ns.
+        """
+        self._in_capture = False
+        self._count += len(dur_ns)
+        skipped = min(self._skip, len(dur_ns))
+        self._skip -= skipped
+        self._recent.extend(dur_ns[max(skipped, len(dur_ns) - WINDOW) :])
+        if not self.is_settled and skipped < len(dur_ns):
+            self._after += dur_ns[skipped : skipped + WINDOW - len(self._after)]
+            self._judge()
+
+    def captured(self, numbers: Sequence[int]) -> bool:
+        """Take steps that ran under a profiler.
+
+        Args:
+            numbers: Their numbers, in order; at least one.
+
+        Returns:
+            Whether a capture begins that is judged from now on.
+        """
+        begins = False
+        if not self._in_capture:
+            self._in_capture = True
+            self._is_final = self.found is not None
+            # Too few steps between two captures tell nothing of the first: both are judged as one.
+            begins = not self._is_final and (self._first < 0 or len(self._after) >= FEWEST)
+            if begins:
+                self._before, self._first, self._index = list(self._recent), numbers[0], self._count
+            self._recent.clear()
+        self._count += len(numbers)
+        if not self._is_final:
+            self._last = numbers[-1]
+            self._after = []
+            self._skip = SETTLING
+        return begins
+
+    def written(self) -> None:
+        """Take note that the trace of the last capture is written: the steps till now were disturbed by that."""
+        if not self._in_capture and not self._is_final and self._first >= 0:
+            self._recent.clear()
+            self._after = []
+            self.found = None
+
+    def _judge(self) -> None:
+        before, after = self._before, self._after
+        self.found = None
+        if len(before) < FEWEST or len(after) < FEWEST:
+            return
+        slower_ns = median(after) - median(before)
+        error_ns = (_error_ns(before) ** 2 + _error_ns(after) ** 2) ** 0.5
+        lasting = min(_medians(after)) > max(_medians(before))
+        if lasting and slower_ns > max(SHARE * median(before), ERRORS * error_ns):
+            self.found = Slowdown(self._first, self._last, median(before), median(after), self._index)
+
+
+def median(times: Sequence[float]) -> float:
+    """Return the median. The module ``statistics`` is not asked: its name is one that scripts give to their own."""
+    ordered = sorted(times)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _medians(times: Sequence[int]) -> list[float]:
+    """Return the median of each part, in order; all parts are equally long."""
+    edges = [len(times) * part // PARTS for part in range(PARTS + 1)]
+    return [median(times[low:high]) for low, high in zip(edges, edges[1:])]
+
+
+def _error_ns(times: Sequence[int]) -> float:
+    """Return the standard error of a median, robustly: 1.2533 σ / √n, with σ as 1.4826 median absolute deviations."""
+    middle = median(times)
+    return float(1.2533 * 1.4826 * median([abs(time - middle) for time in times]) / len(times) ** 0.5)
