@@ -170,7 +170,7 @@ def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
         np.array([1_000_000, 2_000_000, 3_000_000]),
         np.zeros(3),
     )
-    assert step.likely_ns(Edit(host=loop)) == pytest.approx(500_000, rel=0.02), (
+    assert step.likely_ns(Edit(host=loop)) == pytest.approx(500_000, rel=0.03), (
         "the loop is as long as captured"
     )
 

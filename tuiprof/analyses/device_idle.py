@@ -153,7 +153,7 @@ def _causes(
 def _uncaptured_share(trace: Trace, window: Window) -> float | None:
     """Return the idle share of a step without the profiler; None where that is not known, or does not differ."""
     step = replayed(trace) if window.whole and len(trace.device_indices) == 1 else ""
-    if isinstance(step, str) or step.basis == "none" or not step.graph.step_count or not step.step_ns:
+    if isinstance(step, str) or step.basis == "none" or step.graph.step_count < 2 or not step.step_ns:
         return None
     return max(1 - step.graph.device_busy_ns / step.step_ns, 0.0)
 
