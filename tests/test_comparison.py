@@ -158,7 +158,16 @@ def test_the_verb_writes_every_format(format_: str, capsys: pytest.CaptureFixtur
     if format_ == "json":
         document = json.loads(out)["reports"][0]
         keys = {table["key"]: table for table in document["tables"]}
-        assert set(keys) == {"metrics", "kernels", "operators", "launches", "syncs", "setup", "step_pair", "proof"}
+        assert set(keys) == {
+            "metrics",
+            "kernels",
+            "operators",
+            "launches",
+            "syncs",
+            "setup",
+            "step_pair",
+            "proof",
+        }
         syncs = next(row for row in keys["metrics"]["rows"] if row["key"] == "syncs_per_step")
         assert (syncs["before_value"], syncs["after_value"]) == (2.0, 0.0)
     else:

@@ -78,7 +78,7 @@ def timed(torch: Any) -> Any:
 
 def graph_alive(torch: Any) -> Any:
     """Graphs captured before, between and after captures are replayed through all of them."""
-    graphs: list[tuple[Any, Any, Any]] = []
+    graphs: list[tuple[Any, ...]] = []
 
     def capture_one() -> None:
         x = torch.randn(64, 256, device="cuda")
@@ -93,12 +93,13 @@ def graph_alive(torch: Any) -> Any:
         with torch.cuda.graph(graph):
             y = torch.tanh(x @ weight) @ weight
         expected = torch.tanh(x @ weight) @ weight
-        graphs.append((graph, y, expected))
+        # What a graph reads has to outlive it.
+        graphs.append((graph, y, expected, x, weight))
 
     def each(step: int) -> None:
         if step in (5, 45, 75, 115):
             capture_one()
-        for graph, y, expected in graphs:
+        for graph, y, expected, *_ in graphs:
             y.zero_()
             graph.replay()
             check(torch.allclose(y, expected, atol=1e-4), f"a graph computes something else in step {step}")
