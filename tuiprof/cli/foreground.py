@@ -7,11 +7,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from tuiprof import hangup
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.control import stop_unless_over
@@ -30,7 +30,7 @@ _PLAIN_EVERY_S: Final = 10.0
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[Sequence[int]]:
-    """Keep SIGINT, SIGTERM and SIGHUP for :func:`follow` instead of being ended by them.
+    """Keep SIGINT, SIGTERM and, unless under ``nohup``, SIGHUP for :func:`follow` instead of being ended by them.
 
     It goes around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends
     this process just when it has been started.
@@ -40,16 +40,8 @@ def signals_kept() -> Iterator[Sequence[int]]:
     """
     asked: list[int] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
+    with hangup.signals_kept(lambda number, frame: asked.append(number)):
         yield asked
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: bool = False) -> Status:

@@ -15,6 +15,7 @@ import click
 
 from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, Positive
+from tuiprof.hangup import signals_kept
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
@@ -205,16 +206,13 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
             said = f"after {what}; once more stops {them} now" if len(asked) == 1 else "now"
             os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
     show = _progress(measured, quiet)
-    try:
-        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
-            show(progress)
-    finally:
-        show(None)
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    with signals_kept(on_signal):
+        try:
+            for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
+                show(progress)
+        finally:
+            show(None)
     return bool(asked) and bool(pending(measured.meta))
 
 

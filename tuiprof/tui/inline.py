@@ -15,9 +15,9 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Set
-from types import FrameType
 from typing import Final, TextIO
 
+from tuiprof.hangup import on_hang_up, signals_kept
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.terminal import Terminal, this_terminal
@@ -235,49 +235,46 @@ def watch(session: Session) -> str:
     """
     asked: list[int] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+    # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.
+    on_hang_up(sys.stdin.fileno(), lambda: asked.append(signal.SIGHUP))
+    with signals_kept(lambda number, frame: asked.append(number)), contextlib.closing(Live(session)) as feed:
+        readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
+        try:
+            return _watch(session, feed, readers, asked)
+        finally:
+            for reader in readers:
+                reader.close()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
-    feed = Live(session)
-    readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
+
+def _watch(session: Session, feed: Live, readers: list[OutputReader], asked: list[int]) -> str:
+    """Draw until the run is over, or the user or a signal asks to leave."""
     strip = Strip(sys.stdout, this_terminal())
     stops = 0
-    try:
-        with _quiet_keys():
-            try:
-                while True:
-                    status = (
-                        session.status()
-                    )  # before the last read: what was written until then is read below
-                    feed.advance()
-                    if not session.meta.devices:
-                        session.reload()
-                    width = shutil.get_terminal_size().columns
-                    now_ns = time.monotonic_ns() - session.meta.mono_ns
-                    rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
-                    strip.show(rows, _fresh(readers), width)
-                    if status.over and not feed.behind:
-                        strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
-                        return "over"
-                    key = _key(1 / _RATE_HZ)
-                    if asked or key == "q":
-                        return "left"
-                    if key == "d":
-                        return "dashboard"
-                    if key == "Q":
-                        stops += 1
-                        stop_unless_over(session, sig=signal.SIGINT, firm=stops > 1)
-            finally:
-                if signal.SIGHUP not in asked:
-                    strip.clear(shutil.get_terminal_size().columns)
-    finally:
-        feed.close()
-        for reader in readers:
-            reader.close()
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    with _quiet_keys():
+        try:
+            while True:
+                status = session.status()  # before the last read: what was written until then is read below
+                feed.advance()
+                if not session.meta.devices:
+                    session.reload()
+                width = shutil.get_terminal_size().columns
+                now_ns = time.monotonic_ns() - session.meta.mono_ns
+                rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
+                strip.show(rows, _fresh(readers), width)
+                if status.over and not feed.behind:
+                    strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
+                    return "over"
+                key = _key(1 / _RATE_HZ)
+                if asked or key == "q":
+                    return "left"
+                if key == "d":
+                    return "dashboard"
+                if key == "Q":
+                    stops += 1
+                    stop_unless_over(session, sig=signal.SIGINT, firm=stops > 1)
+        finally:
+            if signal.SIGHUP not in asked:
+                strip.clear(shutil.get_terminal_size().columns)
 
 
 def _fresh(readers: list[OutputReader]) -> list[str]:
