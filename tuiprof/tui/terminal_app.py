@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -82,7 +81,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, lambda number, frame: self._end_from_outside(loop, number))
             # The terminal, or the server of the page. SIGHUP may be ignored, and a server that is killed sends none.
-            on_hang_up(sys.__stdin__.fileno(), lambda: self._end_from_outside(loop, signal.SIGHUP))
+            on_hang_up(0, lambda: self._end_from_outside(loop, signal.SIGHUP))
 
     def _end_from_outside(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
         """Leave, as if by a signal; at all events soon, as the loop may wait for a terminal that nobody reads."""
