@@ -20,6 +20,7 @@ from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
+from tuiprof.session.storage import lost_output, trouble
 from tuiprof.session.store import Session
 from tuiprof.session.viewing import viewings
 from tuiprof.session.writer_state import WriterState
@@ -94,6 +95,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
+    said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count and (sentence := crowded(fold)):
         said.append(sentence)
     return said
