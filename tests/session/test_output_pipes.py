@@ -1,4 +1,4 @@
-"""What a script prints reaches its session, and printing never fails it: full disks, killed processes, deleted folders."""
+"""What a script prints reaches its session, and never fails it: full disks, killed processes, deleted folders."""
 
 from __future__ import annotations
 
@@ -76,9 +76,11 @@ def writer_of(session: Session) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def look() -> bool:
-        for process in psutil.process_iter(["cmdline"]):
-            if output_writer.__file__ in (process.info["cmdline"] or ()) and path in _open_files(process):
-                found.append(process)
+        found.extend(
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if output_writer.__file__ in (process.info["cmdline"] or ()) and path in _open_files(process)
+        )
         return bool(found)
 
     until(look, "a process that writes the output")
@@ -131,7 +133,9 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     assert lost[0] > 8 << 20
     assert session.stdout.read_bytes().startswith(b"the first line\n")
     stdout = session.stdout.read_text()
-    missing = re.findall(r"^\[tuiprof: (\d+) bytes of output are missing here: No space left", stdout, re.MULTILINE)
+    missing = re.findall(
+        r"^\[tuiprof: (\d+) bytes of output are missing here: No space left", stdout, re.MULTILINE
+    )
     assert sum(map(int, missing)) == lost[0]
     assert stdout.endswith(f"{119_999:100}\n"), "the newest lines are worth the most"
     assert session.stderr.read_text() == "all printed\n"

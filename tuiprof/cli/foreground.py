@@ -17,6 +17,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.session.control import stop_unless_over
 from tuiprof.session.output import Tee
 from tuiprof.session.replay import Live
+from tuiprof.session.storage import trouble
 
 if TYPE_CHECKING:
     from tuiprof.session.fold import Fold
@@ -60,45 +61,51 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
         How it ended; a status that is not ``over`` when the terminal went away.
     """
     feed = Live(session)
+    feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
     passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
     show = _progress(session, quiet or tee)
     stopped = 0
+    look_s, problem = 0.0, ""
     try:
         while True:
-            status = session.status()  # before the last read: what was written until then is read below
+            status = feed.status()  # before the last read: what was written until then is read below
             feed.advance()
             if passed_on is not None:
                 passed_on.pump()
-            show(feed.fold)
+            if time.monotonic() >= look_s:
+                look_s, problem = time.monotonic() + 1.0, trouble(session)
+            show(feed.fold, problem)
             if status.over and not feed.behind:
                 return status
             if signal.SIGHUP in asked:
                 return status
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
-                stop_unless_over(session, sig=asked[-1], firm=stopped > 1)
+                stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
                 click.echo(
                     "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
                 )
             time.sleep(_POLL_S)
     finally:
-        show(None)
+        show(None, "")
         feed.close()
         if passed_on is not None:
             passed_on.close()
 
 
-def _progress(session: Session, quiet: bool) -> Callable[[Fold | None], None]:
+def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], None]:
     """Return what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
     if quiet:
-        return lambda fold: None
+        return lambda fold, problem: None
     if sys.stderr.isatty():
         return _Bar(session)
     return _Plain(session)
 
 
-def _told(fold: Fold) -> str:
-    """Return progress in a few words."""
+def _told(fold: Fold, problem: str) -> str:
+    """Return progress in a few words, or what keeps it from being recorded."""
+    if problem:
+        return sanitize(problem)
     lead = fold.lead
     if lead is None or not len(lead.steps):
         return "no step yet"
@@ -120,10 +127,10 @@ class _Plain:
         self._next_s = time.monotonic() + _PLAIN_EVERY_S
         click.echo(f"recording {sanitize(session.title)} into {session.path}", err=True)
 
-    def __call__(self, fold: Fold | None) -> None:
+    def __call__(self, fold: Fold | None, problem: str) -> None:
         if fold is not None and time.monotonic() >= self._next_s:
             self._next_s += _PLAIN_EVERY_S
-            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold)}", err=True)
+            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}", err=True)
 
 
 class _Bar:
@@ -146,8 +153,8 @@ class _Bar:
         )
         self._progress.start()
 
-    def __call__(self, fold: Fold | None) -> None:
+    def __call__(self, fold: Fold | None, problem: str) -> None:
         if fold is None:
             self._progress.stop()
         else:
-            self._progress.update(self._task, told=_told(fold))
+            self._progress.update(self._task, told=_told(fold, problem))

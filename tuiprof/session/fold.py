@@ -28,8 +28,9 @@ from tuiprof.session.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.tail import Batch
 from tuiprof.session.writer_state import MemorySeries, WriterState
 
-#: Readings of a device kept whole: an hour at two a second.
-KEEP_READINGS: Final = 7200
+#: Readings of a device kept whole: a quarter of an hour at two a second, more than any alert looks back. A machine has
+#: hundreds of figures, with one for each core, and a viewer's memory grows until it holds so many readings of each.
+KEEP_READINGS: Final = 1800
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 512
 KEEP_NOTES: Final = 1000

@@ -207,11 +207,11 @@ class OutputWriter:
             self._wake.wait(RETRY_S if any(stream.waiting for stream in self._streams) else None)
             self._wake.clear()
             all_read = self._all_read  # before the last look at what waits
-            done = all([stream.write() for stream in self._streams])
+            done = [stream.write() for stream in self._streams]
             self._count()
             if not all_read:
                 continue
-            if done:
+            if all(done):
                 return
             last_s = last_s or time.monotonic() + LAST_S
             if time.monotonic() > last_s:
@@ -236,9 +236,7 @@ class OutputWriter:
         }
         line = json.dumps(content).ljust(COUNTS_BYTES - 1).encode("ascii") + b"\n"
         if line != self._counted:
-            with suppress(
-                OSError
-            ):  # a file system that writes nothing in place: tried again with the next change
+            with suppress(OSError):  # a file system that writes nothing in place; the next change tries again
                 os.pwrite(self._counts, line, 0)
                 self._counted = line
 
@@ -251,8 +249,10 @@ def main(pipes: tuple[int, int], files: tuple[int, int], counts: int) -> None:
         lost = json.loads(os.pread(counts, COUNTS_BYTES, 0))["lost"]  # by one before this, which was killed
     except (OSError, ValueError, KeyError):
         lost = [0, 0]
-    out, err = (Stream(pipe, file, number) for pipe, file, number in zip(pipes, files, lost))
+    out, err = (Stream(*ends) for ends in zip(pipes, files, lost, strict=True))
     OutputWriter((out, err), counts).run()
+    with suppress(OSError):
+        os.ftruncate(counts, COUNTS_BYTES)  # nothing is left to keep space for
     os._exit(0)  # a write that hangs would hold up the ordinary way
 
 

@@ -232,15 +232,14 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
             continue
         for name in _DEVICE_FIGURES:
             if name in history.overview:
-                values = history.figure(name)
-                values = values[values == values]  # NaN = not read
-                if len(values):
+                mean = history.overview[name].overall_mean
+                if mean == mean:  # it was read at least once
                     rows.append(
                         {
                             "device": key,
                             "figure": figure(name).label,
                             "kind": name,
-                            "mean": show(name, float(values.mean())),
+                            "mean": show(name, mean),
                             "peak": show(name, history.peak[name]),
                         }
                     )

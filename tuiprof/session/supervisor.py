@@ -1,8 +1,8 @@
 """The process that runs a script and records its session; started by :mod:`tuiprof.session.launch`.
 
 It belongs to no terminal and to no viewer: it is the leader of a session of its own and a child of init. The
-script is the leader of its own process group and reads /dev/null; what it prints goes through pipes that another process
-empties (:mod:`tuiprof.session.output_pipes`), so that it goes on undisturbed when this process is killed.
+script is the leader of its own process group and reads /dev/null; what it prints goes through pipes that another
+process empties (:mod:`tuiprof.session.output_pipes`), so that it goes on undisturbed when this process is killed.
 
 Signals: SIGHUP does nothing (a lost login does not end a run). SIGINT and SIGTERM are passed on and begin the
 ending: SIGTERM after ``patience_s[0]``, SIGKILL to every descendant after another ``patience_s[1]``. SIGQUIT,

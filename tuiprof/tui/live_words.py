@@ -234,13 +234,14 @@ def gist_row(gist: Gist, *, fresh: bool) -> Row:
     return [*row, (" — enter opens it", "dim")] if fresh else row
 
 
-def over_row(status: Status, errors: list[str], now_ns: int) -> Row:
+def over_row(status: Status, errors: list[str], now_ns: int, lost: str = "") -> Row:
     """Return how the run ended, with the last thing it said on standard error.
 
     Args:
         status: How it stands.
         errors: Last lines of its standard error.
         now_ns: How long it ran.
+        lost: What could not be stored of it; empty = all is.
     """
     glyph, role = _STATES[status.state]
     said = {
@@ -250,6 +251,8 @@ def over_row(status: Status, errors: list[str], now_ns: int) -> Row:
         "interrupted": f"{status}: what was recorded until then is all here",
     }.get(status.state, str(status))
     row: Row = [(f" {glyph} ", role), (said, "text")]
+    if lost:
+        row.append((f", {sanitize(lost)}", "bad"))
     if status.state == "failed" and errors:
         row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
     return row

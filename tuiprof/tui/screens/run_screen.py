@@ -18,6 +18,7 @@ from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
 from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
+from tuiprof.session.replay import Live
 from tuiprof.session.store import Session, list_sessions, sessions_root
 from tuiprof.tui.live_words import capture_words
 from tuiprof.tui.screens.confirm import ConfirmScreen
@@ -356,7 +357,8 @@ class RunScreen(RunClock):
         def answered(yes: bool | None) -> None:
             if yes:
                 with self.app.telling_errors():
-                    control.request_stop(self.session)
+                    known = self.base.processes() if isinstance(self.base, Live) else None
+                    control.request_stop(self.session, known=known)
                     self.app.notify("asked the script to stop", markup=False)
 
         self.app.push_screen(
