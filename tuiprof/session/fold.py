@@ -137,6 +137,23 @@ class CaptureState:
         """Reason of a failure; empty = none."""
         return next((record.why for record in self.by_writer.values() if record.why), "")
 
+    def shortfall(self, over: bool) -> str:
+        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet.
+
+        Args:
+            over: The run is over: what is open now stays so.
+        """
+        if self.state == "failed":
+            return f"capture {self.id} failed: {self.why or 'no reason given'}"
+        if self.state == "written":
+            return f"capture {self.id} is incomplete: {self.why}" if self.why else ""
+        if not over:
+            return ""
+        first, last = self.first, self.last
+        steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
+        how = "was being recorded" if self.state == "started" else "had not begun"
+        return f"capture {self.id}{steps} {how} when the run ended: it has no trace"
+
     @property
     def cause(self) -> str:
         """Why the probe made it by itself, e.g. which step was slow; empty = it was asked for."""

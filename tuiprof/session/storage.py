@@ -34,16 +34,16 @@ def trouble(session: Session) -> str:
     """
     counts = read_counts(session)
     if counts.why:
-        return f"{counts.why} in {session.path}: {_kept(counts)}; the script goes on"
+        return f"{counts.why}: {_kept(counts)}; the script goes on ({session.path})"
     try:
         disk = os.statvfs(session.path)
     except FileNotFoundError:
-        return f"{session.path} is gone: nothing more is recorded; the script goes on"
+        return f"the session was deleted: nothing more is recorded; the script goes on ({session.path})"
     except OSError:  # a mount that does not answer tells nothing
         return ""
     # A file system without a size of its own, as some network ones are, has no blocks at all.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
-        return f"no space left in {session.path}: nothing more is recorded; the script goes on"
+        return f"no space left: nothing more is recorded; the script goes on ({session.path})"
     return ""
 
 

@@ -95,6 +95,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
+    said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
     said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count and (sentence := crowded(fold)):
         said.append(sentence)
