@@ -235,7 +235,9 @@ async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(full))
     app = live(made.session.path)
     async with app.run_test(size=(160, 36)) as pilot:
-        await until_shown(pilot, "No space left on device: 1.00 MiB of output wait in memory, 5.00 MiB are lost")
+        await until_shown(
+            pilot, "No space left on device: 1.00 MiB of output wait in memory, 5.00 MiB are lost"
+        )
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(full, why="", waiting=(0, 0))))
         made.end()
         await until_shown(pilot, "finished after", "5.00 MiB of the output lost (disk full)")
