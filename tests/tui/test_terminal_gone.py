@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from served_page import served_page
 from terminals import InTerminal, in_terminal
 
 from tuiprof.resources import shipped
@@ -148,49 +149,16 @@ def _alive(process: psutil.Process) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def page() -> Iterator[tuple[psutil.Process, psutil.Process, Callable[[], None]]]:
-    """Open a page of a server; yields the server, the page's dashboard, and what closes the page."""
-    pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
-    serve = [*command("serve", TRACE), "--port", "0"]
-    browser = """
-import asyncio, sys, aiohttp
-async def main(address):
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as client:
-        await (await client.get(address)).read()
-        async with client.ws_connect(address.partition("?")[0] + "ws") as socket:
-            await socket.receive()
-            print("open", flush=True)
-            async for _ in socket:
-                pass
-asyncio.run(main(sys.argv[1]))
-"""
-    with (
-        subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server,
-        contextlib.ExitStack() as stack,
-    ):
-        stack.callback(server.kill)
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        open_page = [sys.executable, "-c", browser, address]
-        shown = stack.enter_context(subprocess.Popen(open_page, stdout=subprocess.PIPE, text=True))
-        stack.callback(shown.kill)
-        assert shown.stdout is not None
-        assert shown.stdout.readline() == "open\n"
-        dashboard = psutil.Process(server.pid).children(recursive=True)[-1]
-        stack.callback(lambda: dashboard.kill() if _alive(dashboard) else None)
-        yield psutil.Process(server.pid), dashboard, shown.kill
-
-
 def test_dashboards_end_with_their_server() -> None:
-    with page() as (server, dashboard, _):
-        server.kill()
-        until(lambda: not _alive(dashboard), "end of the dashboard")
+    pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
+    with served_page([TRACE]) as page:
+        page.server.kill()
+        until(lambda: not _alive(page.dashboard), "end of the dashboard")
 
 
 def test_a_dashboard_that_does_not_answer_ends_with_its_page() -> None:
-    with page() as (_, dashboard, close):
-        dashboard.suspend()  # as one that is busy for ever with what its page sent
-        close()
-        until(lambda: not _alive(dashboard), "end of the dashboard")
+    pytest.importorskip("textual_serve", reason="pip install 'tuiprof[serve]'")
+    with served_page([TRACE]) as page:
+        page.dashboard.suspend()  # as one that is busy for ever with what its page sent
+        page.client.kill()
+        until(lambda: not _alive(page.dashboard), "end of the dashboard")
