@@ -1,4 +1,4 @@
-"""A page of ``tuiprof serve`` without a browser: a WebSocket that is opened and read, as Textual's script in a page does."""
+"""A page of ``tuiprof serve`` without a browser: its WebSocket, opened and read as the script of the page does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ class Page:
 
 @contextlib.contextmanager
 def served_page(
-    arguments: Sequence[object], *, drawn: bool = True, env: Mapping[str, str] | None = None
+    arguments: Sequence[object],
+    *,
+    drawn: bool = True,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Page]:
     """Serve something and open a page of it; all is ended after the block.
 
@@ -52,8 +56,9 @@ def served_page(
         arguments: Of ``tuiprof serve``.
         drawn: Wait until something is drawn; else until the page is connected.
         env: The environment; None = this process's.
+        prefix: What the server is run by, e.g. a shell that ignores signals.
     """
-    serve = [sys.executable, "-m", "tuiprof", "serve", *map(str, arguments), "--port", "0"]
+    serve = [*prefix, sys.executable, "-m", "tuiprof", "serve", *map(str, arguments), "--port", "0"]
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_process(serve, env))
         assert server.stdout is not None
@@ -75,7 +80,9 @@ def served_page(
 
 @contextlib.contextmanager
 def _process(command: list[str], env: Mapping[str, str] | None) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+    ) as process:
         try:
             yield process
         finally:

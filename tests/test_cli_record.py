@@ -36,8 +36,8 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def record(tmp_path: Path, *command: object) -> list[str]:
-    verb = ["--sessions", tmp_path / "s", "record", "--no-capture", "--", "python", *command]
+def record(tmp_path: Path, *command: object, options: tuple[str, ...] = ()) -> list[str]:
+    verb = ["--sessions", tmp_path / "s", "record", "--no-capture", *options, "--", "python", *command]
     return [sys.executable, "-m", "tuiprof", *map(str, verb)]
 
 
@@ -99,3 +99,20 @@ def test_a_run_on_a_full_disk_can_be_stopped(tiny_disk: Path, tmp_path: Path) ->
     assert who is not None
     assert who.script is not None
     assert not alive(who.script)
+
+
+def test_the_script_ignores_what_it_would_ignore_without_tuiprof(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal\n"
+        "print(*(s.name for s in signal.valid_signals() if signal.getsignal(s) == signal.SIG_IGN))"
+    )
+    shell = ["sh", "-c", "trap '' HUP USR1 INT; exec \"$@\"", "sh"]
+    alone = subprocess.run(
+        [*shell, sys.executable, script], capture_output=True, text=True, check=True
+    ).stdout
+    assert "SIGHUP" in alone
+    assert "SIGINT" in alone
+    command = [*shell, *record(tmp_path, script, options=("--tee", "-q"))]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert told.splitlines()[0] == alone.strip()

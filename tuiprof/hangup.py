@@ -18,6 +18,10 @@ from typing import Final
 #: So long a process that has to end may take to end in order.
 GRACE_S: Final = 2.0
 _GONE: Final = select.POLLHUP | select.POLLERR
+#: Signals ignored when this process was started, as SIGHUP is by ``nohup``; those left out Python ignores itself.
+IGNORED: Final = frozenset(
+    number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN
+) - {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def on_hang_up(descriptor: int, call: Callable[[], object]) -> None:
@@ -66,11 +70,6 @@ def lifeline() -> Iterator[int]:
         os.close(ours)
 
 
-def ignores_hangup() -> bool:
-    """Return whether this process was started to outlive its terminal, as ``nohup`` does."""
-    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
 @contextlib.contextmanager
 def signals_kept(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle SIGINT, SIGTERM and SIGHUP instead of being ended by them; SIGHUP stays ignored under ``nohup``.
@@ -78,9 +77,7 @@ def signals_kept(handler: Callable[[int, FrameType | None], object]) -> Iterator
     Args:
         handler: What to do.
     """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if not ignores_hangup():
-        numbers.append(signal.SIGHUP)
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - (IGNORED & {signal.SIGHUP})
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -154,7 +154,7 @@ class _Run:
             else:
                 self._pending.append(number)
 
-        # Handlers, never SIG_IGN: what is ignored stays ignored in the script.
+        # Handlers, never SIG_IGN: what is ignored here would be ignored in the script.
         for number in (*_ENDING, *_PASSED_ON, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, keep)
         return reading
@@ -177,6 +177,7 @@ class _Run:
                 stdout=output.out,
                 stderr=output.err,
                 process_group=0,
+                preexec_fn=self._in_child,  # there are no threads yet that could hold a lock
             )
         except OSError as error:
             message, remedy = _why_not(plan, error)
@@ -201,6 +202,11 @@ class _Run:
             )
         _answer(Reply())
         return Family(child.pid, lambda: output.pid)
+
+    def _in_child(self) -> None:
+        """Let the script ignore what it would ignore without tuiprof: handlers here have undone that."""
+        for number in self._plan.ignored:
+            signal.signal(number, signal.SIG_IGN)
 
     def _attend(self, family: Family, ending: Ending, output: OutputPipes, wake: int) -> None:
         """Deal with signals and requests until the run is over."""

@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 #: Name of a metric in libtpu's SDK (``libtpu.sdk.tpumonitoring``), key of the figure, factor to its unit.
@@ -65,10 +66,8 @@ def ask() -> dict[str, object]:
 
 def end_with_parent() -> None:
     """Have Linux end this process with the one that started it: a question that blocks would keep it for ever."""
-    try:
+    with suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):  # not Linux
-        pass
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.hangup import ignores_hangup
+from tuiprof.hangup import IGNORED
 from tuiprof.tui.start import Start
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -215,7 +215,7 @@ class DashboardServer(Server):
         """
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, *(() if ignores_hangup() else (signal.SIGHUP,))):
+        for number in {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - (IGNORED & {signal.SIGHUP}):
             loop.add_signal_handler(number, over.set)
         runner = web.AppRunner(await self._make_app(), shutdown_timeout=2.0)
         await runner.setup()

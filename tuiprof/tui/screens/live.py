@@ -13,6 +13,7 @@ from textual.containers import Horizontal, Vertical
 from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
+from tuiprof.memory import return_freed
 from tuiprof.session.alerts import alerts
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
@@ -60,6 +61,8 @@ _PICTURE_S: Final = 0.5
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
+#: Seconds after which memory that pictures left behind is given back.
+_RETURN_S: Final = 60.0
 #: Seconds between two looks for other runs.
 _LOOK_S: Final = 3.0
 
@@ -121,6 +124,7 @@ class LiveScreen(RunVerdict):
         self.query_one(OutputPane).open(self.session.stdout, self.session.stderr)
         self.traces = self.session.traces()
         self.set_interval(1 / RATE_HZ, self.tick)
+        self.set_interval(_RETURN_S, return_freed)
         self.call_after_refresh(self.tick)
         self._find_baseline()
         if isinstance(self.base, Live):
