@@ -104,11 +104,12 @@ class Live:
         who = self.processes()
         if self.session.path.exists():
             return self.session.status()
+        runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
+        while self.advance():  # what was written until then
+            pass
         if self._fold.end is not None:
             return replace(from_end(self._fold.end), detail=DELETED)
-        if who is not None and any(map(alive, filter(None, (who.supervisor, who.script)))):
-            return Status("running", detail=DELETED)
-        return Status("interrupted", detail=DELETED)
+        return Status("running" if runs else "interrupted", detail=DELETED)
 
     @property
     def read_share(self) -> float:
