@@ -125,7 +125,7 @@ def run(options: Options) -> Outcome:
         outcome.cases += 1
         try:
             problems = _try(case, options.folder / str(number), figures)
-        except (Missed, AssertionError, psutil.Error) as error:
+        except Exception as error:  # noqa: BLE001 - the other cases are still to be tried
             problems = [f"{type(error).__name__}: {error}"]
         outcome.failures += [f"{case}: {problem}" for problem in problems]
     outcome.figures = {

@@ -55,7 +55,7 @@ _OPENS_S, _OPENED_MB = 20.0, 400.0
 def run(options: Options) -> Outcome:
     """Watch a run for some minutes, then replay a day."""
     outcome = Outcome()
-    minutes = float(options.cases) if options.cases is not None else 0.12 if options.short else 120.0
+    minutes = float(options.cases) if options.cases is not None else 0.08 if options.short else 120.0
     _watch(options.folder / "long", minutes, outcome)
     _replay(options.folder / "day", 600 if options.short else _DAY_S, outcome)
     return outcome
@@ -202,7 +202,10 @@ def _replay(folder: Path, seconds: int, outcome: Outcome) -> None:
     replay = [sys.executable, "-m", "tuiprof", "replay", str(session), "--speed", f"{min(speed, 10_000):.0f}"]
     opened = [sys.executable, "-m", "tuiprof", "open", str(session)]
     figures = outcome.figures
-    for name, command, shown in (("opened", opened, b"finished"), ("replayed", replay, b"replay")):
+    screens = [("replayed", replay, b"replay")]
+    if seconds == _DAY_S:
+        screens.insert(0, ("opened", opened, b"finished"))
+    for name, command, shown in screens:
         began_s = time.monotonic()
         with _shown(command, dict(os.environ)) as terminal:
             until(lambda shown=shown, terminal=terminal: shown in terminal.received, f"the screen, {name}")  # type: ignore[misc]
