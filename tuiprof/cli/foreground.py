@@ -74,7 +74,9 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
                 passed_on.pump()
             if time.monotonic() >= look_s:
                 look_s, problem = time.monotonic() + 1.0, trouble(session)
-            show(feed.fold, problem)
+            # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
+            with contextlib.suppress(OSError):
+                show(feed.fold, problem)
             if status.over and not feed.behind:
                 return status
             if signal.SIGHUP in asked:
@@ -82,12 +84,13 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
                 stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
-                click.echo(
-                    "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
-                )
+                with contextlib.suppress(OSError):
+                    said = "stopping the script; once more kills it" if stopped == 1 else "killing it"
+                    click.echo(said, err=True)
             time.sleep(_POLL_S)
     finally:
-        show(None, "")
+        with contextlib.suppress(OSError):
+            show(None, "")
         feed.close()
         if passed_on is not None:
             passed_on.close()
