@@ -21,6 +21,7 @@ import msgspec
 
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
+from tuiprof.hangup import exit_with_parent, lifeline
 from tuiprof.session.files import write_atomic
 from tuiprof.threads import bound_threads
 
@@ -175,12 +176,13 @@ def _locked(file: int) -> bool:
 def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
     """Return what a trace says first, as another process finds."""
     try:
-        with subprocess.Popen(
-            (sys.executable, "-m", "tuiprof.trace_gist", str(path)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process:
+        command = (sys.executable, "-m", "tuiprof.trace_gist", str(path))
+        with (
+            lifeline() as stdin,
+            subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            ) as process,
+        ):
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline and not cancelled():
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -225,4 +227,5 @@ def main(path: Path) -> None:
 
 if __name__ == "__main__":
     bound_threads()
+    exit_with_parent()
     main(Path(sys.argv[1]))

@@ -84,6 +84,21 @@ def test_without_libtpu_the_sample_says_why() -> None:
     assert "libtpu" in document["error"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="TPUs are in Linux machines")
+def test_a_question_that_blocks_ends_with_who_asked(tmp_path: Path) -> None:
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu/__init__.py").touch()
+    (tmp_path / "libtpu/sdk.py").write_text("import time\nprint('asked', flush=True)\ntime.sleep(100)\n")
+    asks = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    command = [sys.executable, "-c", asks, sys.executable, _tpu_agent.__file__]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as recorder:
+        assert recorder.stdout is not None
+        assert recorder.stdout.readline() == "asked\n"
+        recorder.kill()
+        assert recorder.stdout.read() == "", "the other end is closed once the agent is gone"
+
+
 def test_amd_from_the_kernels_files(tmp_path: Path) -> None:
     files(tmp_path / "card0/device", {"vendor": "0x10de"})
     files(

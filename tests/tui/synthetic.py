@@ -169,9 +169,17 @@ class Synthetic:
         at = self.mono_ns + self.t_ns
         self.write("recorder", End(at, code, signal, why))
 
-    def capture(self, state: str, *, id: str = "c1", path: str = "", why: str = "") -> None:  # noqa: A002
+    def capture(
+        self,
+        state: str,
+        *,
+        id: str = "c1",  # noqa: A002
+        first: int | None = None,
+        path: str = "",
+        why: str = "",
+    ) -> None:
         """Write a capture record at the present time."""
-        first = max(0, self.steps - 5)
+        first = max(0, self.steps - 5) if first is None else first
         self.write(
             "rank0", Capture(self.mono_ns + self.t_ns, id, state, first, first + 4, path, why, 120_000_000)
         )

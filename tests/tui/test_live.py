@@ -14,8 +14,10 @@ from synthetic import Synthetic
 from tuiprof.session import control
 from tuiprof.session.launch import LaunchSpec, start, wait
 from tuiprof.session.meta import Scenario
+from tuiprof.session.output_pipes import Counts
 from tuiprof.session.replay import load
 from tuiprof.session.store import write_meta
+from tuiprof.session.summary import summarise
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.live_view import View, chart_data, stats_in_view
 from tuiprof.tui.screens.confirm import ConfirmScreen
@@ -172,15 +174,17 @@ async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
             assert said in text, said
 
 
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
 async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path))
     made = recorded(tmp_path, 5)
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "running")
-        await pilot.press("q")
+        await pilot.press(key)
+    assert "goes on" in app.farewell
     assert f"tuiprof attach {made.session.id}" in app.farewell
     assert control.read_stop(made.session) is None
     assert app.return_value == 0
@@ -191,6 +195,52 @@ async def test_leaving_says_how_to_come_back_and_the_run_goes_on(
         await until_shown(pilot, "running")
         await pilot.press("q")
     assert f"tuiprof attach {made.session.path}" in app.farewell
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_leaving_a_run_that_was_asked_to_stop_says_so(tmp_path: Path, key: str) -> None:
+    made = recorded(tmp_path, 5)
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "Q stop")
+        await pilot.press("Q")
+        await until_shown(pilot, "y stop it")
+        await pilot.press("y")
+        await until(pilot, lambda: control.read_stop(made.session) is not None)
+        await pilot.press(key)
+    assert "was asked to stop" in app.farewell
+    assert "goes on" not in app.farewell
+
+
+@pytest.mark.parametrize(("state", "how"), [("armed", "had not begun"), ("started", "was being recorded")])
+async def test_a_capture_that_the_end_of_the_run_cut_off_is_mentioned(
+    tmp_path: Path, state: str, how: str
+) -> None:
+    made = recorded(tmp_path, 5)
+    made.capture(state, first=180)
+    made.end(why="stopped", signal=15)
+    said = f"capture c1 of steps 180 to 184 {how} when the run ended: it has no trace"
+    assert said in summarise(made.session).notes
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 36)) as pilot:
+        await until_shown(pilot, "stopped after", said)
+
+
+async def test_what_cannot_be_stored_is_named(tmp_path: Path) -> None:
+    made = recorded(tmp_path, 5)
+    full = Counts(
+        lost=(5 << 20, 0), waiting=(1 << 20, 0), why="No space left on device", why_lost="disk full"
+    )
+    path = made.session.control / "output.json"
+    path.write_bytes(msgspec.json.encode(full))
+    app = live(made.session.path)
+    async with app.run_test(size=(160, 36)) as pilot:
+        await until_shown(
+            pilot, "No space left on device: 1.00 MiB of output wait in memory, 5.00 MiB are lost"
+        )
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(full, why="", waiting=(0, 0))))
+        made.end()
+        await until_shown(pilot, "finished after", "5.00 MiB of the output lost (disk full)")
 
 
 async def test_stopping_asks_first(tmp_path: Path) -> None:

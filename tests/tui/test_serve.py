@@ -128,7 +128,7 @@ def test_each_page_is_a_process_that_shows_what_was_asked_for() -> None:
     from tuiprof.web.server import command_of
 
     start = replace(Start.trace(Path("/a b'c/$(x).json")), scenarios=(Path("/s"),))
-    program, *_, content = shlex.split(command_of(start))
+    _, program, *_, content = shlex.split(command_of(start))
     assert program == sys.executable
     assert msgspec.json.decode(content, type=Start, dec_hook=_as) == start
     assert json.loads(content)["view"] == "trace"

@@ -7,16 +7,17 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from tuiprof import hangup
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.control import stop_unless_over
 from tuiprof.session.output import Tee
 from tuiprof.session.replay import Live
+from tuiprof.session.storage import trouble
 
 if TYPE_CHECKING:
     from tuiprof.session.fold import Fold
@@ -30,7 +31,7 @@ _PLAIN_EVERY_S: Final = 10.0
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[Sequence[int]]:
-    """Keep SIGINT, SIGTERM and SIGHUP for :func:`follow` instead of being ended by them.
+    """Keep SIGINT, SIGTERM and, unless under ``nohup``, SIGHUP for :func:`follow` instead of being ended by them.
 
     It goes around the launch, too: the script has a session of its own and would not hear of a Ctrl-C that ends
     this process just when it has been started.
@@ -40,16 +41,8 @@ def signals_kept() -> Iterator[Sequence[int]]:
     """
     asked: list[int] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
+    with hangup.signals_kept(lambda number, frame: asked.append(number)):
         yield asked
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: bool = False) -> Status:
@@ -68,45 +61,54 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
         How it ended; a status that is not ``over`` when the terminal went away.
     """
     feed = Live(session)
+    feed.advance()  # its logs are open from now on: how the run ends is known even if the session is deleted
     passed_on = Tee(session, sys.stdout.buffer, sys.stderr.buffer) if tee else None
     show = _progress(session, quiet or tee)
     stopped = 0
+    look_s, problem = 0.0, ""
     try:
         while True:
-            status = session.status()  # before the last read: what was written until then is read below
+            status = feed.status()  # before the last read: what was written until then is read below
             feed.advance()
             if passed_on is not None:
                 passed_on.pump()
-            show(feed.fold)
+            if time.monotonic() >= look_s:
+                look_s, problem = time.monotonic() + 1.0, trouble(session)
+            # Where progress goes may be a terminal that is gone, under nohup, or a file on a full disk.
+            with contextlib.suppress(OSError):
+                show(feed.fold, problem)
             if status.over and not feed.behind:
                 return status
             if signal.SIGHUP in asked:
                 return status
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
-                stop_unless_over(session, sig=asked[-1], firm=stopped > 1)
-                click.echo(
-                    "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
-                )
+                stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
+                with contextlib.suppress(OSError):
+                    said = "stopping the script; once more kills it" if stopped == 1 else "killing it"
+                    click.echo(said, err=True)
             time.sleep(_POLL_S)
     finally:
-        show(None)
+        with contextlib.suppress(OSError):
+            show(None, "")
         feed.close()
         if passed_on is not None:
             passed_on.close()
 
 
-def _progress(session: Session, quiet: bool) -> Callable[[Fold | None], None]:
+def _progress(session: Session, quiet: bool) -> Callable[[Fold | None, str], None]:
     """Return what shows progress: a bar on a terminal, a line now and then elsewhere, nothing if quiet."""
     if quiet:
-        return lambda fold: None
+        return lambda fold, problem: None
     if sys.stderr.isatty():
         return _Bar(session)
     return _Plain(session)
 
 
-def _told(fold: Fold) -> str:
-    """Return progress in a few words."""
+def _told(fold: Fold, problem: str) -> str:
+    """Return progress in a few words, or what keeps it from being recorded."""
+    if problem:
+        return sanitize(problem)
     lead = fold.lead
     if lead is None or not len(lead.steps):
         return "no step yet"
@@ -128,10 +130,10 @@ class _Plain:
         self._next_s = time.monotonic() + _PLAIN_EVERY_S
         click.echo(f"recording {sanitize(session.title)} into {session.path}", err=True)
 
-    def __call__(self, fold: Fold | None) -> None:
+    def __call__(self, fold: Fold | None, problem: str) -> None:
         if fold is not None and time.monotonic() >= self._next_s:
             self._next_s += _PLAIN_EVERY_S
-            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold)}", err=True)
+            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}", err=True)
 
 
 class _Bar:
@@ -154,8 +156,8 @@ class _Bar:
         )
         self._progress.start()
 
-    def __call__(self, fold: Fold | None) -> None:
+    def __call__(self, fold: Fold | None, problem: str) -> None:
         if fold is None:
             self._progress.stop()
         else:
-            self._progress.update(self._task, told=_told(fold))
+            self._progress.update(self._task, told=_told(fold, problem))

@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ import click
 
 from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, Positive
+from tuiprof.hangup import signals_kept
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
@@ -203,18 +205,20 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
             running = sum(trial.state == "running" for trial in measured.meta.trials)
             what, them = ("this trial", "it") if running < 2 else (f"these {running} trials", "them")
             said = f"after {what}; once more stops {them} now" if len(asked) == 1 else "now"
-            os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
+            with suppress(OSError):  # see below
+                os.write(2, f"\nstopping {said}\n".encode())  # a handler may interrupt a print
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
     show = _progress(measured, quiet)
-    try:
-        for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
-            show(progress)
-    finally:
-        show(None)
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    with signals_kept(on_signal):
+        try:
+            for progress in run(measured, lambda: len(asked), checks_at_once=checks_at_once, limit_s=limit_s):
+                with suppress(
+                    OSError
+                ):  # a terminal that is gone under nohup, a log on a full disk: it goes on
+                    show(progress)
+        finally:
+            with suppress(OSError):
+                show(None)
     return bool(asked) and bool(pending(measured.meta))
 
 

@@ -95,7 +95,9 @@ def record(
 
     from tuiprof.cli.foreground import follow, signals_kept
     from tuiprof.cli.reading import session_reports
+    from tuiprof.errors import TuiprofError
     from tuiprof.report import render_all
+    from tuiprof.report.sanitize import sanitize_lines
     from tuiprof.session.launch import start
 
     spec = replace(launch_spec(invocation, target, **options), stdin=True)
@@ -104,14 +106,19 @@ def record(
         status = follow(session, asked, tee=tee, quiet=quiet)
     if not status.over:  # the terminal went away; the run goes on
         return 0
-    session.reload()  # the recorder has told of the devices since
-    reports, trust = session_reports(session, ())
+    code = status.code if status.code is not None else 1
+    try:
+        session.reload()  # the recorder has told of the devices since
+        reports, trust = session_reports(session, ())
+    except TuiprofError as error:  # the exit status stays the script's
+        click.echo(f"tuiprof: there is no report: {sanitize_lines(str(error))}", err=True)
+        return code
     if tee:
         sys.stdout.flush()
     sys.stdout.write(render_all(reports, "json" if as_json else "text", trust=trust))
     if not quiet:
         click.echo(f"\nsee it:  tuiprof open {session.id}", err=True)
-    return status.code if status.code is not None else 1
+    return code
 
 
 @click.command()

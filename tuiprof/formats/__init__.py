@@ -126,9 +126,9 @@ def open_trace(
         TraceError: The file is not a trace, or not one that is read here.
         Cancelled: ``cancelled`` answered True.
     """
-    from tuiprof.formats._memory import keep_freed
     from tuiprof.formats.directory import siblings
     from tuiprof.formats.session_log import read_uncaptured
+    from tuiprof.memory import keep_freed
 
     source, found = _look(Path(path), limit)
     keep_freed()

@@ -15,6 +15,7 @@ from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.session.fold import DeviceHistory, Fold
 from tuiprof.session.series import Floats, Ints
 from tuiprof.session.stats import JITTER_RULE
+from tuiprof.session.storage import LEAST_FREE_BYTES
 from tuiprof.session.writer_state import WriterState
 
 Level = Literal["warn", "bad"]
@@ -38,7 +39,8 @@ _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
 
 
-_NAN, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
+_STORAGE, _NAN, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
+    "storage",
     "not a number",
     "utilisation collapse",
     "throttling",
@@ -50,6 +52,10 @@ _NAN, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
 )
 #: Every rule by name, in the order in which equally bad ones are told.
 RULES: Final = (
+    (
+        _STORAGE,
+        f"less than {format_bytes(LEAST_FREE_BYTES)} are free where the session lies, or its files cannot be written",
+    ),
     (_NAN, "a metric given to tuiprof.step() is NaN or infinite"),
     (
         _COLLAPSE,
@@ -90,7 +96,9 @@ class Alert:
     rule: str
 
 
-def alerts(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] = frozenset()) -> list[Alert]:
+def alerts(
+    fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] = frozenset(), storage: str = ""
+) -> list[Alert]:
     """Return what goes wrong at a moment, the worst first.
 
     Args:
@@ -99,8 +107,10 @@ def alerts(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] =
         now_ns: The moment, session time.
         others: Keys of the devices that are not the run's (see :func:`tuiprof.session.ownership.of_others`); what
             they do is nothing that the run could mend.
+        storage: What keeps the run from being recorded (see :func:`tuiprof.session.storage.trouble`); empty = nothing.
     """
-    found = [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
+    found = [_alert(_STORAGE, storage, "bad")] if storage else []
+    found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
     return sorted(found, key=lambda alert: alert.level != "bad")
 
 

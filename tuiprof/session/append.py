@@ -18,6 +18,8 @@ from tuiprof.session.records import Note, Record
 
 #: Lines kept in memory while the disk is full: 20 minutes of one device. Beyond, the oldest are given up.
 MOST_WAITING: Final = 4096
+#: How lines begin that are not readings.
+_WORDS: Final = tuple(b'{"t":"%s"' % kind for kind in (b"head", b"note", b"end"))
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -65,6 +67,14 @@ class LogWriter:
                 del self._waiting[1]  # the first may be half written
                 self._lost += 1
             return self._flush()
+
+    def give_up_readings(self) -> None:
+        """Give up what waits and is not said in words, so that the last lines fit into little space."""
+        with self._lock:
+            first, others = list(self._waiting)[:1], list(self._waiting)[1:]  # the first may be half written
+            kept = [line for line in others if line.startswith(_WORDS)]
+            self._lost += len(others) - len(kept)
+            self._waiting = deque((*first, *kept))
 
     def flush(self) -> bool:
         """Try to write what waits; return whether everything is on disk."""

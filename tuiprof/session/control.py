@@ -13,6 +13,7 @@ from tuiprof.errors import SessionError
 from tuiprof.session import process
 from tuiprof.session.files import read_small_json, write_atomic
 from tuiprof.session.meta import TriggerRequest
+from tuiprof.session.process import Processes
 from tuiprof.session.status import STOP_FILE, processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
@@ -165,48 +166,66 @@ def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger
     (session.control / f"trigger-{id}.json").unlink(missing_ok=True)
 
 
-def request_stop(session: Session, *, sig: int = signal.SIGINT, firm: bool = False) -> None:
+def request_stop(
+    session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
+) -> None:
     """Ask for the end of a run: a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
 
-    Returns at once; the session's status tells when it is over. Without a recorder (it was killed) the
-    signal is sent to the script's process group from here.
+    Returns at once; the session's status tells when it is over. Where the request cannot be written (a full disk, a
+    session that was deleted) the recorder is sent the signal instead, and where it was killed the script is.
 
     Args:
         session: A running session.
         sig: First signal to send.
         firm: Do not wait: SIGKILL at once.
+        known: Who records and who is recorded, for a session that may have been deleted.
 
     Raises:
-        SessionError: The run is over, or the request cannot be written.
+        SessionError: The run is over, or cannot be reached.
     """
-    _must_run(session)
-    who = processes(session)
-    request = StopRequest(time.time_ns(), int(sig), firm)
-    write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
-    lost = who is not None and who.place == process.place() and not process.alive(who.supervisor)
-    if who is not None and lost and who.script is not None:
-        try:
+    who = processes(session) or known
+    if who is None or session.path.exists():
+        _must_run(session)
+    here = who is not None and who.place == process.place()
+    recorded = here and who is not None and process.alive(who.supervisor)
+    try:
+        request = StopRequest(time.time_ns(), int(sig), firm)
+        write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
+        if not here or recorded:
+            return
+    except SessionError:
+        if not here:
+            raise
+    assert who is not None  # it is here
+    try:
+        if recorded and not firm:
+            os.kill(who.supervisor.pid, sig)
+        elif who.script is not None and process.alive(who.script):
             os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
-        except ProcessLookupError:  # it has just ended by itself
-            pass
-        except PermissionError as error:
-            remedy = f"stop it as the user who started it (process {who.script.pid})"
-            raise SessionError(f"{session.id} is the run of another user", remedy) from error
+    except ProcessLookupError:  # it has just ended by itself
+        pass
+    except PermissionError as error:
+        pid = who.script.pid if who.script is not None else who.supervisor.pid
+        remedy = f"stop it as the user who started it (process {pid})"
+        raise SessionError(f"{session.id} is the run of another user", remedy) from error
 
 
-def stop_unless_over(session: Session, *, sig: int = signal.SIGINT, firm: bool = False) -> None:
+def stop_unless_over(
+    session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
+) -> None:
     """Ask for the end of a run that may have come by itself since the caller looked: then nothing is to be done.
 
     Args:
         session: A session that ran a moment ago.
         sig: First signal to send.
         firm: Do not wait: SIGKILL at once.
+        known: Who records and who is recorded, for a session that may have been deleted.
 
     Raises:
         SessionError: The request cannot be written.
     """
     try:
-        request_stop(session, sig=sig, firm=firm)
+        request_stop(session, sig=sig, firm=firm, known=known)
     except SessionError:
         if not session.status().over:
             raise

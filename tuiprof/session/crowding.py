@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import numpy as np
-
 from tuiprof.model.units import format_share
 from tuiprof.session.fold import Fold
 
@@ -31,11 +29,11 @@ def crowded(fold: Fold) -> str:
     cores = sum(_CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
     if host is None or not cores:
         return ""
-    busy, own = host.figure("util"), host.figure("tree_cpu") / cores
-    known = ~np.isnan(busy) & ~np.isnan(own)
-    if np.count_nonzero(known) < _LEAST_READINGS:
+    busy, own = host.overview.get("util"), host.overview.get("tree_cpu")
+    if busy is None or own is None or min(busy.total, own.total) < _LEAST_READINGS:
         return ""
-    used, others = float(busy[known].mean()), float((busy[known] - own[known]).mean())
+    used = busy.overall_mean
+    others = used - own.overall_mean / cores
     if used < BUSY_SHARE or others < OTHERS_SHARE:
         return ""
     return (

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import psutil
@@ -28,13 +29,16 @@ class Family:
 
     Args:
         leader: The script's process, leader of its process group.
+        helper: Returns the child of this process that is none of the script's and in a group of its own; None = there
+            is none now.
 
     Attributes:
         exit: Exit status of the script (negative = signal, as in :mod:`subprocess`); None = it runs.
     """
 
-    def __init__(self, leader: int) -> None:
+    def __init__(self, leader: int, helper: Callable[[], int | None] = lambda: None) -> None:
         self.leader = leader
+        self._helper = helper
         self.exit: int | None = None
 
     def reap(self, *, strays: bool) -> None:
@@ -85,13 +89,14 @@ class Family:
         found = []
         for process in _children(recursive=True):
             with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if os.getpgid(process.pid) != own_group and process.status() != psutil.STATUS_ZOMBIE:
+                foreign = os.getpgid(process.pid) != own_group and process.pid != self._helper()
+                if foreign and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
     def _strayed_zombies(self) -> list[int]:
         """Return ended children of this process that are of neither the script's group nor its own."""
-        known = (self.leader, os.getpgid(0))
+        known = (self.leader, os.getpgid(0), self._helper())  # the helper leads a group of its own
         found = []
         for process in _children(recursive=False):
             with contextlib.suppress(psutil.Error, ProcessLookupError):

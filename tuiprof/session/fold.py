@@ -28,8 +28,9 @@ from tuiprof.session.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.tail import Batch
 from tuiprof.session.writer_state import MemorySeries, WriterState
 
-#: Readings of a device kept whole: an hour at two a second.
-KEEP_READINGS: Final = 7200
+#: Readings of a device kept whole: a quarter of an hour at two a second, more than any alert looks back. A machine has
+#: hundreds of figures, with one for each core, and a viewer's memory grows until it holds so many readings of each.
+KEEP_READINGS: Final = 1800
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 512
 KEEP_NOTES: Final = 1000
@@ -135,6 +136,23 @@ class CaptureState:
     def why(self) -> str:
         """Reason of a failure; empty = none."""
         return next((record.why for record in self.by_writer.values() if record.why), "")
+
+    def shortfall(self, over: bool) -> str:
+        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet.
+
+        Args:
+            over: The run is over: what is open now stays so.
+        """
+        if self.state == "failed":
+            return f"capture {self.id} failed: {self.why or 'no reason given'}"
+        if self.state == "written":
+            return f"capture {self.id} is incomplete: {self.why}" if self.why else ""
+        if not over:
+            return ""
+        first, last = self.first, self.last
+        steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
+        how = "was being recorded" if self.state == "started" else "had not begun"
+        return f"capture {self.id}{steps} {how} when the run ended: it has no trace"
 
     @property
     def cause(self) -> str:

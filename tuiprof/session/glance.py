@@ -10,10 +10,12 @@ import msgspec
 from tuiprof.session.clock import Clock
 from tuiprof.session.files import UNDECODABLE, open_regular, read_end
 from tuiprof.session.records import DeviceStep, Head, Record, Slower, Step
+from tuiprof.session.storage import lost_output, trouble
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tuiprof.session.status import Status
     from tuiprof.session.store import Session
 
 #: How much of the end of a rank's log is read: about a hundred steps.
@@ -88,7 +90,7 @@ def glance(session: Session) -> Summary:
         path=str(session.path),
         title=session.title,
         state=status.state,
-        detail=status.detail,
+        detail=", ".join(filter(None, (status.detail, _storage(session, status)))),
         code=status.code,
         unix_ns=session.meta.unix_ns,
         duration_ns=latest_ns if latest_ns >= 0 else None,
@@ -97,6 +99,11 @@ def glance(session: Session) -> Summary:
         argv=session.meta.argv,
         host=session.meta.host,
     )
+
+
+def _storage(session: Session, status: Status) -> str:
+    """Return what cannot be stored of a run that goes on, or could not of one that is over."""
+    return lost_output(session) if status.over else trouble(session)
 
 
 def _decode(block: bytes) -> list[Record]:

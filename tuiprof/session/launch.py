@@ -19,6 +19,7 @@ import msgspec
 
 from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
+from tuiprof.hangup import IGNORED
 from tuiprof.session.command import choose_python, must_be_python, resolve
 from tuiprof.session.control import put_capture, put_trigger
 from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
@@ -136,7 +137,8 @@ def start(spec: LaunchSpec) -> Session:
         for trigger in spec.triggers:
             put_trigger(session, trigger)
         with _piped_in(spec.stdin) as stdin:
-            _supervise(session, Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin))
+            plan = Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin, sorted(IGNORED))
+            _supervise(session, plan)
     except TuiprofError as error:
         _never_started(session, error.message)
         raise

@@ -14,6 +14,7 @@ class Plan(msgspec.Struct, frozen=True):
         env: The whole environment.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
         stdin: File descriptor, open in the supervisor, that the script reads as its standard input; None = nothing.
+        ignored: Signals that the script begins with ignoring, as it would without tuiprof, for example under ``nohup``.
     """
 
     command: list[str]
@@ -21,6 +22,7 @@ class Plan(msgspec.Struct, frozen=True):
     env: dict[str, str]
     patience_s: tuple[float, float]
     stdin: int | None = None
+    ignored: list[int] = []
 
 
 class Reply(msgspec.Struct, frozen=True):

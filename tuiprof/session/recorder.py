@@ -14,6 +14,7 @@ from typing import Final
 from tuiprof import telemetry
 from tuiprof.errors import TuiprofError
 from tuiprof.session.append import LogWriter
+from tuiprof.session.output_pipes import OutputPipes
 from tuiprof.session.records import Cost, Note, Printed, Telemetry
 from tuiprof.session.store import DeviceMeta, Git, SessionMeta, write_meta
 from tuiprof.telemetry.visible import visible
@@ -41,6 +42,7 @@ class Recorder:
         root_pid: Process tree of the script.
         env: The script's environment.
         backends: Telemetry backends by name; None = all there are.
+        output: The pipes that the script prints into, emptied by a process that counts as part of the recorder.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Recorder:
         root_pid: int,
         env: Mapping[str, str],
         backends: Callable[[], Mapping[str, telemetry.Backend]] = telemetry.backends,
+        output: OutputPipes | None = None,
     ) -> None:
         self._path = path
         self._meta = meta
@@ -58,6 +61,7 @@ class Recorder:
         self._root_pid = root_pid
         self._env = env
         self._backends = backends
+        self._output = output
         self._sources: dict[str, telemetry.Source] = {}
         self._printed = (0, 0)
         self._stop = threading.Event()
@@ -86,11 +90,12 @@ class Recorder:
             last = self._stop.is_set()
             before_ns = time.thread_time_ns()
             self._sample()
-            self._output(again=samples % _PRINTED_EVERY == 0)
+            self._tell_printed(again=samples % _PRINTED_EVERY == 0)
             samples += 1
             now_ns = time.thread_time_ns()
             if last or samples % _COST_EVERY == 1:
-                self._log.write(Cost(time.monotonic_ns(), samples, now_ns - started_ns))
+                writer_ns = self._output.cpu_ns if self._output is not None else 0
+                self._log.write(Cost(time.monotonic_ns(), samples, now_ns - started_ns + writer_ns))
             if last:
                 break
             period_s = min(LONGEST_PERIOD_S, max(PERIOD_S, (now_ns - before_ns) / 1e9 / CPU_BUDGET))
@@ -140,7 +145,7 @@ class Recorder:
                 figures = {key: float(value) for key, value in reading.values.items() if math.isfinite(value)}
                 self._log.write(Telemetry(at, reading.device, figures, dict(reading.text)))
 
-    def _output(self, *, again: bool) -> None:
+    def _tell_printed(self, *, again: bool) -> None:
         """Tell how much the script has printed by now."""
         sizes = []
         for name in ("stdout.log", "stderr.log"):

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from tuiprof.session.clock import Clock
 from tuiprof.session.files import read_end
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import first_head
+from tuiprof.session.process import Processes, alive
 from tuiprof.session.records import DeviceStep, Head, Record
+from tuiprof.session.status import DELETED, Status, from_end, processes
 from tuiprof.session.store import Session
 from tuiprof.session.tail import BLOCK, Batch, LogFile, LogReader
 
@@ -64,6 +68,8 @@ class Live:
             _size(path) > tail_bytes + BLOCK for path in session.log_files()
         )
         self._rest = _Rest(session) if huge else None
+        self._processes: Processes | None = None
+        self.processes()
 
     @property
     def fold(self) -> Fold:
@@ -87,6 +93,23 @@ class Live:
             self.reader.close()
             self.reader, self._fold = rest.live.reader, rest.live.fold
         return self._fold.feed(self.reader.poll_batches(max_bytes)) or rest is not self._rest
+
+    def processes(self) -> Processes | None:
+        """Return who records and who is recorded, also once the session is deleted; None = not started."""
+        self._processes = processes(self.session) or self._processes
+        return self._processes
+
+    def status(self) -> Status:
+        """Return how the session stands. Its logs stay open here: how a run ended is known though it was deleted."""
+        who = self.processes()
+        if self.session.path.exists():
+            return self.session.status()
+        runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
+        while self.advance():  # what was written until then
+            pass
+        if self._fold.end is not None:
+            return replace(from_end(self._fold.end), detail=DELETED)
+        return Status("running" if runs else "interrupted", detail=DELETED)
 
     @property
     def read_share(self) -> float:

@@ -169,6 +169,12 @@ class Overview:
         count = self.count
         return np.where(count > 0, self._sum[: len(self)] / np.maximum(count, 1), np.nan)
 
+    @property
+    def overall_mean(self) -> float:
+        """Mean of all samples that have a value; NaN = none has."""
+        count = int(self._count.sum())
+        return float(self._sum.sum()) / count if count else float("nan")
+
     def extend(self, t_ns: Ints, values: Array) -> None:
         """Append samples.
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
+#: Of a session whose folder is gone; what still runs may go on.
+DELETED: Final = "the session was deleted"
 #: In ``control``: the request of a user that the run end.
 STOP_FILE: Final = "stop.json"
 #: A session without a supervisor is being started if it is younger than this.
@@ -137,6 +139,8 @@ def status(session: Session) -> Status:
     if end is not None:
         return from_end(end)
     who = processes(session)
+    if not session.path.exists():
+        return Status("interrupted", detail=DELETED)
     if who is None:
         age_s = time.time() - session.meta.unix_ns / 1e9
         if 0 <= age_s < STARTING_S:

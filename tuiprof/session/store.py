@@ -8,7 +8,8 @@
       stdout.log stderr.log
       source/               the text of the script that was launched (see tuiprof.session.source)
       traces/
-      control/              requests to the running script; who runs it (process.json), the recorder's lock
+      control/              requests to the running script; who runs it (process.json), the recorder's lock,
+                            what became of its output (output.json)
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live
 from tuiprof.session.stats import JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.status import Status
+from tuiprof.session.storage import lost_output, trouble
 from tuiprof.session.store import Session
 from tuiprof.session.viewing import viewings
 from tuiprof.session.writer_state import WriterState
@@ -98,6 +99,8 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
+    said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
+    said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count:
         said += [
             f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
@@ -257,15 +260,14 @@ def _devices(fold: Fold, others: Set[str]) -> Table | None:
             continue
         for name in _DEVICE_FIGURES:
             if name in history.overview:
-                values = history.figure(name)
-                values = values[values == values]  # NaN = not read
-                if len(values):
+                mean = history.overview[name].overall_mean
+                if mean == mean:  # it was read at least once
                     rows.append(
                         {
                             "device": key,
                             "figure": figure(name).label,
                             "kind": name,
-                            "mean": show(name, float(values.mean())),
+                            "mean": show(name, mean),
                             "peak": show(name, history.peak[name]),
                         }
                     )

@@ -1,8 +1,8 @@
 """The process that runs a script and records its session; started by :mod:`tuiprof.session.launch`.
 
 It belongs to no terminal and to no viewer: it is the leader of a session of its own and a child of init. The
-script is the leader of its own process group, reads /dev/null, and writes straight into ``stdout.log`` and
-``stderr.log``, so that it goes on undisturbed when this process is killed.
+script is the leader of its own process group and reads /dev/null; what it prints goes through pipes that another
+process empties (:mod:`tuiprof.session.output_pipes`), so that it goes on undisturbed when this process is killed.
 
 Signals: SIGHUP does nothing (a lost login does not end a run). SIGINT and SIGTERM are passed on and begin the
 ending: SIGTERM after ``patience_s[0]``, SIGKILL to every descendant after another ``patience_s[1]``. SIGQUIT,
@@ -35,6 +35,7 @@ from tuiprof.session.append import LogWriter
 from tuiprof.session.control import read_stop
 from tuiprof.session.family import Ending, Family, become_subreaper
 from tuiprof.session.files import write_atomic
+from tuiprof.session.output_pipes import OutputPipes
 from tuiprof.session.plan import Plan, Reply
 from tuiprof.session.recorder import Recorder
 from tuiprof.session.records import SCHEMA_VERSION, End, Head, Note
@@ -46,8 +47,10 @@ _TICK_S: Final = 0.1
 _STRAYS_S: Final = 2.0
 #: What a script leaves behind gets so long to end, or to show that it still records steps.
 _LEFTOVER_S: Final = 2.0
-#: A full disk at the very end: how long the last record is tried.
-_LAST_WRITE_S: Final = 5.0
+#: How long the end may take, so that this process is gone soon after the script: the last output and readings …
+_LAST_READINGS_S: Final = 3.0
+#: … and, on a disk that takes nothing, the last record.
+_LAST_WRITE_S: Final = 1.5
 #: Space kept on disk during the run, so that how it ended can be written on a full one.
 _RESERVE_BYTES: Final = 64 << 10
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -121,16 +124,21 @@ class _Run:
         become_subreaper()
         self._identify(None)
         self._log.write(_head(self._session))
-        family = self._start()
+        output = OutputPipes(self._session)
+        family = self._start(output)
         if family is None:
             return
-        recorder = Recorder(self._session.path, self._session.meta, self._log, family.leader, self._plan.env)
+        recorder = Recorder(
+            self._session.path, self._session.meta, self._log, family.leader, self._plan.env, output=output
+        )
         recorder.start()
-        self._attend(family, Ending(family, self._plan.patience_s), wake)
-        family.reap(
-            strays=True
-        )  # what has ended since the last look: nothing would collect it after this process
-        recorder.stop()
+        self._attend(family, Ending(family, self._plan.patience_s), output, wake)
+        # What has ended since the last look: nothing would collect it after this process.
+        family.reap(strays=True)
+        deadline_s = time.monotonic() + _LAST_READINGS_S
+        # What the script left behind may still print, which the writer of the output outlives this process for.
+        output.finish(deadline_s if not family.members() else 0.0)
+        recorder.stop(max(0.5, deadline_s - time.monotonic()))
         self._conclude(family)
 
     def _listen(self) -> int:
@@ -146,7 +154,7 @@ class _Run:
             else:
                 self._pending.append(number)
 
-        # Handlers, never SIG_IGN: what is ignored stays ignored in the script.
+        # Handlers, never SIG_IGN: what is ignored here would be ignored in the script.
         for number in (*_ENDING, *_PASSED_ON, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, keep)
         return reading
@@ -158,19 +166,19 @@ class _Run:
         who = process.Processes(own, process.identify(script) if script else None, process.place())
         write_atomic(self._session.control / "process.json", msgspec.json.encode(who))
 
-    def _start(self) -> Family | None:
+    def _start(self, output: OutputPipes) -> Family | None:
         plan = self._plan
         try:
-            with open(self._session.stdout, "ab") as out, open(self._session.stderr, "ab") as err:
-                child = subprocess.Popen(
-                    plan.command,
-                    cwd=plan.cwd,
-                    env=plan.env,
-                    stdin=subprocess.DEVNULL if plan.stdin is None else plan.stdin,
-                    stdout=out,
-                    stderr=err,
-                    process_group=0,
-                )
+            child = subprocess.Popen(
+                plan.command,
+                cwd=plan.cwd,
+                env=plan.env,
+                stdin=subprocess.DEVNULL if plan.stdin is None else plan.stdin,
+                stdout=output.out,
+                stderr=output.err,
+                process_group=0,
+                preexec_fn=self._in_child,  # there are no threads yet that could hold a lock
+            )
         except OSError as error:
             message, remedy = _why_not(plan, error)
             code = 127 if error.errno in _NOT_THERE else 126  # as a shell tells the two apart
@@ -178,18 +186,29 @@ class _Run:
             _answer(Reply(message, remedy))
             return None
         finally:
+            # Or nobody who reads or writes the script's pipes would learn that it has ended.
+            output.handed_over()
             if plan.stdin is not None:
-                # Or whoever writes into a pipe would never learn that the script has ended.
                 os.close(plan.stdin)
         child.returncode = 0  # reaped by Family, which sees the whole group
         try:
             self._identify(child.pid)
         except TuiprofError as error:  # the script runs all the same
             self._note("warn", f"{error.message}: without it a lost recorder cannot be told from a lost run")
+        if output.problem:
+            self._note(
+                "warn",
+                f"the script prints straight into its files, which a full disk fails: {output.problem}",
+            )
         _answer(Reply())
-        return Family(child.pid)
+        return Family(child.pid, lambda: output.pid)
 
-    def _attend(self, family: Family, ending: Ending, wake: int) -> None:
+    def _in_child(self) -> None:
+        """Let the script ignore what it would ignore without tuiprof: handlers here have undone that."""
+        for number in self._plan.ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _attend(self, family: Family, ending: Ending, output: OutputPipes, wake: int) -> None:
         """Deal with signals and requests until the run is over."""
         over_s: float | None = None  # when what is left behind must have ended, or have recorded something
         recorded = 0
@@ -205,6 +224,7 @@ class _Run:
             if look:
                 self._child_ended, look_s = False, now_s + _STRAYS_S
             family.reap(strays=look)
+            output.tend(now_s)
             self._deal(family, ending, now_s)
             ending.go_on(now_s)
             if family.exit is None:
@@ -247,7 +267,11 @@ class _Run:
 
     def _recorded_bytes(self) -> int:
         """Size of what the script's processes have recorded; sizes, because file times follow the wall clock."""
-        return sum(path.stat().st_size for path in self._session.log_files() if path.stem != "recorder")
+        size = 0
+        for path in self._session.log_files():
+            with contextlib.suppress(OSError):  # the session is being deleted
+                size += path.stat().st_size if path.stem != "recorder" else 0
+        return size
 
     def _conclude(self, family: Family) -> None:
         writers = [path for path in self._session.log_files() if path.stem != "recorder"]
@@ -264,6 +288,8 @@ class _Run:
     def _last_write(self, end: End) -> None:
         """Write the last record; on a full disk into the space kept for it, and try for a while."""
         done = self._log.write(end)
+        if not done:
+            self._log.give_up_readings()
         with contextlib.suppress(OSError):  # it could not be made on a disk that was full at the start
             self._reserve.unlink()
         deadline_s = time.monotonic() + _LAST_WRITE_S
@@ -303,7 +329,7 @@ def _name(item: object) -> str:
 def _has_steps(path: Path) -> bool:
     """Return whether a log holds a step; the first one stands near its beginning, so this reads little."""
     kept = b""
-    with open(path, "rb") as file:
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # the session is being deleted
         while block := file.read(1 << 20):
             if b'"t":"step"' in kept + block or b'"t": "step"' in kept + block:
                 return True

@@ -18,8 +18,8 @@ from tuiprof.session.stats import NO_STATS, StepStats, step_stats
 #: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
 #: and three metrics, so eight ranks take 70 MB.
 KEEP_STEPS: Final = 1 << 16
-#: Readings of allocator memory kept whole, a device of a rank.
-KEEP_MEMORY: Final = 1 << 14
+#: Readings of allocator memory kept whole, a device of a rank: half an hour at one a second.
+KEEP_MEMORY: Final = 1 << 11
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1

@@ -6,11 +6,15 @@ question to libtpu can block, and importing libtpu into a process that must not 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import signal
 import sys
 import time
+from contextlib import suppress
 
+_PR_SET_PDEATHSIG = 1
 #: Name of a metric in libtpu's SDK (``libtpu.sdk.tpumonitoring``), key of the figure, factor to its unit.
 SDK_METRICS = (
     ("duty_cycle_pct", "util", 0.01),
@@ -60,8 +64,15 @@ def ask() -> dict[str, object]:
     return {"chips": [], "error": "; ".join(errors)}
 
 
+def end_with_parent() -> None:
+    """Have Linux end this process with the one that started it: a question that blocks would keep it for ever."""
+    with suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def main() -> None:
     """Print a reading a second until nobody reads any more."""
+    end_with_parent()
     while True:
         try:
             sys.stdout.write(json.dumps(ask()) + "\n")

@@ -346,7 +346,12 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         Tour(self).begin()
 
     def action_leave_all(self) -> None:
-        """Close the dashboard."""
+        """Close the dashboard; of a run that is looked at and goes on it is said how to come back."""
+        from tuiprof.tui.screens.run_screen import RunScreen
+
+        runs = [screen for screen in self.screen_stack if isinstance(screen, RunScreen) and screen.running]
+        if runs:
+            self.farewell = runs[-1].farewell()
         self.exit(0)
 
 

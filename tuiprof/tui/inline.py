@@ -15,9 +15,10 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Set
-from types import FrameType
 from typing import Final, TextIO
 
+from tuiprof.errors import SessionError
+from tuiprof.hangup import on_hang_up, signals_kept
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.terminal import Terminal, this_terminal
@@ -28,6 +29,7 @@ from tuiprof.session.output import OutputReader
 from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live
 from tuiprof.session.status import Status
+from tuiprof.session.storage import trouble
 from tuiprof.session.store import Session
 from tuiprof.tui import glyphs, live_words
 from tuiprof.tui.live_rows import alert_row
@@ -85,7 +87,7 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
     views = device_views(fold, session.meta, rank, others)
     devices = [device for device in views if not device.foreign][:_MOST_DEVICES]
     rows += [one_line(device, width, devices) for device in devices]
-    rows.append(_what_stands_out(fold, others, now_ns, width))
+    rows.append(_what_stands_out(session, fold, others, now_ns, width))
     return [fit(row, width) for row in rows]
 
 
@@ -113,11 +115,11 @@ def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
     ]
 
 
-def _what_stands_out(fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
+def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
     going = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
     if going is not None:
         row = live_words.capture_row(going)
-    elif found := alerts(fold, fold.lead, now_ns, others):
+    elif found := alerts(fold, fold.lead, now_ns, others, trouble(session)):
         row = alert_row(found, width)
     else:
         row = [(f" {glyphs.FLAG} ", "good"), ("nothing stands out", "dim")]
@@ -235,49 +237,47 @@ def watch(session: Session) -> str:
     """
     asked: list[int] = []
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+    # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.
+    on_hang_up(sys.stdin.fileno(), lambda: asked.append(signal.SIGHUP))
+    with signals_kept(lambda number, frame: asked.append(number)), contextlib.closing(Live(session)) as feed:
+        readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
+        try:
+            return _watch(session, feed, readers, asked)
+        finally:
+            for reader in readers:
+                reader.close()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = {number: signal.signal(number, on_signal) for number in numbers}
-    feed = Live(session)
-    readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
+
+def _watch(session: Session, feed: Live, readers: list[OutputReader], asked: list[int]) -> str:
+    """Draw until the run is over, or the user or a signal asks to leave."""
     strip = Strip(sys.stdout, this_terminal())
     stops = 0
-    try:
-        with _quiet_keys():
-            try:
-                while True:
-                    status = (
-                        session.status()
-                    )  # before the last read: what was written until then is read below
-                    feed.advance()
-                    if not session.meta.devices:
+    with _quiet_keys():
+        try:
+            while True:
+                status = feed.status()  # before the last read: what was written until then is read below
+                feed.advance()
+                if not session.meta.devices:
+                    with contextlib.suppress(SessionError):  # it was deleted
                         session.reload()
-                    width = shutil.get_terminal_size().columns
-                    now_ns = time.monotonic_ns() - session.meta.mono_ns
-                    rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
-                    strip.show(rows, _fresh(readers), width)
-                    if status.over and not feed.behind:
-                        strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
-                        return "over"
-                    key = _key(1 / _RATE_HZ)
-                    if asked or key == "q":
-                        return "left"
-                    if key == "d":
-                        return "dashboard"
-                    if key == "Q":
-                        stops += 1
-                        stop_unless_over(session, sig=signal.SIGINT, firm=stops > 1)
-            finally:
-                if signal.SIGHUP not in asked:
-                    strip.clear(shutil.get_terminal_size().columns)
-    finally:
-        feed.close()
-        for reader in readers:
-            reader.close()
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+                width = shutil.get_terminal_size().columns
+                now_ns = time.monotonic_ns() - session.meta.mono_ns
+                rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
+                strip.show(rows, _fresh(readers), width)
+                if status.over and not feed.behind:
+                    strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
+                    return "over"
+                key = _key(1 / _RATE_HZ)
+                if asked or key == "q":
+                    return "left"
+                if key == "d":
+                    return "dashboard"
+                if key == "Q":
+                    stops += 1
+                    stop_unless_over(session, firm=stops > 1, known=feed.processes())
+        finally:
+            if signal.SIGHUP not in asked:
+                strip.clear(shutil.get_terminal_size().columns)
 
 
 def _fresh(readers: list[OutputReader]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from tuiprof.model.units import format_count, format_ns, format_share
@@ -234,13 +234,14 @@ def gist_row(gist: Gist, *, fresh: bool) -> Row:
     return [*row, (" — enter opens it", "dim")] if fresh else row
 
 
-def over_row(status: Status, errors: list[str], now_ns: int) -> Row:
+def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
     """Return how the run ended, with the last thing it said on standard error.
 
     Args:
         status: How it stands.
         errors: Last lines of its standard error.
         now_ns: How long it ran.
+        missing: What is not there of it, each in a clause.
     """
     glyph, role = _STATES[status.state]
     said = {
@@ -250,6 +251,7 @@ def over_row(status: Status, errors: list[str], now_ns: int) -> Row:
         "interrupted": f"{status}: what was recorded until then is all here",
     }.get(status.state, str(status))
     row: Row = [(f" {glyph} ", role), (said, "text")]
+    row.extend((f"{glyphs.DOT}{sanitize(what)}", "warn") for what in missing)
     if status.state == "failed" and errors:
         row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
     return row

@@ -15,6 +15,7 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
 
+from tuiprof.hangup import GRACE_S, exit_within, on_hang_up
 from tuiprof.report.terminal import this_terminal
 from tuiprof.tui import themes
 from tuiprof.tui.filters import OneColour, PlainText
@@ -76,9 +77,17 @@ class TerminalApp(App[int], inherit_bindings=False):
         """Be whole again when the shell gives the terminal back, and give it back when ended from outside."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_draw_anew())
         if not self.is_headless:
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
-                loop = asyncio.get_running_loop()
-                loop.add_signal_handler(signal.SIGTERM, self.exit, 128 + signal.SIGTERM)
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTERM, lambda number, frame: self._end_from_outside(loop, number))
+            # The terminal, or the server of the page. SIGHUP may be ignored, and a server that is killed sends none.
+            on_hang_up(0, lambda: self._end_from_outside(loop, signal.SIGHUP))
+
+    def _end_from_outside(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        """Leave, as if by a signal; at all events soon, as the loop may wait for a terminal that nobody reads."""
+        exit_within(GRACE_S, 128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self.exit, 128 + number)
 
     def on_resize(self, event: Resize) -> None:
         """Draw everything again where the size is as it was: on the way it was another, and cut the picture."""

@@ -25,6 +25,7 @@ from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
 from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.hangup import IGNORED
 from tuiprof.tui.start import Start
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,6 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _HERE: Final = Path(__file__).parent
 _LEAST_TOKEN: Final = 16
 _FONT_PX: Final = "15"
+#: Time a dashboard has to end in order, and a browser to close its socket, seconds.
+_GRACE_S: Final = 3.0
 #: Cells of a page that does not tell its own.
 _SIZE: Final = {"width": 80, "height": 24}
 
@@ -57,7 +60,8 @@ def command_of(start: Start) -> str:
         start: What it shows first.
     """
     content = msgspec.json.encode(start, enc_hook=str).decode()
-    return shlex.join([sys.executable, "-m", "tuiprof.web", content])
+    # exec: the shell that Textual's server starts would stand between it and the dashboard.
+    return f"exec {shlex.join([sys.executable, '-m', 'tuiprof.web', content])}"
 
 
 class DashboardServer(Server):
@@ -172,7 +176,7 @@ class DashboardServer(Server):
         Args:
             request: Of the browser.
         """
-        socket = web.WebSocketResponse(heartbeat=15)
+        socket = web.WebSocketResponse(heartbeat=15, timeout=_GRACE_S)
         await socket.prepare(request)
         service = AppService(
             self.command,
@@ -187,7 +191,7 @@ class DashboardServer(Server):
         try:
             await self._process_messages(socket, service)
         finally:
-            await service.stop()
+            await _stop(service)
             await ended
         return socket
 
@@ -211,7 +215,7 @@ class DashboardServer(Server):
         """
         over = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - (IGNORED & {signal.SIGHUP}):
             loop.add_signal_handler(number, over.set)
         runner = web.AppRunner(await self._make_app(), shutdown_timeout=2.0)
         await runner.setup()
@@ -230,6 +234,17 @@ class DashboardServer(Server):
             await over.wait()
         finally:
             await runner.cleanup()
+
+
+async def _stop(service: AppService) -> None:
+    """End a dashboard: it is asked to, and killed where it does not answer."""
+    process = service._process
+    assert process is not None  # it was started
+    over = asyncio.gather(service.stop(), process.wait())
+    await asyncio.wait((over,), timeout=_GRACE_S)
+    if process.returncode is None:
+        process.kill()
+    await over
 
 
 async def _close_after(service: AppService, socket: web.WebSocketResponse) -> None:

@@ -11,7 +11,7 @@ import os
 import pickle
 import struct
 
-from tuiprof.formats._memory import keep_freed
+from tuiprof.memory import keep_freed
 
 #: Number of the stretch; slot of its answer; where its text lies in the file handed down; its length.
 REQUEST = struct.Struct("<qqqq")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Final
@@ -11,12 +12,15 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.worker import get_current_worker
 
+from tuiprof.errors import SessionError
+from tuiprof.memory import return_freed
 from tuiprof.session.alerts import alerts
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
 from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live, Replay
 from tuiprof.session.stats import NO_STATS
+from tuiprof.session.storage import trouble
 from tuiprof.session.store import Session
 from tuiprof.session.straggler import lanes
 from tuiprof.session.writer_state import WriterState
@@ -58,6 +62,8 @@ _PICTURE_S: Final = 0.5
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
+#: Seconds after which memory that pictures left behind is given back.
+_RETURN_S: Final = 60.0
 #: Seconds between two looks for other runs.
 _LOOK_S: Final = 3.0
 
@@ -91,6 +97,7 @@ class LiveScreen(RunVerdict):
         self._bound: tuple[object, ...] = ()
         self._least = 0
         self._printed_at = -math.inf
+        self._trouble = ""  # what keeps the run from being recorded
 
     def compose(self) -> ComposeResult:
         """Verdict on top, evidence below, keys at the bottom."""
@@ -118,6 +125,7 @@ class LiveScreen(RunVerdict):
         self.query_one(OutputPane).open(self.session.stdout, self.session.stderr)
         self.traces = self.session.traces()
         self.set_interval(1 / RATE_HZ, self.tick)
+        self.set_interval(_RETURN_S, return_freed)
         self.call_after_refresh(self.tick)
         self._find_baseline()
         if isinstance(self.base, Live):
@@ -177,11 +185,13 @@ class LiveScreen(RunVerdict):
         """See how the run stands."""
         if self.past is not None:
             self.base.advance()  # so that the present is there when it is wanted
-        if self.running:
-            self.status = self.session.status()
+        if isinstance(self.base, Live) and self.running:
+            self.status = self.base.status()
             self.look_armed()
+            self._trouble = trouble(self.session)
             if not self.session.meta.devices:
-                self.session.reload()
+                with contextlib.suppress(SessionError):  # it was deleted
+                    self.session.reload()
 
     @staticmethod
     def _stands(replay: Replay) -> bool:
@@ -276,7 +286,7 @@ class LiveScreen(RunVerdict):
             self._least = least
             self.query_one("#lower").styles.min_height = least
         over = self.status.over and self.replay is None
-        self.alerts = [] if over else alerts(fold, rank, view.now_ns, others)
+        self.alerts = [] if over else alerts(fold, rank, view.now_ns, others, self._trouble)
         self.measure_screen(rank, fold)
         self.query_one("#finding", Painted).paint(self.bottom)
         self.on_output_pane_moved()

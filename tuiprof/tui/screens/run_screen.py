@@ -18,6 +18,7 @@ from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
 from tuiprof.session.meta import DEFAULT_BUDGET, TriggerRequest
+from tuiprof.session.replay import Live
 from tuiprof.session.store import Session, list_sessions, sessions_root
 from tuiprof.tui.live_words import capture_words
 from tuiprof.tui.screens.confirm import ConfirmScreen
@@ -327,15 +328,24 @@ class RunScreen(RunClock):
             return
         ours = self.app.start.launched and self.session.path == self.app.start.path
         code = self.status.code or 0 if ours and self.status.over else 0
-        if self.running:
-            known = self.session.path.parent == sessions_root()
-            how = f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
-            title = sanitize(self.session.title)
-            if len(self.app.screen_stack) > 1:
-                self.app.notify(f"{title} goes on. Come back here, or: {how}", markup=False)
-            else:
-                self.app.farewell = f"{title} goes on.\n  watch it again:  {how}"
+        if self.running and len(self.app.screen_stack) > 1:
+            self.app.notify(f"{self._fate()} Come back here, or: {self._how_to_attach()}", markup=False)
+        elif self.running:
+            self.app.farewell = self.farewell()
         self.app.leave(code)
+
+    def farewell(self) -> str:
+        """Return what becomes of the run that is left, and how to come back to it."""
+        return f"{self._fate()}\n  watch it again:  {self._how_to_attach()}"
+
+    def _fate(self) -> str:
+        stopping = control.read_stop(self.session) is not None
+        fate = "was asked to stop, and has not ended yet" if stopping else "goes on"
+        return f"{sanitize(self.session.title)} {fate}."
+
+    def _how_to_attach(self) -> str:
+        known = self.session.path.parent == sessions_root()
+        return f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
 
     def action_escape(self) -> None:
         """Undo the innermost: a search, the output alone, the selected step, the moment gone by; else leave."""
@@ -356,7 +366,8 @@ class RunScreen(RunClock):
         def answered(yes: bool | None) -> None:
             if yes:
                 with self.app.telling_errors():
-                    control.request_stop(self.session)
+                    known = self.base.processes() if isinstance(self.base, Live) else None
+                    control.request_stop(self.session, known=known)
                     self.app.notify("asked the script to stop", markup=False)
 
         self.app.push_screen(

@@ -15,6 +15,7 @@ from tuiprof.session.fold import Fold
 from tuiprof.session.labels import read_labels
 from tuiprof.session.replay import Replay
 from tuiprof.session.stats import NO_STATS, StepStats
+from tuiprof.session.storage import lost_output
 from tuiprof.session.store import Session
 from tuiprof.session.viewing import store_viewing
 from tuiprof.session.writer_state import WriterState
@@ -127,7 +128,9 @@ class RunVerdict(RunScreen):
                 return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
         if self.status.over and self.replay is None:
             errors = self.query_one(OutputPane).last_errors(1)
-            row = live_words.over_row(self.status, errors, self.feed.fold.now_ns)
+            short = newest.shortfall(over=True) if newest is not None else ""
+            missing = [said for said in (lost_output(self.session), short) if said]
+            row = live_words.over_row(self.status, errors, self.feed.fold.now_ns, missing)
             return [*row, ("  ", "text"), *live_words.gist_row(gist, fresh=False)[1:]] if gist else row
         if gist is not None:
             return live_words.gist_row(gist, fresh=False)

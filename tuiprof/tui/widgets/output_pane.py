@@ -14,7 +14,8 @@ from tuiprof.session.output import OutputReader
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.lines import Lines, Row
 
-_KEEP_LINES: Final = 10_000
+#: Lines kept in memory; the files have all.
+_KEEP_LINES: Final = 2000
 
 
 class OutputPane(Lines, can_focus=True):
@@ -135,7 +136,7 @@ class OutputPane(Lines, can_focus=True):
         self._unfinished = unfinished
         changed = (len(self._lines), unfinished) != before
         if changed:
-            if len(self._lines) > _KEEP_LINES + 1000:
+            if len(self._lines) > _KEEP_LINES * 1.1:
                 cut = len(self._lines) - _KEEP_LINES
                 self._lines = self._lines[cut:]
                 self._bottom = max(0, self._bottom - cut)

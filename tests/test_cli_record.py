@@ -1,0 +1,118 @@
+"""`tuiprof record` where the session's folder goes wrong: the exit status is the script's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tuiprof.session.process import alive
+from tuiprof.session.status import processes
+from tuiprof.session.store import Session, session_dirs
+
+_DELETES = """
+import os, shutil, sys, time
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+shutil.rmtree(os.environ["TUIPROF_SESSION"])
+print("goes on", flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(_DELETES)
+    return path
+
+
+def record(tmp_path: Path, *command: object, options: tuple[str, ...] = ()) -> list[str]:
+    verb = ["--sessions", tmp_path / "s", "record", "--no-capture", *options, "--", "python", *command]
+    return [sys.executable, "-m", "tuiprof", *map(str, verb)]
+
+
+@contextmanager
+def deleted(tmp_path: Path, script: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """Record a script that deletes its session once it is followed, and goes on for some seconds."""
+    command = record(tmp_path, script, seconds, tmp_path / "go")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as recording:
+        assert recording.stderr is not None
+        assert recording.stderr.readline().startswith("recording train")
+        (tmp_path / "go").touch()
+        deadline = time.monotonic() + 20
+        while session_dirs(tmp_path / "s"):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield recording
+
+
+def test_a_session_deleted_underneath(tmp_path: Path, script: Path) -> None:
+    with deleted(tmp_path, script, 0.3) as recording:
+        _, said = recording.communicate(timeout=30)
+    assert recording.returncode == 7, said
+    assert "there is no report" in said
+    assert "Traceback" not in said
+
+
+def test_a_run_whose_session_was_deleted_is_stopped(tmp_path: Path, script: Path) -> None:
+    with deleted(tmp_path, script, 100) as recording:
+        recording.send_signal(signal.SIGINT)
+        recording.communicate(timeout=30)
+    assert recording.returncode == 128 + signal.SIGINT
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB; only root may mount one."""
+    place = tmp_path / "s"
+    place.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place))
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system here")
+    yield place
+    subprocess.run(("umount", "-l", str(place)), check=True)
+
+
+def test_a_run_on_a_full_disk_can_be_stopped(tiny_disk: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import time\nprint('x' * (2 << 20), flush=True)\ntime.sleep(100)")
+    with subprocess.Popen(record(tmp_path, script), stderr=subprocess.PIPE, text=True) as recording:
+        deadline = time.monotonic() + 20
+        while os.statvfs(tiny_disk).f_bavail:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (path,) = session_dirs(tiny_disk)
+        who = processes(Session(path))
+        recording.send_signal(signal.SIGINT)
+        recording.communicate(timeout=30)
+    assert recording.returncode == 128 + signal.SIGINT
+    assert who is not None
+    assert who.script is not None
+    assert not alive(who.script)
+
+
+def test_the_script_ignores_what_it_would_ignore_without_tuiprof(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal\n"
+        "print(*(s.name for s in signal.valid_signals() if signal.getsignal(s) == signal.SIG_IGN))"
+    )
+    shell = ["sh", "-c", "trap '' HUP USR1 INT; exec \"$@\"", "sh"]
+    alone = subprocess.run(
+        [*shell, sys.executable, script], capture_output=True, text=True, check=True
+    ).stdout
+    assert "SIGHUP" in alone
+    assert "SIGINT" in alone
+    command = [*shell, *record(tmp_path, script, options=("--tee", "-q"))]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert told.splitlines()[0] == alone.strip()
