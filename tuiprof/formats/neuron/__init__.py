@@ -108,10 +108,8 @@ def _json(source: Source) -> dict[str, Any]:
     import msgspec
 
     try:
-        with source.stream() as stream:
-            data = stream.read(source.size if source.wrapping == "plain" else source.limit)
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, Damaged) as error:
+        document = msgspec.json.decode(source.whole())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise TraceError(f"{source.path} is damaged: {error}", "export or copy it again") from error
     if not isinstance(document, dict):
         raise TraceError(f"{source.path} is no Neuron profile: its JSON is no object")
@@ -179,6 +177,7 @@ def _nested(properties: dict[str, object], key: str, inner: str) -> object:
 
 
 def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> list[Remark]:
+    from tuiprof.formats.neuron.tables import TEXT
     from tuiprof.model import Remark
 
     remarks = []
@@ -193,8 +192,8 @@ def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> 
         remarks.append(Remark("simulation", "a simulation by the compiler, not a measurement", level="bad"))
     for table, column in (("Warning", "message"), ("Error", "description")):
         if tables.has(table):
-            texts = tables.columns(table, (column,))
-            said = texts.get_column(column).unique(maintain_order=True).to_list()[:20] if texts.width else []
+            texts = tables.columns(table, {column: TEXT})
+            said = texts[column].drop_nulls().unique(maintain_order=True).to_list()[:20] if texts.width else []
             remarks += [
                 Remark(f"neuron-{table.lower()}", f"Neuron says: {text}", level="warn") for text in said
             ]

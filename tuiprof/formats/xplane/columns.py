@@ -190,7 +190,7 @@ class Named:
                 text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
             else:
                 at = int(stats.value[row])
-                text = data[at : at + int(stats.size[row])]
+                text = bytes(data[at : at + int(stats.size[row])])
             size = known.get(text)
             if size is None:
                 match = pattern.search(text)
