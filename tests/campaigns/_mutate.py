@@ -89,7 +89,11 @@ def _place(root: list[Any], rng: random.Random) -> tuple[Any, Any]:
     key: Any = 0
     if not root:  # all of it was deleted
         root.append(None)
-    while isinstance(holder[key], (dict, list)) and holder[key] and (rng.random() < 0.85 or (holder is root and rng.random() < 0.9)):
+    while (
+        isinstance(holder[key], (dict, list))
+        and holder[key]
+        and (rng.random() < 0.85 or (holder is root and rng.random() < 0.9))
+    ):
         holder = holder[key]
         key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
     return holder, key
@@ -105,7 +109,8 @@ def _change(holder: Any, key: Any, root: list[Any], rng: random.Random) -> None:
         case 1:
             holder[f"{key}{_TWICE}"] = value  # the same key once more
         case 2 if isinstance(holder, dict):
-            holder[str(rng.choice(list(holder))) + rng.choice(("", "", "x"))] = holder.pop(key)
+            name = str(rng.choice(list(holder))) + rng.choice(("", "", "x"))
+            holder[name] = holder.pop(key)
         case 3 if isinstance(holder, list):
             rng.shuffle(holder)
         case 4:
@@ -114,16 +119,20 @@ def _change(holder: Any, key: Any, root: list[Any], rng: random.Random) -> None:
             share = rng.choice((0.1, 0.5, 1.0))
             for each in same:
                 if rng.random() < share:
-                    each[key] = value
+                    each[key] = copy.deepcopy(value)
         case _:
             holder[key] = value
 
 
 def _instead(value: Any, root: list[Any], rng: random.Random) -> Any:
     if isinstance(value, (int, float)) and rng.random() < 0.4:
-        return rng.choice((-value, value + 1, value - 1, value * 1000, value / 7, str(value), [value], float(value)))
+        return rng.choice(
+            (-value, value + 1, value - 1, value * 1000, value / 7, str(value), [value], float(value))
+        )
     if isinstance(value, str) and rng.random() < 0.4:
-        return rng.choice((value * 2, value[: len(value) // 2], value + "\0", [value], {"name": value}, value.upper()))
+        return rng.choice(
+            (value * 2, value[: len(value) // 2], value + "\0", [value], {"name": value}, value.upper())
+        )
     if rng.random() < 0.05:
         return _NESTED
     if rng.random() < 0.15:
@@ -132,12 +141,14 @@ def _instead(value: Any, root: list[Any], rng: random.Random) -> Any:
     return rng.choice(_EXTREMES)
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-    if isinstance(value, (dict, list)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _objects(each)
+def _objects(root: list[Any]) -> Iterator[dict[str, Any]]:
+    todo: list[Any] = [root]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            yield value
+        if isinstance(value, (dict, list)):
+            todo.extend(value.values() if isinstance(value, dict) else value)
 
 
 # -- protobuf -------------------------------------------------------------------------------------------------
@@ -209,7 +220,9 @@ def _change_field(holder: list[Field], rng: random.Random) -> None:
         case 2:
             field[0] = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 16, 1000, 1 << 29))
         case 3:
-            field[1:] = rng.choice(([0, 1], [1, bytes(8)], [5, bytes(4)], [2, b"x"], [3, b""], [4, b""], [2, b""]))
+            field[1:] = rng.choice(
+                ([0, 1], [1, bytes(8)], [5, bytes(4)], [2, b"x"], [3, b""], [4, b""], [2, b""])
+            )
         case 4:
             rng.shuffle(holder)
         case 5:
@@ -230,7 +243,9 @@ def _change_field(holder: list[Field], rng: random.Random) -> None:
 
 def _scalar(rng: random.Random) -> Field:
     """Return wire type and value of a field that is no message."""
-    number = rng.choice((0, 1, 127, 128, 1 << 31, 1 << 32, 1 << 40, 10**15 + 1, 10**18, 1 << 62, 1 << 63, (1 << 64) - 1))
+    number = rng.choice(
+        (0, 1, 127, 128, 1 << 31, 1 << 32, 1 << 40, 10**15 + 1, 10**18, 1 << 62, 1 << 63, (1 << 64) - 1)
+    )
     text = rng.choice((b"", b"/device:TPU:0", b"/host:CPU", b"XLA Ops", b"\xff\xfe", b"size:" + b"9" * 30, b"x" * 5000,
                        b"ProfilerStep#" + b"9" * 30, b"correlation_id", b"step_num", b"1:2", b"Steps"))  # fmt: skip
     double = rng.choice((0.0, 1e300, float("nan"), float("inf"), -1.0))
@@ -270,8 +285,14 @@ _TYPES: tuple[Callable[[pl.Expr], pl.Expr], ...] = (
     lambda c: pl.lit(None).alias(c.meta.output_name()),
     lambda c: c.reverse(),
     lambda c: pl.when(pl.int_range(pl.len()) % 3 == 0).then(c),
-    *(lambda c, v=value: pl.lit(v, dtype=pl.Int64) for value in (0, -1, 1 << 31, 1 << 53, (1 << 63) - 1, -(1 << 63))),
-    *(lambda c, v=value: pl.lit(v) for value in (float("nan"), 1e300, "", "9" * 30, "\0", "x" * 70_000, b"\xff\xfe")),
+    *(
+        lambda c, v=value: pl.lit(v, dtype=pl.Int64)
+        for value in (0, -1, 1 << 31, 1 << 53, (1 << 63) - 1, -(1 << 63))
+    ),
+    *(
+        lambda c, v=value: pl.lit(v)
+        for value in (float("nan"), 1e300, "", "9" * 30, "\0", "x" * 70_000, b"\xff\xfe")
+    ),
 )
 
 

@@ -73,7 +73,9 @@ def read_all(cases: Mapping[str, int], seed: int, folder: Path) -> Iterator[Resu
     todo = sorted(((number, kind) for kind, count in cases.items() for number in range(count)))
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
-        for results in pool.map(lambda part: list(_read_some(part, seed, folder)), (todo[i::workers] for i in range(workers))):
+        for results in pool.map(
+            lambda part: list(_read_some(part, seed, folder)), (todo[i::workers] for i in range(workers))
+        ):
             yield from results
 
 
@@ -99,7 +101,12 @@ class _Worker:
         self._folder = Path(folder, f"worker{id(self)}")
         self._folder.mkdir()
         self._errors = open(self._folder / "stderr", "w+b")  # noqa: SIM115 - for as long as the worker
-        environment = {**os.environ, "TUIPROF_TRACE_CACHE": "off", "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "2"}
+        environment = {
+            **os.environ,
+            "TUIPROF_TRACE_CACHE": "off",
+            "OPENBLAS_NUM_THREADS": "1",
+            "POLARS_MAX_THREADS": "2",
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.campaigns._reading", "--serve", str(seed), str(self._folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT, env=environment,
@@ -195,7 +202,9 @@ def make(kind: str, number: int, seed: int, folder: Path) -> Path:
             samples.write_neuron_tables(profile, rng)
             path = rng.choice(sorted(profile.glob("*.parquet")))
             if by_value:
-                mutated_frame(pl.read_parquet(path), rng).write_parquet(path, compression=rng.choice(("zstd", "snappy")))
+                mutated_frame(pl.read_parquet(path), rng).write_parquet(
+                    path, compression=rng.choice(("zstd", "snappy"))
+                )
             else:
                 path.write_bytes(damage(path.read_bytes(), rng))
             return profile

@@ -52,7 +52,11 @@ def kineto_documents() -> tuple[dict[str, Any], ...]:
     """Return traces of PyTorch: two steps of a shipped sample each, and small real ones of other vendors."""
     found = [_excerpt(name) for name in ("planted-syncs", "metrics-naive")]
     for name in (
-        *("hta-cpu-only-rank34.pt.trace.json.gz", "hta-event-sync-a100.json.gz", "hta-mi250-rocm62-train.json.gz"),
+        *(
+            "hta-cpu-only-rank34.pt.trace.json.gz",
+            "hta-event-sync-a100.json.gz",
+            "hta-mi250-rocm62-train.json.gz",
+        ),
         *("tracelens-mi300-compile-triton.json.gz", "aiter-mi308x.json", "xpu-kineto-fixture.json"),
     ):
         if (REAL / name).exists():
@@ -70,10 +74,16 @@ def _excerpt(name: str) -> dict[str, Any]:
     """Return the beginning of a sample's second step, with the launches that the work before it belongs to."""
     document = _load(shipped("traces") / f"{name}.pt.trace.json.gz")
     events = document["traceEvents"]
-    steps = [e for e in events if e.get("name", "").startswith("ProfilerStep#") and e["cat"] == "user_annotation"]
+    steps = [
+        e for e in events if e.get("name", "").startswith("ProfilerStep#") and e["cat"] == "user_annotation"
+    ]
     second = sorted(steps, key=lambda event: event["ts"])[1]
-    inside = [e for e in events if second["ts"] - 500 <= e.get("ts", -1) <= second["ts"] + second["dur"] + 2000]
-    chosen = sorted((e for e in inside if e.get("cat") != "python_function"), key=lambda event: event["ts"])[:500]
+    inside = [
+        e for e in events if second["ts"] - 500 <= e.get("ts", -1) <= second["ts"] + second["dur"] + 2000
+    ]
+    chosen = sorted((e for e in inside if e.get("cat") != "python_function"), key=lambda event: event["ts"])[
+        :500
+    ]
     frames = [e for e in inside if e.get("cat") == "python_function"][::12]
     marks = [e for e in events if e["ph"] == "M"]
     return {**document, "traceEvents": [*marks, *steps, *frames[:150], *chosen]}
@@ -105,7 +115,9 @@ def odd_kineto(rng: random.Random) -> bytes:
         text = json.dumps(events, indent=rng.choice([None, 2]), ensure_ascii=rng.random() < 0.5)
     if rng.random() < 0.3:
         return text.encode()
-    return f'{{"schemaVersion": 1, "traceEvents": {text}, "traceName": "x", "baseTimeNanoseconds": 17}}'.encode()
+    return (
+        f'{{"schemaVersion": 1, "traceEvents": {text}, "traceName": "x", "baseTimeNanoseconds": 17}}'.encode()
+    )
 
 
 # -- Trace Event JSON of others -------------------------------------------------------------------------------
@@ -114,6 +126,7 @@ def odd_kineto(rng: random.Random) -> bytes:
 @functools.cache
 def perfetto_documents() -> tuple[Any, ...]:
     """Return traces of JAX, of Perfetto's and Chrome's own tools: pairs, flows, counters, asynchronous ranges."""
+
     def event(ph: str, name: str, ts: float, **more: Any) -> dict[str, Any]:
         return {"ph": ph, "name": name, "ts": ts, "pid": 1, "tid": 2, **more}
 
@@ -135,8 +148,16 @@ def perfetto_documents() -> tuple[Any, ...]:
         ]  # fmt: skip
     found: list[Any] = [{"displayTimeUnit": "ns", "metadata": {"a": {"b": [1]}}, "traceEvents": made}, made]
     for name in (
-        *("selfgen-jax0102-cpu.perfetto_trace.json.gz", "selfgen-jax0102-cpu.trace.json.gz", "aiter-rocprof-v1.json"),
-        *("odd/odd-catapult-simple.json", "odd/odd-flow-v2-bind-ids.json", "odd/odd-negative-dur-viztracer.json.gz"),
+        *(
+            "selfgen-jax0102-cpu.perfetto_trace.json.gz",
+            "selfgen-jax0102-cpu.trace.json.gz",
+            "aiter-rocprof-v1.json",
+        ),
+        *(
+            "odd/odd-catapult-simple.json",
+            "odd/odd-flow-v2-bind-ids.json",
+            "odd/odd-negative-dur-viztracer.json.gz",
+        ),
     ):
         if (REAL / name).exists():
             found.append(_load(REAL / name))
@@ -155,7 +176,11 @@ def spaces() -> tuple[bytes, ...]:
 
 def _accelerators() -> bytes:
     host, tpu, gpu = xspace.Plane("/host:CPU"), xspace.Plane("/device:TPU:0"), xspace.Plane("/device:GPU:1")
-    python, ops, modules = host.line("python", 1000), tpu.line("XLA Ops", 900), tpu.line("XLA Modules", 900, 2)
+    python, ops, modules = (
+        host.line("python", 1000),
+        tpu.line("XLA Ops", 900),
+        tpu.line("XLA Modules", 900, 2),
+    )
     steps, stream = tpu.line("Steps", 900, 3), gpu.line("Stream #13(Compute)", 1000)
     tpu.values |= {"device_type_string": "TPU v5", "peak_teraflops_per_second": 197.0, "dropped_traces": 3}
     tpu.shared["fusion.1"] = {"hlo_category": "convolution fusion", "flops": 1 << 40}
@@ -166,13 +191,19 @@ def _accelerators() -> bytes:
         python.event("Await", at + 60_000, 10, _pt=0, _p=i)
         python.event("Await", at + 800_000, 10, _ct=0, _c=i)
         python.event("cuLaunchKernel", at + 2000, 500, correlation_id=i + 1)
-        python.event("MemoryAllocation", at, 0, allocation_bytes=512, addr=i, bytes_allocated=1024, index_on_host=0)
+        python.event(
+            "MemoryAllocation", at, 0, allocation_bytes=512, addr=i, bytes_allocated=1024, index_on_host=0
+        )
         modules.event("jit_step(7)", at + 70_000, 600_000, run_id=i)
         ops.event("fusion.1", at + 70_000, 300_000, flops=1 << 30)
         ops.event("%copy-start.2", at + 400_000, 200_000, bytes_accessed=4096)
         steps.event(str(i), at + 70_000, 600_000, step_num=i)
-        stream.event("loop_fusion", at + 90_000, 40_000, correlation_id=i + 1, kernel_details="regs:32 grid:1,1,1")
-        stream.event("MemcpyD2H", at + 200_000, 40_000, correlation_id=i + 1, memcpy_details="kind:d2h size:4096")
+        stream.event(
+            "loop_fusion", at + 90_000, 40_000, correlation_id=i + 1, kernel_details="regs:32 grid:1,1,1"
+        )
+        stream.event(
+            "MemcpyD2H", at + 200_000, 40_000, correlation_id=i + 1, memcpy_details="kind:d2h size:4096"
+        )
     return xspace.encode(host, tpu, gpu)
 
 

@@ -7,9 +7,7 @@ from collections import Counter
 from tests.campaigns._reading import read_all
 from tests.campaigns.campaign import Options, Outcome
 
-PROMISE = (
-    "a damaged trace is read, or refused in a sentence: no traceback, no panic, no hang (60 s), at most 1 GiB of memory"
-)
+PROMISE = "a damaged trace is read, or refused in a sentence: no traceback, no panic, no hang (60 s), at most 1 GiB of memory"
 _KINDS = ("kineto", "kineto-gzip", "perfetto", "xplane", "neuron-json", "neuron-parquet", "neuron-monitor")
 
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
+from tuiprof.errors import REPORT_IT, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns
@@ -176,8 +177,34 @@ def is_jax(trace: Trace) -> bool:
 @cache
 def available() -> dict[str, AdviceRule]:
     """Return every rule by name."""
-    found: dict[str, AdviceRule] = discover("advice", "RULE")
+    found: dict[str, AdviceRule] = discover("advice").items
     return found
+
+
+@cache
+def unavailable() -> dict[str, str]:
+    """Return why a rule cannot be loaded, by its name."""
+    return discover("advice").failed
+
+
+def find_all(trace: Trace, evidence: Evidence) -> tuple[list[tuple[str, Finding]], dict[str, str]]:
+    """Ask every rule.
+
+    Args:
+        trace: The trace.
+        evidence: What the analyses found.
+
+    Returns:
+        The findings with the names of their rules, and why a rule cannot answer, by its name: it alone is missing.
+    """
+    findings: list[tuple[str, Finding]] = []
+    missing = dict(unavailable())
+    for rule in available().values():
+        try:
+            findings += [(rule.name, finding) for finding in rule.find(trace, evidence)]
+        except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
+            missing[rule.name] = f"it failed: {describe(error)}"
+    return findings, missing
 
 
 def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Report:
@@ -190,10 +217,10 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
     """
     evidence = Evidence(reports)
     step = evidence.step_ns
+    every, missing = find_all(trace, evidence)
     findings = [
-        (rule.name, finding)
-        for rule in available().values()
-        for finding in rule.find(trace, evidence)
+        (name, finding)
+        for name, finding in every
         if finding.cost_ns is None or not step or finding.cost_ns >= LEAST_SHARE * step
     ]
     # What cannot be priced (a mode, a setting) comes first: it spoils every other figure.
@@ -238,7 +265,8 @@ def advise(trace: Trace, reports: Reports, window: Window | None = None) -> Repo
                 "high = the very line or setting was seen; medium = by names and times; low = one of several causes.",
             ),
         ),
-        window=window or Window(),
+        tuple(f"the rule {name} is unavailable: {why} ({REPORT_IT})" for name, why in missing.items()),
+        window or Window(),
     )
 
 

@@ -131,14 +131,21 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     end = np.maximum(trace.ends[work], begin)
     begin, end = np.clip(begin, low, high), np.clip(end, low, high)
     keep = end > begin
-    # Time and direction in one number, so that one sort puts an end before a begin at the same instant.
-    moments = np.concatenate((begin[keep] * 4 + 3, end[keep] * 4 + 1, [low * 4 + 2, high * 4 + 2]))
+    # Time and direction in one number, so that one sort puts an end before a begin at the same instant; without a
+    # sign there is room for four times the longest trace.
+    whole = np.array([0, high - low], dtype=np.int64)
+    moments = np.concatenate(((begin[keep] - low) * 4 + 3, (end[keep] - low) * 4 + 1, whole * 4 + 2)).view(
+        np.uint64
+    )
     moments.sort(kind="stable")
-    times, depth = moments >> 2, np.cumsum((moments & 3) - 2)
+    times = (moments >> np.uint64(2)).view(np.int64) + low
+    depth = np.cumsum((moments & np.uint64(3)).view(np.int64) - 2)
     lengths = np.diff(times, append=high)
     area = np.concatenate(([0], np.cumsum(depth * lengths)))
     slices = int(min(slices, high - low))
-    edges = np.linspace(low, high, slices + 1).astype(np.int64)
+    # In whole numbers: what is near 2⁶⁰ ns no float holds exactly.
+    (each, rest), index = divmod(high - low, slices), np.arange(slices + 1)
+    edges = low + each * index + rest * index // slices
     at = np.searchsorted(times, edges, side="right") - 1
     area_at = area[at] + depth[at] * (edges - times[at])
     # Depth at the slice's beginning counts for it too, so each slice reduces from the change before it.

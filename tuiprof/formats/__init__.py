@@ -79,7 +79,7 @@ def available() -> dict[str, Format]:
     """Return every format by name, in the order they are asked."""
     from tuiprof.plugins import discover
 
-    found: dict[str, Format] = discover("formats", "FORMAT")
+    found: dict[str, Format] = discover("formats").items
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
@@ -131,7 +131,13 @@ def open_trace(
 
     source, found = _look(Path(path), limit)
     keep_freed()
-    trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
+    try:
+        trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
+    except MemoryError as error:
+        raise TraceError(
+            f"{source.path} needs more memory than there is",
+            "open it on a larger machine, or record fewer steps",
+        ) from error
     trace.siblings = siblings(source.path)
     return trace
 
@@ -154,8 +160,13 @@ def _recognise(source: Source) -> Format:
         if candidate.sniff(head, source.path):
             return candidate
     from tuiprof.formats import binaries
+    from tuiprof.plugins import discover
 
-    raise TraceError(*binaries.explain(head, source))
+    message, remedy = binaries.explain(head, source)
+    if failed := discover("formats").failed:
+        unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        message = f"{message}, or it is of a format that is unavailable ({unread})"
+    raise TraceError(message, remedy)
 
 
 def first_bytes(source: Source) -> bytes:

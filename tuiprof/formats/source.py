@@ -260,12 +260,13 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
     """Look through gzip inside gzip (a browser or a script compressed it again)."""
     import io
 
+    unreadable: tuple[type[Exception], ...] = (*_broken(), OSError)
     for _ in range(_WRAPPED_AT_MOST):
         buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]
         try:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
-        except (*_broken(), OSError):
+        except unreadable:
             return buffered  # whoever reads it meets the same error and reports it
         stream = _gunzip(buffered)
     return stream
@@ -280,7 +281,9 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as error:  # a method of compression, a version
-        raise TraceError(f"{path} is a zip archive of a kind that is not read here: {error}", "unpack it first") from error
+        raise TraceError(
+            f"{path} is a zip archive of a kind that is not read here: {error}", "unpack it first"
+        ) from error
     except RuntimeError as error:
         raise TraceError(f"{path} cannot be unpacked: {error}", "unpack it first") from error
     except (zipfile.BadZipFile, struct.error, KeyError, ValueError, EOFError, OSError) as error:

@@ -53,7 +53,7 @@ def formats() -> dict[str, Renderer]:
     """Return every output format by name."""
     from tuiprof.plugins import discover
 
-    found: dict[str, Renderer] = discover("report", "RENDERER")
+    found: dict[str, Renderer] = discover("report").items
     return found
 
 

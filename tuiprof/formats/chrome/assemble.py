@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tuiprof.formats._times import far_off
 from tuiprof.formats.chrome import pairs, words
 from tuiprof.formats.chrome.columns import Columns
 from tuiprof.formats.chrome.events import MISSING, NONE
@@ -52,6 +53,7 @@ def assemble(
         rows.columns(give_away=complete) for rows in (gathered.spans, gathered.pairs, gathered.instants)
     )
     spans = _with_pairs(spans, ends, gathered, stats)
+    spans, instants = _together(spans, instants, stats)
     origin = _origin(spans, instants)
     lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
     category, device, stream = _places(spans, gathered, lanes)
@@ -131,6 +133,19 @@ def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
 
 def _durations(spans: Columns) -> Ints:
     return np.zeros(len(spans), dtype=np.int64) if spans.dur is None else spans.dur
+
+
+def _together(spans: Columns, instants: Columns, stats: ReadStats) -> tuple[Columns, Columns]:
+    """Leave out what lies so far from the rest that its time cannot be true."""
+    starts, durs = spans.ts, _durations(spans)
+    if len(instants):
+        starts = np.concatenate((starts, instants.ts))
+        durs = np.concatenate((durs, np.zeros(len(instants), dtype=np.int64)))
+    far = far_off(starts, durs)
+    if far is None:
+        return spans, instants
+    stats.malformed += int(far.sum())
+    return spans.take(~far[: len(spans)]), instants.take(~far[len(spans) :])
 
 
 def _origin(spans: Columns, instants: Columns) -> int:

@@ -158,7 +158,9 @@ def instants(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
 
 
 def _instant(frame: pl.DataFrame, name: pl.Series, kind: str) -> pl.DataFrame:
-    return pl.DataFrame({"ts": moments(frame), "name": name}).with_columns(pl.lit(kind).alias("category_text"))
+    return pl.DataFrame({"ts": moments(frame), "name": name}).with_columns(
+        pl.lit(kind).alias("category_text")
+    )
 
 
 def counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:

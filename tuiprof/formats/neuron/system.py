@@ -63,22 +63,18 @@ _PYTHON: Final = re.compile(r"\.py\(\d+\): ")
 _COPIES: Final = ("dmem_buf_copyin", "dmem_buf_copyout")
 
 
-def read(tables: Tables) -> tuple[list[Stretch], int | None]:
-    """Read the events of a system profile.
+def read(tables: Tables) -> list[Stretch]:
+    """Read the events of a system profile, in Unix time.
 
     Args:
         tables: Its tables.
-
-    Returns:
-        The events, and the Unix time in ns they count from (None without events).
     """
     if not tables.has(_TABLE):
-        return [], None
+        return []
     frame = tables.columns(_TABLE, _EVENT)
     if frame.is_empty():
-        return [], None
+        return []
     start, dur = times(frame)
-    origin = int(start.min())
     name, extra = coded(frame, "name"), words(frame, "extra_attributes_json")
     source = _source(frame, name)
     hardware = np.array([word == "neuron_hw" for word in source.words], dtype=bool)[source.codes]
@@ -102,9 +98,7 @@ def read(tables: Tables) -> tuple[list[Stretch], int | None]:
         else extra.str.extract(r'"size"\s*:\s*"?(\d{1,18})').cast(pl.Int64)
     )
     bytes_moved = np.where(_named(name, _COPIES), size.fill_null(-1).to_numpy(), -1)
-    return [
-        Stretch(_TABLE, start - origin, dur, name, category, track, device, correlation, bytes_moved)
-    ], origin
+    return [Stretch(_TABLE, start, dur, name, category, track, device, correlation, bytes_moved)]
 
 
 def _category(name: str, source: str) -> str:

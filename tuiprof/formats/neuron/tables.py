@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
-from tuiprof.formats._times import EARLIEST_NS, LATEST_NS, LONGEST_NS
+from tuiprof.formats._times import LIMIT_NS
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
@@ -314,12 +314,11 @@ def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
     start, length, end = (
         numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns", "end_ts")
     )
-    lost = (start < EARLIEST_NS) | (start >= LATEST_NS)
-    unsaid = length == _NEVER
+    lost, unsaid = _no_time(start), length == _NEVER
     if unsaid.any():
-        ended = (end > EARLIEST_NS) & (end < LATEST_NS) & ~lost
+        ended = ~_no_time(end) & ~lost
         length = np.where(unsaid, np.where(ended, end - np.where(ended, start, 0), 0), length)
-    lost |= length > LONGEST_NS
+    lost |= length >= LIMIT_NS
     if lost.any():
         length = np.where(lost, -1, length)
         start = np.where(lost, 0 if lost.all() else start[~lost].min(), start)
@@ -333,7 +332,11 @@ def moments(frame: pl.DataFrame) -> pl.Series:
         frame: The table, with ``timestamp`` as far as it is there.
     """
     at = numbers(frame, "timestamp", _NEVER)
-    return at.set((at < EARLIEST_NS) | (at >= LATEST_NS), None)
+    return at.set(pl.Series(_no_time(at.to_numpy())), None)
+
+
+def _no_time(ns: Ints) -> npt.NDArray[np.bool_]:
+    return (ns <= -LIMIT_NS) | (ns >= LIMIT_NS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
         at = position
         tag, position = varint(data, position)
         number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise Damaged(f"byte {at} starts no field (number 0)")
         if kind == VARINT:
             value, position = varint(data, position)
             yield number, kind, value, 0
@@ -103,8 +105,6 @@ def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, in
             position += size
         else:
             raise Damaged(f"byte {at} starts no field (wire type {kind})")
-        if number == 0:
-            raise Damaged(f"byte {at} starts no field (number 0)")
     if position > end:
         raise Damaged(f"the message at byte {start} ends in the middle of a field")
 
