@@ -1,9 +1,15 @@
-"""Keeps the memory of arrays that come and go."""
+"""Memory: what there is, and what is kept of arrays that come and go."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
+from pathlib import Path
+from typing import Final
+
 #: The most that the GNU C library learns from.
-_LARGEST = 31 << 20
+_LARGEST: Final = 31 << 20
+_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def keep_freed() -> None:
@@ -13,3 +19,19 @@ def keep_freed() -> None:
     larger one come and go. Looking through a trace takes half as long with this.
     """
     bytes(_LARGEST)  # zeroed by the system, so no page of it is touched
+
+
+def available_bytes() -> int:
+    """Return how much more memory this process can take: of the machine, of its container, of its own limit."""
+    import psutil
+
+    found = [psutil.virtual_memory().available]
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        found.append(limit - psutil.Process().memory_info().vms)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no container, or one without a limit
+        most = int((_CGROUP / "memory.max").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        # What is cached of files is given back when memory is asked for.
+        found.append(most - int((_CGROUP / "memory.current").read_text()) + int(stat["file"]))
+    return max(0, min(found))

@@ -97,16 +97,19 @@ class _Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield them; one that is too long in pieces, which are no document."""
-        rest = b""
+        parts, size = list[bytes](), 0
         with self._source.stream() as stream:
             while block := self._block(stream.read_some):
-                *lines, rest = (rest + block).split(b"\n")
+                head, newline, rest = block.partition(b"\n")
+                parts.append(head)
+                size += len(head)
+                if not newline and size <= _LONGEST_LINE:
+                    continue
+                yield self._counted(b"".join(parts))
+                *lines, last = rest.split(b"\n")
                 yield from map(self._counted, lines)
-                if len(rest) > _LONGEST_LINE:
-                    yield self._counted(rest)
-                    rest = b""
-        if rest:
-            yield self._counted(rest)
+                parts, size = [last], len(last)
+        yield self._counted(b"".join(parts))
 
     def _block(self, read: Any) -> bytes:
         try:
