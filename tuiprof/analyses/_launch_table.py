@@ -13,6 +13,8 @@ from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
 Mask = npt.NDArray[np.bool_]
+#: Calls that launch a recorded graph: of CUDA, HIP and those that follow them, of SYCL.
+_GRAPH_CALL = r"GraphLaunch|EnqueueGraph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Launches:
         rows: Rows of the calls.
         first_work: Row of the first device work each launched.
         work_count: Number of device events each launched in the whole trace.
+        graph: Whether the call launches a graph, which may be of one node; some calls launch several works without one.
         latency: Start of the first work minus end of the call, ns; negative = the work began before the call
             returned.
         impossible: Whether the work began before the call did, which only clocks that differ can explain.
@@ -35,6 +38,7 @@ class Launches:
     rows: Ints
     first_work: Ints
     work_count: Ints
+    graph: Mask
     latency: Ints
     impossible: Mask
     waits: Mask
@@ -58,7 +62,8 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     launch_of = links.launch_of[work]
     if not len(rows):
         none = np.empty(0, dtype=np.int64)
-        return Launches(none, none, none, none, none.astype(bool), none.astype(bool), none, none, none)
+        no = none.astype(bool)
+        return Launches(none, none, none, no, none, no, no, none, none, none)
     at = np.minimum(np.searchsorted(rows, launch_of), len(rows) - 1)
     ours = rows[at] == launch_of
     work, at = work[ours], at[ours]
@@ -70,7 +75,8 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     waiting = member(
         rows, _waits.find(trace, Window()).first
     )  # last, because another thread may be finding them
-    return Launches(rows, first_work, count, latency, impossible, waiting, depth, work, at)
+    graph = trace.named(_GRAPH_CALL, rows)
+    return Launches(rows, first_work, count, graph, latency, impossible, waiting, depth, work, at)
 
 
 def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:

@@ -55,7 +55,10 @@ def _device(trace: Trace) -> list[Remark]:
     work, remarks = len(trace.device_work), []
     calls = len(trace.host_calls)
     # XLA's own runtime also runs on a CPU: without a device plane its calls had no device to reach.
-    no_device = trace.info.format == "xplane" and not trace.info.devices
+    of_xla = trace.info.format == "xplane" or trace.info.framework.startswith(
+        ("JAX", "PyTorch/XLA", "TensorFlow")
+    )
+    no_device = of_xla and not trace.info.devices
     if not work and (not calls or no_device):
         if trace.stats.truncated:  # the profiler writes the devices' events last
             return [Remark("no-device", "no device activity in the part that could be read", level="warn")]

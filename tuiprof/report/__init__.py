@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Unavailable
+
+
+#: Rows of a table that are written for machines; a trace can have a row a name, and names without end. Tables begin with
+#: what costs most.
+MOST_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ class Style:
     details: bool = False
     plain: bool = False
     title: str = ""
+
+
+def in_full(rows: int) -> str:
+    """Return where the rows that people are not shown are to be had.
+
+    Args:
+        rows: Number of rows of the table.
+    """
+    which = "all of them" if rows <= MOST_ROWS else f"the first {MOST_ROWS}"
+    return f"{which} with --format csv or json"
 
 
 @dataclass(frozen=True, slots=True)
