@@ -93,7 +93,11 @@ def render_all(
 
     renderer = formats().get(fmt)
     if renderer is None:
-        raise UsageProblem(f"no output format {fmt!r}", f"there are {', '.join(formats())}")
+        from tuiprof.plugins import discover
+
+        why = discover("report").failed.get(fmt)
+        missing = f"the output format {fmt} is unavailable: {why}" if why else f"no output format {fmt!r}"
+        raise UsageProblem(missing, f"there are {', '.join(formats())}")
     return renderer.render(reports, trust, style or stdout_style())
 
 
