@@ -290,7 +290,7 @@ def _one(kind: str, number: int, seed: int, folder: Path) -> dict[str, Any]:
         try:
             use(kind)(path)
         except TuiprofError as error:
-            assert error.message, "an error says what is wrong"
+            assert error.message, "an error says what is wrong"  # noqa: PT017 - the message is what is checked
             return {"outcome": "refused", "text": str(error), "peak": _peak()}
         return {"outcome": "read", "peak": _peak()}
     except BaseException as error:  # noqa: BLE001 - a panic of Polars is no Exception

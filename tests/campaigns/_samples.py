@@ -6,7 +6,7 @@ import functools
 import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +50,24 @@ def as_kineto(document: Any) -> str:
 @functools.cache
 def kineto_documents() -> tuple[dict[str, Any], ...]:
     """Return traces of PyTorch: two steps of a shipped sample each, and small real ones of other vendors."""
-    found = [_excerpt(name) for name in ("planted-syncs", "metrics-naive")]
-    for name in (
-        *(
-            "hta-cpu-only-rank34.pt.trace.json.gz",
-            "hta-event-sync-a100.json.gz",
-            "hta-mi250-rocm62-train.json.gz",
-        ),
-        *("tracelens-mi300-compile-triton.json.gz", "aiter-mi308x.json", "xpu-kineto-fixture.json"),
-    ):
-        if (REAL / name).exists():
-            found.append(_load(REAL / name))
-    return tuple(found)
+    names = (
+        "hta-cpu-only-rank34.pt.trace.json.gz",
+        "hta-event-sync-a100.json.gz",
+        "hta-mi250-rocm62-train.json.gz",
+        "tracelens-mi300-compile-triton.json.gz",
+        "aiter-mi308x.json",
+        "xpu-kineto-fixture.json",
+    )
+    return *(_excerpt(name) for name in ("planted-syncs", "metrics-naive")), *_real(names)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _real(names: Sequence[str]) -> list[Any]:
+    return [_load(REAL / name) for name in names if (REAL / name).exists()]
+
+
+def _load(path: Path) -> Any:
     data = path.read_bytes()
-    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return document
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
 
 
 def _excerpt(name: str) -> dict[str, Any]:
@@ -146,22 +146,16 @@ def perfetto_documents() -> tuple[Any, ...]:
             event("i", "mark", 10 * i, s="g"),
             event("s", "flow", 10 * i, id=i, bind_id="0x1"), event("f", "flow", 10 * i + 2, id=i, bp="e"),
         ]  # fmt: skip
-    found: list[Any] = [{"displayTimeUnit": "ns", "metadata": {"a": {"b": [1]}}, "traceEvents": made}, made]
-    for name in (
-        *(
-            "selfgen-jax0102-cpu.perfetto_trace.json.gz",
-            "selfgen-jax0102-cpu.trace.json.gz",
-            "aiter-rocprof-v1.json",
-        ),
-        *(
-            "odd/odd-catapult-simple.json",
-            "odd/odd-flow-v2-bind-ids.json",
-            "odd/odd-negative-dur-viztracer.json.gz",
-        ),
-    ):
-        if (REAL / name).exists():
-            found.append(_load(REAL / name))
-    return tuple(found)
+    names = (
+        "selfgen-jax0102-cpu.perfetto_trace.json.gz",
+        "selfgen-jax0102-cpu.trace.json.gz",
+        "aiter-rocprof-v1.json",
+        "odd/odd-catapult-simple.json",
+        "odd/odd-flow-v2-bind-ids.json",
+        "odd/odd-negative-dur-viztracer.json.gz",
+    )
+    whole = {"displayTimeUnit": "ns", "metadata": {"a": {"b": [1]}}, "traceEvents": made}
+    return whole, made, *_real(names)
 
 
 # -- XLA ------------------------------------------------------------------------------------------------------
@@ -274,10 +268,11 @@ def monitor_documents() -> tuple[list[Any], ...]:
         "neuron_hardware_info": {"neuron_device_type": "trainium2", "neuron_device_count": 2,
                                  "neuroncore_per_device_count": 8, "neuron_device_memory_size": 96 << 30, "error": ""},
     }  # fmt: skip
-    found = [[document] * 4, [{"1": document}] * 2]
-    for path in sorted(REAL.glob("neuron-monitor-*.ndjson")):
-        found.append([json.loads(line) for line in path.read_bytes().splitlines()])
-    return tuple(found)
-
-
-Dump = Callable[[Any], str]
+    return (
+        [document] * 4,
+        [{"1": document}] * 2,
+        *(
+            [json.loads(line) for line in path.read_bytes().splitlines()]
+            for path in sorted(REAL.glob("neuron-monitor-*.ndjson"))
+        ),
+    )
