@@ -19,11 +19,14 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from tests.campaigns.campaign import Outcome
 
 #: What a case may take. The address space holds what libraries reserve and never touch, so it is wider than memory.
 LIMIT_S: Final = 60.0
@@ -42,6 +45,7 @@ class Result:
         outcome: ``read`` or ``refused``; else what went wrong.
         text: What was refused or went wrong.
         peak: Peak memory while it was read, bytes.
+        panicked: Whether Polars printed that it panicked; what it raised then was told as an error.
     """
 
     kind: str
@@ -49,6 +53,7 @@ class Result:
     outcome: str
     text: str = ""
     peak: int = 0
+    panicked: bool = False
 
     @property
     def failed(self) -> bool:
@@ -77,6 +82,25 @@ def read_all(cases: Mapping[str, int], seed: int, folder: Path) -> Iterator[Resu
             lambda part: list(_read_some(part, seed, folder)), (todo[i::workers] for i in range(workers))
         ):
             yield from results
+
+
+def summary(results: Iterable[Result], seed: int) -> Outcome:
+    """Return what a campaign found."""
+    outcome, seen, read = Outcome(), Counter[str](), Counter[str]()
+    peak = panicked = 0
+    for result in results:
+        outcome.cases += 1
+        seen[result.kind] += 1
+        read[result.kind] += result.outcome == "read"
+        peak = max(peak, result.peak)
+        panicked += result.panicked
+        if result.failed:
+            outcome.failures.append(result.line(seed))
+    outcome.figures = {kind: f"{read[kind]} of {seen[kind]} read" for kind in sorted(seen)}
+    outcome.figures["peak"] = f"{peak >> 20} MiB"
+    if panicked:
+        outcome.figures["panics of Polars, told as errors"] = str(panicked)
+    return outcome
 
 
 def _read_some(cases: list[tuple[int, str]], seed: int, folder: Path) -> Iterator[Result]:
@@ -136,8 +160,10 @@ class _Worker:
             return result
         if result.peak > MOST_BYTES:
             return Result(kind, number, f"took {result.peak >> 20} MiB", result.text, result.peak)
-        if "panicked" in said or "Traceback" in said:
+        if "Traceback" in said:
             return Result(kind, number, "something was printed", said, result.peak)
+        if "panicked" in said:  # a line of Polars' own, which it prints before it raises
+            return replace(result, panicked=True)
         return result
 
     def _said(self) -> str:
@@ -164,6 +190,14 @@ def make(kind: str, number: int, seed: int, folder: Path) -> Path:
     from tests.campaigns._mutate import damage, mutated_frame, mutated_json, mutated_space
 
     rng = random.Random(f"{seed}:{kind}:{number}")
+    if kind == "session":
+        from tests.campaigns._sessions import make_root
+
+        return make_root(rng, folder)
+    if kind == "odd":
+        from tests.campaigns._odd import odd_files
+
+        return list(odd_files().values())[number](folder)
     by_value = rng.random() < 0.7
     match kind:
         case "kineto" | "kineto-gzip":

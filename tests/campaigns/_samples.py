@@ -141,7 +141,8 @@ def perfetto_documents() -> tuple[Any, ...]:
             event("X", "PjitFunction(step)", 10 * i - 5, dur=4, pid=3, args={"correlation_id": str(i)}),
             event("X", "train", 10 * i - 6, dur=9, pid=3, tid=9, args={"step_num": str(i)}),
             event("B", "outer", 10 * i, tid=5), event("E", "outer", 10 * i + 7, tid=5),
-            event("b", "request", 10 * i, id=f"0x{i}", cat="rpc"), event("e", "request", 10 * i + 3, id=f"0x{i}", cat="rpc"),
+            event("b", "request", 10 * i, id=f"0x{i}", cat="rpc"),
+            event("e", "request", 10 * i + 3, id=f"0x{i}", cat="rpc"),
             event("C", "memory", 10 * i, args={"used": i, "free": 1.5}),
             event("i", "mark", 10 * i, s="g"),
             event("s", "flow", 10 * i, id=i, bind_id="0x1"), event("f", "flow", 10 * i + 2, id=i, bp="e"),
@@ -208,8 +209,8 @@ def _accelerators() -> bytes:
 def neuron_documents() -> tuple[Any, ...]:
     """Return exports of neuron-profile as JSON: of a core, of the system, a summary."""
     instructions = [
-        {"timestamp": 1500 * k, "duration": 900, "subgroup": ("pe", "act", "sp")[k % 3], "opcode": "MATMUL", "label": "q",
-         "subgraph": k % 2, "evt_wait_time": 3}
+        {"timestamp": 1500 * k, "duration": 900, "subgroup": ("pe", "act", "sp")[k % 3], "opcode": "MATMUL",
+         "label": "q", "subgraph": k % 2, "evt_wait_time": 3}
         for k in range(60)
     ]  # fmt: skip
     device = {
@@ -248,7 +249,7 @@ def write_neuron_tables(folder: Path, rng: random.Random) -> None:
 def monitor_documents() -> tuple[list[Any], ...]:
     """Return recordings of neuron-monitor, each as its documents."""
     core = {"neuroncore_utilization": 71.5, "flops": 38_211_000_000_000,
-            "v3d": {"nc_v3.0": {"neuroncore_utilization": 70.9}, "nc_v3.1": {"neuroncore_utilization": 72.1}}}  # fmt: skip
+            "v3d": {f"nc_v3.{k}": {"neuroncore_utilization": 71.0 + k} for k in range(2)}}  # fmt: skip
     used = {"host": 1 << 20, "neuron_device": 1 << 30,
             "usage_breakdown": {"neuroncore_memory_usage": {"0": {"constants": 5, "tensors": 1 << 29}}}}  # fmt: skip
     stats = {"period": 2.0, "error": "", "error_summary": {"generic": 2}, "execution_summary": {"completed": 96},

@@ -1,4 +1,4 @@
-"""JAX's Trace Event JSON says what its XPlane says, as far as it can: all arguments are text, and no event has a category."""
+"""JAX's Trace Event JSON says what its XPlane says, though its arguments are text and no event has a category."""
 
 from __future__ import annotations
 

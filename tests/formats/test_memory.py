@@ -74,11 +74,11 @@ def test_a_small_compressed_xplane_asks_for_little() -> None:
             (b'{"traceName":"', (b"n", 1024), b'","traceEvents":[]}'),
             "no list of events in its first 64 MiB",
         ),
-        ("e.json.gz", (b'{"instruction":[', (b" ", 2048), b"]}"), "holds more than 1,073,741,824 bytes"),
+        ("e.json.gz", (b'{"instruction":[', (b" ", 2048), b"]}"), "holds more than 536,870,912 bytes"),
         (
             "f.xplane.pb.gz",
             (b"\n\x80\x80\x80\x80\x08\x12\x09/host:CPU", (b"\0", 2048)),
-            "holds more than 1,073,741,824",
+            "holds more than 536,870,912",
         ),
         ("g.json.gz", (b'{"neuron_runtime_data":[', (b" ", 2048)), "no report of neuron-monitor"),
     ],

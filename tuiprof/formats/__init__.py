@@ -138,7 +138,7 @@ def open_trace(
             f"{source.path} needs more memory than there is",
             "open it on a larger machine, or record fewer steps",
         ) from error
-    trace.siblings = siblings(source.path)
+    trace.find_siblings = functools.partial(siblings, source.path)
     return trace
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-#: Starts and lengths beyond this, in either direction, are no times; nor is a trace longer. 146 years, so that one may mix
-#: Unix time with times since 0.
+#: Starts and lengths beyond this, in either direction, are no times; nor is a trace longer. 146 years, so that one may
+#: mix Unix time with times since 0.
 LIMIT_NS: Final = 1 << 62
 #: Where a trace would be longer, what lies farther than this from the middle, or lasts longer, is damage. 36 years.
 _FAR_NS: Final = 1 << 60

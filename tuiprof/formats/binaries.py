@@ -53,10 +53,10 @@ def explain(head: bytes, source: Source) -> tuple[str, str]:
 def _is_utf16(head: bytes) -> bool:
     """Return whether every other byte is zero, as in Latin text of two bytes a character, or a mark says so."""
     pairs = head[:512] if len(head) % 2 == 0 or len(head) > 512 else head[:-1]
-    return head.startswith((b"\xff\xfe", b"\xfe\xff")) or (
-        len(pairs) >= 4
-        and (not any(pairs[::2]) and all(pairs[1::2]) or not any(pairs[1::2]) and all(pairs[::2]))
-    )
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    first, second = pairs[::2], pairs[1::2]
+    return len(pairs) >= 4 and ((not any(first) and all(second)) or (not any(second) and all(first)))
 
 
 def _is_text(head: bytes) -> bool:

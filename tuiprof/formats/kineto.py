@@ -112,8 +112,8 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
         stats.remarks.append(
             Remark(
                 "overlong",
-                f"from byte {reader.overlong_at:,} on there are {much} without the end of an event: what follows is not "
-                "read",
+                f"from byte {reader.overlong_at:,} on there are {much} without the end of an event: what follows "
+                "is not read",
                 "record the trace again",
                 "bad",
             )

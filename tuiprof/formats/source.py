@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LIMIT_VARIABLE = "TUIPROF_MAX_INFLATED_BYTES"
 DEFAULT_LIMIT = 8 << 30
 #: Of a format that is read at once: an XSpace, the JSON of neuron-profile.
-DEFAULT_WHOLE_LIMIT = 1 << 30
+DEFAULT_WHOLE_LIMIT = 512 << 20
 _BLOCK = 1 << 20
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _WRAPPED_AT_MOST = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -144,14 +144,26 @@ class Trace:
         self.dispatched = dispatched
         self.given_step_markers = step_markers
         self._raw = raw
-        #: The ranks of its job, itself among them; None = it is alone, or nobody looked.
-        self.siblings: TraceSet | None = None
+        #: Finds the ranks of its job; None = nobody looks, or it was done.
+        self.find_siblings: Callable[[], TraceSet | None] | None = None
+        self._siblings: TraceSet | None = None
         self._work: dict[int, Ints] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:
         """Return the number of events in the table."""
         return len(self.events)
+
+    @property
+    def siblings(self) -> TraceSet | None:
+        """The ranks of its job, itself among them; None = it is alone, or nobody looked."""
+        if self.find_siblings is not None:
+            self._siblings, self.find_siblings = self.find_siblings(), None
+        return self._siblings
+
+    @siblings.setter
+    def siblings(self, found: TraceSet | None) -> None:
+        self._siblings, self.find_siblings = found, None
 
     # -- columns as arrays ---------------------------------------------------------------------------------
 

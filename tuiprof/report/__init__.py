@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tuiprof.model import Report, Unavailable
 
 
-#: Rows of a table that are written for machines; a trace can have a row a name, and names without end. Tables begin with
-#: what costs most.
+#: Rows of a table that are written for machines; a trace can have a row a name, and names without end. Tables begin
+#: with what costs most.
 MOST_ROWS: Final = 10_000
 
 

@@ -37,7 +37,8 @@ _TOKEN = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
 _GARBAGE = re.compile(rf'{_STRING}|[^,\[\]{{}}"]+|.', re.DOTALL)
 #: The end of a string that has swallowed the beginning of the next event, because a quote is missing.
 _SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
-_MUCH = 8 << 20
+#: Characters of an event that are decoded to find its end: most are short.
+_WINDOWS = (1 << 12, 1 << 17, 8 << 20)
 #: Brackets within brackets that no event has: the text around them is not looked at any further.
 _DEEPEST = 500_000
 _FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
@@ -107,11 +108,17 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
         Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
         Without a position it does not end in this text.
     """
-    try:
-        if len(text) - at < _MUCH:
-            return True, _SCANNER.raw_decode(text, at)[1]
-    except (ValueError, RecursionError):
-        pass
+    for window in _WINDOWS:
+        try:
+            return True, at + _SCANNER.raw_decode(text[at : at + window])[1]
+        except json.JSONDecodeError as error:
+            # The decoder counts lines up to an error, so it is given no more than it needs.
+            if at + window >= len(text) or (
+                error.pos < window - 1 and not error.msg.startswith("Unterminated")
+            ):
+                break
+        except (ValueError, RecursionError):
+            break
     # Not strict JSON, deeper than the decoder goes, cut off, or so long that its values would fill memory: follow the
     # brackets.
     stack: list[str] = []

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
+from tuiprof.formats._memory import available_bytes
 from tuiprof.formats._times import LIMIT_NS
 
 Ints = npt.NDArray[np.int64]
@@ -105,7 +106,7 @@ class Tables(Protocol):
         """Tell whether a table has rows."""
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what is not of its kind, and cannot be read so, is null."""
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null."""
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
         """Return one row, untouched."""
@@ -130,7 +131,7 @@ class ParquetTables:
         return table in self.files
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what is not of its kind, and cannot be read so, is null.
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
 
         Args:
             table: Its name.
@@ -144,6 +145,7 @@ class ParquetTables:
             with _explained(path):
                 scan = _scan(path)
                 there = [name for name in scan.collect_schema().names() if name in wanted]
+                _must_fit(path, _rows(scan), len(there))
                 found = scan.select(there).collect()
                 frames.append(pl.DataFrame([_as_kind(found[name], wanted[name]) for name in there]))
         return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
@@ -161,7 +163,7 @@ class ParquetTables:
         for path in self.files.get(table, []):
             with _explained(path):
                 scan = _scan(path)
-                count = int(scan.select(pl.len()).collect().item())
+                count = _rows(scan)
                 if index < count:
                     return scan.slice(index, 1).collect().row(0, named=True)
             index -= count
@@ -170,6 +172,18 @@ class ParquetTables:
 
 def _scan(path: Path) -> pl.LazyFrame:
     return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+
+
+def _rows(scan: pl.LazyFrame) -> int:
+    return int(scan.select(pl.len()).collect().item())
+
+
+def _must_fit(path: Path, rows: int, columns: int) -> None:
+    """Refuse a file that says to hold more than there is memory for: a few bytes can stand for any number of rows."""
+    if rows * columns * 8 > available_bytes():
+        raise TraceError(
+            f"{path} says to hold {rows:,} rows: more than there is memory for", "open it on a larger machine"
+        )
 
 
 @contextmanager
@@ -233,7 +247,7 @@ class JsonTables:
         return bool(self.rows.get(table))
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what is not of its kind, and cannot be read so, is null.
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
 
         Args:
             table: Its name.
@@ -305,8 +319,8 @@ def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
 def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
     """Return starts and lengths, ns.
 
-    A row without a length lasts until its ``end_ts``, where it has one. One without a start, or with times that no clock
-    shows, lies nowhere: its length is -1.
+    A row without a length lasts until its ``end_ts``, where it has one. One without a start, or with times that no
+    clock shows, lies nowhere: its length is -1.
 
     Args:
         frame: The table, with the columns of :data:`TIMES`, each as far as it is there.
