@@ -7,7 +7,7 @@ from tests.campaigns.campaign import Options, Outcome
 
 PROMISE = (
     "a damaged session is listed, reported, watched, replayed and compared as far as it can be read: no traceback, no "
-    "hang (60 s), at most 1 GiB of memory"
+    "hang (60 s), at most 1 GiB"
 )
 
 

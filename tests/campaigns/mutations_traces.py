@@ -6,7 +6,9 @@ from tests.campaigns._odd import odd_files
 from tests.campaigns._reading import read_all, summary
 from tests.campaigns.campaign import Options, Outcome
 
-PROMISE = "a damaged or odd trace is read, or refused in a sentence: no traceback, no hang (60 s), at most 1 GiB of memory"
+PROMISE = (
+    "a damaged or odd trace is read or refused in a sentence: no traceback, no hang (60 s), at most 1 GiB"
+)
 _KINDS = ("kineto", "kineto-gzip", "perfetto", "xplane", "neuron-json", "neuron-parquet", "neuron-monitor")
 
 
