@@ -18,7 +18,7 @@ from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_trace
 from tuiprof.formats.chrome import clock
 from tuiprof.formats.directory import open_set
-from tuiprof.model import Trace, Unavailable
+from tuiprof.model import Report, Trace, Unavailable
 
 ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -286,6 +286,22 @@ def test_times_that_cannot_be_true_cost_their_events_alone(read: Callable[..., T
     assert int(trace.ends.max()) == 21_000
     both_clocks = read(listed(event("zero", 0), event("unix", 54 * year)))
     assert names(both_clocks) == ["unix", "zero"]
+
+
+@pytest.mark.parametrize("late_us", [1_700_000_000_000_000, 4_500_000_000_000_000])
+def test_figures_hold_where_no_float_is_exact(late_us: int, read: Callable[..., Trace]) -> None:
+    texts = [event("zero", 0)]
+    for i in range(5):
+        call = event("cudaLaunchKernel", 0, cat="cuda_runtime", args={"correlation": i + 1})
+        work = event("k", 0, cat="kernel", tid=7, args={"correlation": i + 1, "stream": 7, "device": 0})
+        texts += [call.replace('"ts": 0', f'"ts": {late_us + 10 * i}.125')]
+        texts += [work.replace('"ts": 0', f'"ts": {late_us + 10 * i + 3}.25')]
+    answer = run("kernel_launches", read(listed(*texts)))
+    assert isinstance(answer, Report)
+    depth = answer.table("queue_depth").rows
+    assert depth["highest"].max() == 1
+    assert depth["start_ns"].min() == late_us * 1000 + 3250
+    assert answer.fact("latency_median_ns") == 2125
 
 
 def test_a_truncated_trace_is_not_called_a_cpu_only_one(read: Callable[..., Trace]) -> None:
