@@ -34,8 +34,8 @@ def test_minimum() -> None:
 
 
 def test_times_may_be_given_in_another_unit() -> None:
-    now = [report(device_starved_ns_per_step=500_000)]
-    assert outcomes(["device_starved_ms_per_step=0.5", "device_starved_us_per_step=499"], now) == [
+    now = [report(device_empty_ns_per_step=500_000)]
+    assert outcomes(["device_empty_ms_per_step=0.5", "device_empty_us_per_step=499"], now) == [
         "passed",
         "failed",
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from analyses.made import Made
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
+from tuiprof.model.units import format_share
 from tuiprof.resources import shipped
 from tuiprof.trace_gist import ask, gist
 
@@ -36,13 +36,15 @@ def test_of_a_cpu_trace_the_wait_for_data_comes_before_the_largest_operator(
 @pytest.mark.parametrize(
     "name", ["metrics-naive.pt.trace.json.gz", "planted-syncs.pt.trace.json.gz", "jax-waits.xplane.pb.gz"]
 )
-def test_the_share_of_the_step_is_that_of_the_sync_view(name: str) -> None:
+def test_the_line_is_the_first_advice(name: str) -> None:
     trace = open_trace(shipped("traces") / name)
-    syncs = run("sync_events", trace)
-    assert isinstance(syncs, Report)
-    share = re.search(r"\(([\d.]+) %\)", syncs.verdict.sentence)
-    assert share is not None
-    assert f"({share[1]} % of the step)" in gist(trace).line
+    advice = run("advice", trace)
+    assert isinstance(advice, Report)
+    first = advice.table("findings").rows.row(0, named=True)
+    found = gist(trace)
+    assert found.analysis == "advice"
+    assert first["what"] in found.line
+    assert f"({format_share(first['share'])})" in found.line
 
 
 def test_of_several_screens_one_has_a_trace_worked_out(

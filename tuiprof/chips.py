@@ -1,4 +1,5 @@
-"""What a chip could do at most: its memory bandwidth and its arithmetic, dense, at the clocks it is sold with.
+"""What a chip could do at most: its memory bandwidth, its link to the host and its arithmetic, dense, at the clocks it
+is sold with.
 
 Figures are the makers' own, without sparsity, of one chip:
 
@@ -29,37 +30,74 @@ class Chip:
     Attributes:
         name: Its name.
         bytes_per_s: Bandwidth of its memory.
-        operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"bfloat16"`` and
-            ``"int8"`` in them), dense; a multiply-add is two.
+        operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"tfloat32"``,
+            ``"bfloat16"`` and ``"int8"`` in them), dense; a multiply-add is two.
+        link_bytes_per_s: What its link to the host carries in one direction.
     """
 
     name: str
     bytes_per_s: float
     operations_per_s: Mapping[str, float]
+    link_bytes_per_s: float
 
 
-def _chip(name: str, gb_per_s: float, **tera_per_s: float) -> Chip:
+#: One direction of a link of sixteen lanes, GB/s: half of what the datasheets state for both.
+_PCIE_4, _PCIE_5 = 32.0, 64.0
+
+
+def _chip(name: str, gb_per_s: float, link_gb_per_s: float, **tera_per_s: float) -> Chip:
     """Return a chip from GB/s and from 10¹² operations a second."""
-    return Chip(name, gb_per_s * 1e9, {kind: tera * 1e12 for kind, tera in tera_per_s.items()})
+    rates = {kind: tera * 1e12 for kind, tera in tera_per_s.items()}
+    return Chip(name, gb_per_s * 1e9, rates, link_gb_per_s * 1e9)
 
 
 #: Pattern of the name that a driver gives → the chip; the first that fits counts.
 _CHIPS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), chip)
     for pattern, chip in (
-        (r"\bH200\b(?! NVL)", _chip("NVIDIA H200 SXM", 4800, float32=66.9, bfloat16=989.4, int8=1978.9)),
-        (r"\bH100 PCIe", _chip("NVIDIA H100 PCIe", 2039, float32=51.2, bfloat16=756, int8=1513)),
-        (r"\bH100\b(?! NVL)", _chip("NVIDIA H100 SXM", 3352, float32=66.9, bfloat16=989.4, int8=1978.9)),
-        (r"\bA100\b.*40GB", _chip("NVIDIA A100 40 GB", 1555, float32=19.5, bfloat16=312, int8=624)),
-        (r"\bA100 80GB PCIe", _chip("NVIDIA A100 PCIe 80 GB", 1935, float32=19.5, bfloat16=312, int8=624)),
-        (r"\bA100\b", _chip("NVIDIA A100 80 GB", 2039, float32=19.5, bfloat16=312, int8=624)),
-        (r"\bL40S\b", _chip("NVIDIA L40S", 864, float32=91.6, bfloat16=362.05, int8=733)),
-        (r"\bL4\b", _chip("NVIDIA L4", 300, float32=30.3, bfloat16=121, int8=242.5)),
-        (r"\bA40\b", _chip("NVIDIA A40", 696, float32=37.4, bfloat16=149.7, int8=299.3)),
-        (r"\bTPU v5 ?(lite|e)", _chip("Google TPU v5e", 819, bfloat16=197, int8=394)),
+        (
+            r"\bH200\b(?! NVL)",
+            _chip(
+                "NVIDIA H200 SXM", 4800, _PCIE_5, float32=66.9, tfloat32=494.7, bfloat16=989.4, int8=1978.9
+            ),
+        ),
+        (
+            r"\bH100 PCIe",
+            _chip("NVIDIA H100 PCIe", 2039, _PCIE_5, float32=51.2, tfloat32=378, bfloat16=756, int8=1513),
+        ),
+        (
+            r"\bH100\b(?! NVL)",
+            _chip(
+                "NVIDIA H100 SXM", 3352, _PCIE_5, float32=66.9, tfloat32=494.7, bfloat16=989.4, int8=1978.9
+            ),
+        ),
+        (
+            r"\bA100\b.*40GB",
+            _chip("NVIDIA A100 40 GB", 1555, _PCIE_4, float32=19.5, tfloat32=156, bfloat16=312, int8=624),
+        ),
+        (
+            r"\bA100 80GB PCIe",
+            _chip(
+                "NVIDIA A100 PCIe 80 GB", 1935, _PCIE_4, float32=19.5, tfloat32=156, bfloat16=312, int8=624
+            ),
+        ),
+        (
+            r"\bA100\b",
+            _chip("NVIDIA A100 80 GB", 2039, _PCIE_4, float32=19.5, tfloat32=156, bfloat16=312, int8=624),
+        ),
+        (
+            r"\bL40S\b",
+            _chip("NVIDIA L40S", 864, _PCIE_4, float32=91.6, tfloat32=183, bfloat16=362.05, int8=733),
+        ),
+        (r"\bL4\b", _chip("NVIDIA L4", 300, _PCIE_4, float32=30.3, tfloat32=60, bfloat16=121, int8=242.5)),
+        (
+            r"\bA40\b",
+            _chip("NVIDIA A40", 696, _PCIE_4, float32=37.4, tfloat32=74.8, bfloat16=149.7, int8=299.3),
+        ),
+        (r"\bTPU v5 ?(lite|e)", _chip("Google TPU v5e", 819, _PCIE_4, bfloat16=197, int8=394)),
         (
             r"\binf(erentia)?2\b",
-            _chip("AWS Inferentia2", 820 * 1.073741824, float32=47.5, bfloat16=190, int8=380),
+            _chip("AWS Inferentia2", 820 * 1.073741824, _PCIE_4, float32=47.5, bfloat16=190, int8=380),
         ),
     )
 )
@@ -72,3 +110,13 @@ def find_chip(device: str) -> Chip | None:
         device: Its name as the driver or the framework gives it: ``"NVIDIA H200"``, ``"TPU v5 lite"``.
     """
     return next((chip for pattern, chip in _CHIPS if pattern.search(device)), None)
+
+
+def link_bytes_per_s(device: str) -> float:
+    """Return what the link between host and device carries in one direction; PCIe 4 where the chip is not known.
+
+    Args:
+        device: Its name as the driver or the framework gives it.
+    """
+    chip = find_chip(device)
+    return chip.link_bytes_per_s if chip is not None else _PCIE_4 * 1e9

@@ -18,6 +18,8 @@ from typing import Final
 
 import numpy as np
 
+from tuiprof.advice.proof import KEY as PROOF
+from tuiprof.advice.proof import proof_table, prove
 from tuiprof.analyses._change import StepChange, step_change
 from tuiprof.analyses._change_words import changed_in_words
 from tuiprof.analyses._metrics import Metric
@@ -165,11 +167,12 @@ def compare_sides(before: Side, after: Side) -> Report:
         # A session says more of itself than a file: what only one of them says is no difference.
         and (what in before.setup) == (what in after.setup)
     ]
+    change = _trials(before, after) or _runs(before, after)
     report = compare(
         before.trace,
         after.trace,
         names=(before.name, after.name),
-        change=_trials(before, after) or _runs(before, after),
+        change=change,
         metrics=metrics,
         differences=differences,
         notes=[
@@ -186,6 +189,12 @@ def compare_sides(before: Side, after: Side) -> Report:
         table, words = compare_scripts(before.session, after.session)
         facts.append(Fact(table.key, "in the script", words or None, "text"))
         tables.insert(-1, table)  # beside what else differs in the runs themselves
+    if before.trace is not None and after.trace is not None:
+        proof = prove(before.trace, after.trace)
+        if proof is not None:
+            won_ns = None if change is None else change.before_ns - change.after_ns
+            facts.append(Fact(PROOF, "dealt with", proof.words(won_ns), "text"))
+            tables.insert(0, proof_table(proof, won_ns))
     tables.append(step_pair(*both_step_times(before, after)))
     return replace(report, facts=tuple(facts), tables=tuple(tables))
 

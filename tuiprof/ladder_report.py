@@ -68,7 +68,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
         _rungs(meta, judged, told, brief=brief),
         kernels := kernel_table(judged, _OUT),
         range_table(judged, _OUT),
-        _why_table(reasons),
+        _why_table(reasons, judged),
         _out_table(judged),
     ]
     if not brief:
@@ -277,12 +277,21 @@ def _range(interval: Interval | None) -> str:
     return format_ns_range(interval.low, interval.high)
 
 
-def _why_table(reasons: Sequence[Why]) -> Table:
+def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
+    steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
+
+    def proof(one: Why) -> str:
+        if one.proof is None:
+            return ""
+        timed = one.variant in steps and one.against in steps
+        return one.proof.words(steps[one.against] - steps[one.variant] if timed else None)
+
     rows = [
         {
             "variant": one.variant,
             "against": one.against,
             "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
+            "proof": proof(one),
         }
         for one in reasons
     ]
@@ -290,6 +299,7 @@ def _why_table(reasons: Sequence[Why]) -> Table:
         Column("variant", "variant"),
         Column("against", "against"),
         Column("changes", "what changed"),
+        Column("proof", "predicted and measured", hidden=not any(row["proof"] for row in rows)),
     )
     return Table(
         "why",

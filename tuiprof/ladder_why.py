@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from tuiprof.advice.proof import Proof, prove
 from tuiprof.analyses import run
 from tuiprof.analyses._change_words import DEVICE_SHARE, HOST_SHARE, change_clauses, figure_of
 from tuiprof.analyses.compare import compare
@@ -57,11 +58,14 @@ class Why:
         variant: The variant.
         against: The variant it is held against.
         changes: What changed, one clause each, what matters most first; empty = nothing beyond the thresholds.
+        proof: Findings of the other variant that this one does not have, and what that was predicted to win; None =
+            there is none.
     """
 
     variant: str
     against: str
     changes: tuple[str, ...]
+    proof: Proof | None = None
 
 
 class Traces:
@@ -150,7 +154,7 @@ def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]
         builds_on = rung.builds_on if rung.builds_on in told else rung.baseline
         before, after = traces.get(builds_on), traces.get(rung.name)
         if builds_on != rung.name and before is not None and after is not None:
-            found.append(Why(rung.name, builds_on, changes(before, after)))
+            found.append(Why(rung.name, builds_on, changes(before, after), prove(before, after)))
     return found
 
 

@@ -1,7 +1,7 @@
 """Limits on the figures of a trace or session: what ``tuiprof check`` tests in CI.
 
 A limit names a fact of any report by its key (``syncs_per_step``); a key may give its time in another unit
-(``device_starved_ms_per_step`` for the fact ``device_starved_ns_per_step``). A value such as ``+5%`` is
+(``device_empty_ms_per_step`` for the fact ``device_empty_ns_per_step``). A value such as ``+5%`` is
 relative to a baseline.
 """
 

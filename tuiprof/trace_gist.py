@@ -25,6 +25,7 @@ from tuiprof.session.files import write_atomic
 from tuiprof.threads import bound_threads
 
 if TYPE_CHECKING:
+    from tuiprof.advice.pricing import Priced
     from tuiprof.model import Report, Trace
 
 #: A trace that takes longer to read is told to be opened by hand.
@@ -33,6 +34,8 @@ PATIENCE_S: Final = 300.0
 _LOOK_AGAIN_S: Final = 0.1
 #: Where the syncs are harmless, or there is no device, the first of these that asks for action is told instead.
 _OTHERS: Final = ("kernel_launches", "device_idle", "data_loading")
+#: From this share of the step on, what there is to win is called bad; from the lower one on, worth a look.
+_BAD_SHARE, _WARN_SHARE = 0.05, 0.01
 _WEIGHT: Final = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
@@ -60,17 +63,18 @@ def gist(trace: Trace) -> Gist:
     Args:
         trace: The trace.
     """
+    from tuiprof.advice import priorities
     from tuiprof.analyses import run
+    from tuiprof.analyses.shared.replay import replayed
     from tuiprof.model import Report
 
     syncs = run("sync_events", trace)
-    count = None
     # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
-    if isinstance(syncs, Report) and trace.device_indices:
-        count = _number(syncs, "syncs_per_step")
-        if syncs.verdict.level in ("bad", "warn"):
-            line = _sync_line(syncs, _win_share(trace, syncs))
-            return Gist(line, syncs.verdict.level, "sync_events", count)
+    count = _number(syncs, "syncs_per_step") if isinstance(syncs, Report) and trace.device_indices else None
+    step, found = replayed(trace), priorities(trace).findings
+    if found and not isinstance(step, str):
+        line, level = _finding_line(found[0], step.step_ns)
+        return Gist(line, level, "advice", count)
     names = ("sync_events", *_OTHERS) if isinstance(syncs, Report) else ("kernels", *_OTHERS)
     told = [answer for name in names if isinstance(answer := run(name, trace), Report)]
     if not told:
@@ -84,36 +88,19 @@ def _number(answer: Report, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _win_share(trace: Trace, syncs: Report) -> float | None:
-    """Return the share of the step to be won, of all devices' time."""
-    from tuiprof.analyses._scope import Scope
-    from tuiprof.analyses._step_times import step_times
-    from tuiprof.model import Window
+def _finding_line(first: Priced, step_ns: float) -> tuple[str, str]:
+    """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN …, aggregation.py:93`` and how bad it is."""
+    from tuiprof.model.units import format_ns, format_share
 
-    win_ns = _number(syncs, "can_win_ns_per_step")
-    period = step_times(Scope.of(trace, Window())).period
-    if win_ns is None or not len(period):
-        return None
-    step_ns = float(period.mean()) * len(trace.device_indices)
-    return min(win_ns / step_ns, 1.0) if step_ns else None
-
-
-def _sync_line(syncs: Report, share: float | None) -> str:
-    """Return ``aggregation.py:91: 2 syncs a step cost up to 0.74 ms (2.7 % of the step), in update``."""
-    from tuiprof.model.units import format_count, format_ns, format_share
-
-    count, win_ns = _number(syncs, "syncs_per_step"), _number(syncs, "can_win_ns_per_step")
-    groups = syncs.table("groups").rows
-    if count is None or win_ns is None or not len(groups):
-        return syncs.verdict.sentence
-    first = groups.row(0, named=True)
-    inside = f", in {first['in']}" if first["found"] == "line" and first["in"] else ""
-    many = format_count(round(count, 2))
-    cost = f"{many} sync{'' if many == '1' else 's'} a step cost{'s' if many == '1' else ''}"
-    if len(groups) > 1:
-        cost = f"first of {cost.replace('cost', 'that cost')}"
-    part = f" ({format_share(share)} of the step)" if share else ""
-    return f"{first['where']}: {cost} up to {format_ns(win_ns)}{part}{inside}"
+    where = f", {first.finding.where}" if first.finding.where else ""
+    if first.win is None:
+        return f"{first.finding.what}{where}", "bad"
+    share = first.win.ns / step_ns if step_ns else 0.0
+    level = "bad" if share >= _BAD_SHARE else "warn" if share >= _WARN_SHARE else "info"
+    return (
+        f"saves about {format_ns(first.win.ns)} ({format_share(share)}): {first.finding.what}{where}",
+        level,
+    )
 
 
 def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Gist:

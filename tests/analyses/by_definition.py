@@ -126,8 +126,8 @@ class ByDefinition:
                 own[above.row] -= event.end - event.start
         return {row: max(time, 0) for row, time in own.items()}
 
-    def starved(self, waits: list[Span], device: int) -> list[Span]:
-        """When each wait would starve the device by itself; empty where it does not."""
+    def empty(self, waits: list[Span], device: int) -> list[Span]:
+        """When each wait would leave empty the device by itself; empty where it does not."""
         spans = []
         for start, end in waits:
             before = [work.end for work in self.on(device) if work.submitted < end]

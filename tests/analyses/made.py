@@ -38,6 +38,7 @@ class Made:
                 "stream": None,
                 "correlation": None,
                 "external_id": None,
+                "sequence": None,
                 "bytes": None,
                 "ordinal": len(self.rows),
                 **columns,
@@ -95,6 +96,7 @@ class Made:
             "stream": pl.Int64,
             "correlation": pl.Int64,
             "external_id": pl.Int64,
+            "sequence": pl.Int64,
             "bytes": pl.Int64,
             "ordinal": pl.UInt32,
         }

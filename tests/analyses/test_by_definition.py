@@ -12,7 +12,7 @@ from analyses.made import BACKWARD, MAIN, OTHER_STREAM, STREAM, Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _starved, _waits, available, run
+from tuiprof.analyses import _emptied, _waits, available, run
 from tuiprof.analyses.kernels import self_times
 from tuiprof.model import Report, Trace, Window
 
@@ -107,10 +107,10 @@ def test_starved_time_is_charged_once_and_to_the_wait_that_began_last(trace: Tra
     plain = ByDefinition(trace)
     waits = _waits.find(trace, Window())
     spans = list(zip(waits.starts.tolist(), waits.ends.tolist(), strict=True))
-    found = _starved.starvation(trace, trace.ints("track")[waits.last], waits.copy, waits.starts, waits.ends)
+    found = _emptied.emptied(trace, trace.ints("track")[waits.last], waits.copy, waits.starts, waits.ends)
     for device in plain.devices:
         mine = [i for i, one in enumerate(found.device.tolist()) if one == device]
-        expected = charge(plain.starved([spans[i] for i in mine], device))
+        expected = charge(plain.empty([spans[i] for i in mine], device))
         assert [int(found.ns[i]) for i in mine] == expected
         for i in mine:
             done = [work.end for work in plain.on(device) if work.end <= spans[i][1]]

@@ -98,7 +98,9 @@ def test_launch_bound_by_its_rule() -> None:
     assert found.fact("launch_host_ns_per_step") == 200_000
     assert found.fact("latency_median_ns") == 2_000
     assert found.fact("shorter_than_launch_share") == 1
-    assert found.fact("launch_bound_share") == pytest.approx(19 * 45 / (19 * 50 + 5))
+    assert found.fact("captured_launch_bound_share") == pytest.approx(19 * 45 / (19 * 50 + 5))
+    # With a host that takes no time: twenty kernels of 5 µs with 1 µs between them, of 1000.
+    assert found.fact("launch_bound_share") == pytest.approx(0.88)
     assert found.table("sensitivity").rows["verdict"].to_list() == ["launch-bound"] * 3
     loop = found.table("sequences").rows.row(0, named=True)
     assert (loop["shape"], loop["times"], loop["kernels"]) == ("loop", 20, "add")
@@ -110,7 +112,7 @@ def test_a_full_queue_is_not_launch_bound() -> None:
     for i in range(10):
         made.launch("gemm", (i * 5, i * 5 + 4), (10 + i * 100, 110 + i * 100), i + 1)
     found = report("kernel_launches", made.trace())
-    assert found.verdict.sentence.startswith("not launch-bound: 0 % of the time")
+    assert found.verdict.sentence.startswith("not launch-bound: the GPU waits for launches 0 % of a step")
     assert found.fact("queue_depth_mean") > 4
     assert found.table("queue_depth").rows["highest"].max() == 10
 

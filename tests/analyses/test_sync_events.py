@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from analyses.made import BACKWARD, Made, site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _catch_up, _idle, _starved, run
+from tuiprof.analyses import _emptied, _idle, _refill, _wait_table, run
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
 from tuiprof.model.trust import ReadStats
@@ -49,23 +50,24 @@ def test_item_is_one_sync_of_two_calls_with_its_whole_cost() -> None:
         "cudaMemcpyAsync + cudaStreamSynchronize",
     )
     assert (
-        row["waited_ns_per_step"] == (94 - 11) * 1000 + 2000
+        row["blocked_ns_per_step"] == (94 - 11) * 1000 + 2000
     )  # in the copy from 11 to 94, in the sync for 2
-    assert row["starved_ns_per_step"] == (122 - 92) * 1000  # dry at the end of the copy, fed at 122
+    assert row["empty_ns_per_step"] == (122 - 92) * 1000  # dry at the end of the copy, fed at 122
     assert row["through"] == "item → _local_scalar_dense"
     assert (row["waited_for"], row["delayed"], row["bytes"]) == ("Memcpy DtoH (Device -> Pageable)", "add", 4)
+    # Without it the host needs 115 of 200 µs, the device less.
     assert (
-        "1 sync a step holds the host 85.0 µs and costs the GPU up to 30.0 µs (15.0 %)"
+        "1 sync a step blocks the host 85.0 µs; without it a step saves about 85.0 µs (42.5 %)"
         in found.verdict.sentence
     )
 
 
 def test_a_wait_while_the_device_has_more_work_is_harmless() -> None:
     made = item_step()
-    made.launch("long", (6, 8), (92, 140), 20)  # queued before the sync, still running after it
+    made.launch("long", (6, 8), (92, 290), 20)  # queued before the sync, still running after it
     found = report(made.trace())
-    assert found.fact("device_starved_ns") == 0
-    assert "never runs dry: harmless" in found.verdict.sentence
+    assert found.fact("device_empty_ns") == 0
+    assert "a step would be no shorter without it: harmless" in found.verdict.sentence
     assert found.verdict.level == "good"
 
 
@@ -85,10 +87,9 @@ def test_what_the_host_has_to_catch_up_after_a_wait_is_charged_to_it() -> None:
     made.launch("later", (450, 452), (455, 480), 6).step(4, 200, 500)
     found = report(made.trace())
     row = found.table("groups").rows.row(0, named=True)
-    assert row["starved_ns"] == 30_000
-    assert row["catch_up_ns"] == (5 + 5 * 5 + 5) * 1000  # the last from 220 to 225
-    assert row["can_win_ns"] == row["starved_ns"] + row["catch_up_ns"]
-    assert found.fact("device_catch_up_ns_per_step") == row["catch_up_ns"] / 2  # of two steps
+    assert row["empty_ns"] == 30_000
+    assert row["refill_ns"] == (5 + 5 * 5 + 5) * 1000  # the last from 220 to 225
+    assert found.fact("device_refill_ns_per_step") == row["refill_ns"] / 2  # of two steps
 
 
 def test_a_loop_that_is_always_late_is_not_the_fault_of_a_short_sync() -> None:
@@ -97,14 +98,14 @@ def test_a_loop_that_is_always_late_is_not_the_fault_of_a_short_sync() -> None:
     made.call("cudaStreamSynchronize", 452, 458, correlation=90)
     late_launches(made, 460, 30, first=200)
     found = report(made.trace())
-    assert found.fact("device_catch_up_ns") > 100_000
-    assert found.fact("can_win_ns_per_step") == 6_000
+    assert found.fact("device_refill_ns") > 100_000
+    assert found.fact("saves_ns_per_step") == 6_000
     assert found.verdict.level == "good"
-    assert "up to 6.00 µs (0.6 %) of the" in found.verdict.sentence
+    assert "a step saves about 6.00 µs (0.6 %)" in found.verdict.sentence
 
 
 def test_a_long_wait_with_the_queue_filled_in_time_costs_nothing() -> None:
-    made = Made().step(1, 0, 40_000).launch("long", (0, 5), (10, 16_000), 1)
+    made = Made().step(1, 0, 26_000).launch("long", (0, 5), (10, 16_000), 1)
     made.launch("queued", (6, 8), (16_000, 17_000), 2)
     made.call("cudaEventSynchronize", 9, 16_005, correlation=50)
     for i in range(10):  # each reaches the queue 900 µs before its turn
@@ -112,14 +113,16 @@ def test_a_long_wait_with_the_queue_filled_in_time_costs_nothing() -> None:
             "next", (16_010 + i * 900, 16_015 + i * 900), (17_000 + i * 1000, 18_000 + i * 1000), 3 + i
         )
     found = report(made.trace())
-    assert found.fact("host_wait_ns") == 15_996_000
-    assert (found.fact("device_starved_ns"), found.fact("device_catch_up_ns")) == (0, 0)
-    assert "never runs dry: harmless" in found.verdict.sentence
+    assert found.fact("host_blocked_ns") == 15_996_000
+    assert (found.fact("device_empty_ns"), found.fact("device_refill_ns")) == (0, 0)
+    assert "no shorter without it: harmless" in found.verdict.sentence
 
 
 def test_waits_of_one_place_are_removed_together_and_never_win_more_than_they_held() -> None:
     made = Made()
-    for number in range(2):  # a long wait that starves nobody and a short one that starves, in every step
+    for number in range(
+        2
+    ):  # a long wait that leaves empty nobody and a short one that leaves empty, in every step
         at, first = number * 1000, number * 10 + 1
         made.step(number, at, at + 1000).launch("k", (at, at + 5), (at + 10, at + 300), first)
         made.launch("l", (at + 6, at + 8), (at + 300, at + 320), first + 1)
@@ -128,20 +131,44 @@ def test_waits_of_one_place_are_removed_together_and_never_win_more_than_they_he
         made.launch("m", (at + 400, at + 405), (at + 420, at + 990), first + 2)
     found = report(made.trace())
     row = found.table("groups").rows.row(0, named=True)
-    assert (row["per_step"], row["waited_ns_per_step"]) == (2, 304_000)
-    cost = row["starved_ns_per_step"] + row["catch_up_ns_per_step"]
+    assert (row["per_step"], row["blocked_ns_per_step"]) == (2, 304_000)
+    cost = row["empty_ns_per_step"] + row["refill_ns_per_step"]
     assert cost > 100_000
-    assert row["can_win_ns_per_step"] == found.fact("can_win_ns_per_step") == cost
-    assert sorted(found.table("syncs").rows["can_win_ns"].to_list())[-1] == 12_000
+    # Without them a step takes what the device needs: 290, 20 and 570 µs of 1000.
+    assert row["saves_ns_per_step"] == found.fact("saves_ns_per_step") == 120_000
+
+
+@pytest.mark.parametrize(
+    ("waits", "bound_ns"),
+    [
+        (
+            [(100, 42_000), (42_000, 0)],
+            100,
+        ),  # the long wait comes after the idle time: it cannot have been won
+        ([(42_000, 0), (100, 42_000)], 42_000),  # … and before it
+        ([(50, 20), (10, 30), (0, 30)], 60),  # what is left of a credit is carried on
+        ([(42_000, 0)], 0),  # nothing is launched behind it
+    ],
+)
+def test_what_waiting_wins_at_most_is_idle_time_after_it(waits: list[tuple[int, int]], bound_ns: int) -> None:
+    frame = pl.DataFrame(
+        {
+            "blocked_ns": [blocked for blocked, _ in waits],
+            "empty_ns": [idle for _, idle in waits],
+            "refill_ns": [0] * len(waits),
+            "in_step": [True] * len(waits),
+        }
+    )
+    assert _wait_table.bound(frame, (), 2).row(0) == (bound_ns, bound_ns / 2)
 
 
 def test_two_waits_without_a_launch_between_share_the_starvation_once() -> None:
     made = item_step()
     made.call("cudaStreamSynchronize", 100, 104, correlation=50)
     found = report(made.trace())
-    starved = dict(found.table("syncs").rows.select("start_ns", "starved_ns").iter_rows())
-    assert starved == {11_000: 8_000, 100_000: 22_000}  # 92 to 100, then 100 to 122
-    assert found.fact("device_starved_ns") == 30_000
+    empty = dict(found.table("syncs").rows.select("start_ns", "empty_ns").iter_rows())
+    assert empty == {11_000: 8_000, 100_000: 22_000}  # 92 to 100, then 100 to 122
+    assert found.fact("device_empty_ns") == 30_000
 
 
 @pytest.mark.parametrize(
@@ -305,8 +332,8 @@ def test_a_damaged_file_is_not_taken_for_a_cpu_only_trace(analysis: str) -> None
 def test_waits_of_two_threads_give_a_sum_and_a_union() -> None:
     made = item_step().call("cudaStreamSynchronize", 20, 60, correlation=80, track=BACKWARD)
     found = report(made.trace())
-    assert found.fact("host_wait_ns") == 125_000
-    assert found.fact("host_wait_union_ns") == 85_000
+    assert found.fact("host_blocked_ns") == 125_000
+    assert found.fact("host_blocked_union_ns") == 85_000
 
 
 TIMES = st.integers(0, 60)
@@ -334,8 +361,8 @@ def test_starved_time_is_idle_time_charged_once(
     order = np.argsort(ends, kind="stable")
     starts, ends = starts[order], ends[order]
     none = np.full(len(starts), -1)
-    result = _starved.starvation(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
-    late = _catch_up.catch_up(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
+    result = _emptied.emptied(trace, np.zeros(len(starts), dtype=np.int64), none, starts, ends)
+    late = _refill.refill(trace, result, starts, ends, np.zeros(len(starts), dtype=bool))
     assert (result.ns >= 0).all()
     assert (late >= 0).all()
     assert result.ns.sum() == total(*union(result.starts, result.ends))
@@ -346,11 +373,11 @@ def test_starved_time_is_idle_time_charged_once(
             assert any(a <= low and high <= b for a, b in zip(gaps.starts, gaps.ends, strict=True))
     found = report(trace)
     groups = found.table("groups").rows
-    assert found.fact("host_wait_union_ns") <= found.fact("host_wait_ns")
-    assert found.fact("device_starved_ns") + found.fact("device_catch_up_ns") <= gaps.ns.sum()
-    assert (groups["can_win_ns"] <= groups["waited_ns"]).all()
-    assert (groups["can_win_ns"] <= groups["starved_ns"] + groups["catch_up_ns"]).all()
-    assert groups["can_win_ns_per_step"].sum() <= (found.fact("can_win_ns_per_step") or 0) + 1e-6
+    assert found.fact("host_blocked_union_ns") <= found.fact("host_blocked_ns")
+    assert found.fact("device_empty_ns") + found.fact("device_refill_ns") <= gaps.ns.sum()
+    assert (groups["saves_ns"] <= groups["blocked_ns"]).all()
+    assert (groups["saves_ns"] <= groups["empty_ns"] + groups["refill_ns"]).all()
+    assert groups["saves_ns_per_step"].sum() <= (found.fact("saves_ns_per_step") or 0) + 1e-6
 
 
 REAL = (
@@ -381,5 +408,5 @@ def test_calls_agree_with_the_reference_figures(shared: Path, name: str) -> None
     assert {call: calls.get(call) for call in expected} == expected
     idle = run("device_idle", trace)
     assert isinstance(idle, Report)
-    assert found.fact("device_starved_ns") + found.fact("device_catch_up_ns") <= idle.fact("idle_ns")
-    assert found.fact("host_wait_union_ns") <= found.fact("host_wait_ns")
+    assert found.fact("device_empty_ns") + found.fact("device_refill_ns") <= idle.fact("idle_ns")
+    assert found.fact("host_blocked_union_ns") <= found.fact("host_blocked_ns")

@@ -84,8 +84,8 @@ def test_two_threads_that_wait_starve_the_device_once() -> None:
     found = report("sync_events", made.trace())
     rows = found.table("syncs").rows
     # 12 to 14 while only the first waits, from 14 on for the one that began last.
-    assert dict(rows.select("start_ns", "starved_ns").iter_rows()) == {12_000: 2_000, 14_000: 16_000}
-    assert found.fact("device_starved_ns") == 18_000
+    assert dict(rows.select("start_ns", "empty_ns").iter_rows()) == {12_000: 2_000, 14_000: 16_000}
+    assert found.fact("device_empty_ns") == 18_000
 
 
 def test_bytes_that_nobody_wrote_down_are_not_none() -> None:

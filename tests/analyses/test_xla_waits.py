@@ -26,9 +26,11 @@ def test_the_same_waits_in_both_formats_of_one_recording(shared: Path) -> None:
         found = report(open_trace(shared / "traces" / f"selfgen-jax0102-cpu.{ending}"))
         rows = found.table("syncs").rows.sort("start_ns")
         assert rows["kind"].to_list() == ["await"] * 5
-        waits.append(rows["waited_ns"].to_list())
+        waits.append(rows["blocked_ns"].to_list())
         assert found.table("calls").rows.select("call", "count").rows() == [(AWAIT, 5)]
-        assert found.table("calls").rows["total_ns"][0] == sum(waits[-1]) == found.fact("host_wait_union_ns")
+        assert (
+            found.table("calls").rows["total_ns"][0] == sum(waits[-1]) == found.fact("host_blocked_union_ns")
+        )
     for exact, *others in zip(*waits, strict=True):  # JSON rounds to ns what the plane has in ps
         assert all(abs(other - exact) <= 2 for other in others)
 
@@ -46,7 +48,7 @@ def test_two_marks_with_nothing_between_them_are_one_wait() -> None:
     made.add("other", "PjitFunction(step)", 110, 115)
     made.add("other", AWAIT, 120, 120.3).add("other", AWAIT, 150, 150.2)
     rows = report(made.trace()).table("syncs").rows.sort("start_ns")
-    assert rows["waited_ns"].to_list() == [70_400, 300, 30_200]
+    assert rows["blocked_ns"].to_list() == [70_400, 300, 30_200]
 
 
 def test_a_read_encloses_its_await_and_is_one_wait() -> None:
@@ -54,7 +56,7 @@ def test_a_read_encloses_its_await_and_is_one_wait() -> None:
     made.add("other", AWAIT, 10, 10.3).add("other", AWAIT, 80, 80.4)
     made.add("other", "CommonPjRtBuffer::ToLiteral", 120, 125)  # only starts the transfer
     rows = report(made.trace()).table("syncs").rows
-    assert rows.select("kind", "waited_ns").rows() == [("device read", 85_000)]
+    assert rows.select("kind", "blocked_ns").rows() == [("device read", 85_000)]
 
 
 def test_one_device_get_is_one_wait_and_none_where_nothing_was_read() -> None:
@@ -63,7 +65,7 @@ def test_one_device_get_is_one_wait_and_none_where_nothing_was_read() -> None:
         made.add("other", "np.asarray(jax.Array)", at, at + 30)
     made.add("python_function", "api.py(2555): device_get", 100, 120)  # of what is on the host already
     rows = report(made.trace()).table("syncs").rows
-    assert rows.select("kind", "waited_ns").rows() == [("device read", 90_000)]
+    assert rows.select("kind", "blocked_ns").rows() == [("device read", 90_000)]
 
 
 def test_idle_time_before_the_copy_that_a_read_makes_itself_is_the_reads() -> None:
@@ -72,9 +74,8 @@ def test_idle_time_before_the_copy_that_a_read_makes_itself_is_the_reads() -> No
     made.kernel("MemcpyD2H", 70, 80, 2, category="memcpy")
     made.launch("gemm", (100, 101), (105, 120), 3)
     row = report(made.trace()).table("syncs").rows.row(0, named=True)
-    assert row["starved_ns"] == 25_000  # from the copy's end to the next product
-    assert row["catch_up_ns"] == 60_000  # from the product's end to the copy
-    assert row["can_win_ns"] == 85_000
+    assert row["empty_ns"] == 25_000  # from the copy's end to the next product
+    assert row["refill_ns"] == 60_000  # from the product's end to the copy
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import msgspec
 
 #: What moves: the key and its whole number (a fraction behind it stays), or the number of a step.
 _SLOT = re.compile(
-    rb'"(?P<key>ts|correlation|External id|external id|id|Ev Idx|Python id|Python parent id)": (?P<value>\d+)'
+    rb'"(?P<key>ts|correlation|External id|external id|id|Ev Idx|Sequence number|Python id|Python parent id)"'
+    rb": (?P<value>\d+)"
     rb"|ProfilerStep#(?P<step>\d+)"
 )
 _SHIFT_OF = {
@@ -27,6 +28,7 @@ _SHIFT_OF = {
     b"External id": "external",
     b"external id": "external",
     b"id": "flow",
+    b"Sequence number": "sequence",
     b"Ev Idx": "index",
     b"Python id": "python",
     b"Python parent id": "python",

@@ -47,7 +47,7 @@ def flow(number: int) -> str:
 def rows(chunk: Chunk) -> list[tuple[Any, ...]]:
     """Return the spans of a chunk in the order of the file, without codes."""
     spans = chunk.spans
-    keys = ("external_id", "correlation", "device", "stream", "bytes")
+    keys = ("external_id", "sequence", "correlation", "device", "stream", "bytes")
     columns = [spans.numbers.get(key, np.full(len(spans), -1)).tolist() for key in keys]
     return sorted(
         zip(

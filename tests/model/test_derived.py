@@ -75,6 +75,7 @@ def make(events: list[tuple[int, int, str, int | None, str]]) -> Trace:
             "stream": device,
             "correlation": [e[3] for e in events],
             "external_id": [None] * len(events),
+            "sequence": [None] * len(events),
             "bytes": [None] * len(events),
             "ordinal": list(range(len(events))),
         },

@@ -84,7 +84,7 @@ def test_waits_are_told_by_their_lines(trace_of: Callable[[str], Trace]) -> None
     assert {row["where"].rpartition(":")[2]: row["count"] for row in rows} == wanted
     assert waits.fact("lines_known") == waits.fact("syncs") == 18
     # Two lines bring 64 MB to the host: with the memory that must be found for them, they are nearly the whole step.
-    costs = {row["where"].rpartition(":")[2]: row["can_win_ns_per_step"] for row in rows}
+    costs = {row["where"].rpartition(":")[2]: row["saves_ns_per_step"] for row in rows}
     large = [str(i) for i, line in enumerate(lines, 1) if line.endswith(("device_get", "NumPy"))]
     assert sorted(sorted(costs, key=lambda line: -costs[line])[:2]) == sorted(large)
     step_ns = float(report("steps", trace).fact("step_period_ns") or 0)
@@ -95,6 +95,6 @@ def test_waits_are_told_by_their_lines(trace_of: Callable[[str], Trace]) -> None
     assert causes.get("profiler", 0.0) < 0.001, (
         "that the runtime lets go of arrays is no work of the profiler's"
     )
-    lost = waits.table("syncs").rows.select(pl.col("starved_ns") + pl.col("catch_up_ns")).sum().item()
+    lost = waits.table("syncs").rows.select(pl.col("empty_ns") + pl.col("refill_ns")).sum().item()
     idle = report("device_idle", trace).fact("idle_ns_per_step")
     assert lost <= float(idle or 0) * 3 * 1.01

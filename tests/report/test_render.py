@@ -23,20 +23,20 @@ REPORT = Report(
     "sync_events",
     "Syncs",
     Verdict(f"2 syncs a step hold the host 16.3 ms: {EVIL}", "bad"),
-    (Fact("device_starved_ns_per_step", "starved", 740_000.0, "ns"), Fact("unknown", "unknown", None, "ns")),
+    (Fact("device_empty_ns_per_step", "empty", 740_000.0, "ns"), Fact("unknown", "unknown", None, "ns")),
     (
         Table(
             "groups",
             "By place",
             (
-                Column("starved_ns", "starved", "ns"),
+                Column("empty_ns", "empty", "ns"),
                 Column("count", "n", "count"),
                 Column("where", "where", "text"),
                 Column("event", "event", "count", hidden=True),
             ),
             pl.DataFrame(
                 {
-                    "starved_ns": [730_000, 10],
+                    "empty_ns": [730_000, 10],
                     "count": [1, 31_204],
                     "where": [EVIL, "=HYPERLINK()"],
                     "event": [7, 9],
@@ -79,7 +79,7 @@ def test_numbers_are_right_aligned_with_units_and_hidden_columns_stay_hidden() -
     head, first, second = (
         line for line in text.splitlines() if line.startswith("  ") and "  " in line.strip()
     )
-    assert head.split() == ["starved", "n", "where"]
+    assert head.split() == ["empty", "n", "where"]
     assert (
         first.index("730 µs") + len("730 µs")
         == second.index("10.0 ns" if "10.0 ns" in second else "10 ns") + 5
@@ -98,14 +98,14 @@ def test_json_is_whole_and_keeps_names_as_they_are() -> None:
     report, gone = document["reports"]
     assert document["tuiprof"] == 1
     assert report["verdict"] == {"sentence": REPORT.verdict.sentence, "level": "bad"}
-    assert report["facts"] == {"device_starved_ns_per_step": 740_000.0, "unknown": None}
-    assert report["tables"][0]["rows"][0] == {"starved_ns": 730_000, "count": 1, "where": EVIL, "event": 7}
+    assert report["facts"] == {"device_empty_ns_per_step": 740_000.0, "unknown": None}
+    assert report["tables"][0]["rows"][0] == {"empty_ns": 730_000, "count": 1, "where": EVIL, "event": 7}
     assert gone == {"analysis": "memory", "available": False, "reason": GONE.reason, "remedy": GONE.remedy}
 
 
 def test_csv_has_every_row_and_runs_no_formula() -> None:
     rows = list(csv.reader(io.StringIO(render(REPORT, "csv"))))
-    at = rows.index(["starved_ns", "count", "where", "event"])
+    at = rows.index(["empty_ns", "count", "where", "event"])
     assert rows[at + 2] == ["10", "31204", "'=HYPERLINK()", "9"]
 
 

@@ -119,7 +119,7 @@ def test_memory_that_goes_up_and_down_does_not_creep(session: Session) -> None:
 
 def test_steps_that_wait_for_data_are_told(session: Session) -> None:
     steps(session, 20, data=40_000_000, forward=50_000_000)
-    assert said(session)["loader starvation"].startswith("40.0 % of a step waits for data (40.0 ms)")
+    assert said(session)["loader emptied"].startswith("40.0 % of a step waits for data (40.0 ms)")
 
 
 def test_a_loss_that_is_no_number_is_the_worst(session: Session) -> None:

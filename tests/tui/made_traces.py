@@ -40,6 +40,7 @@ def trace_of(rows: list[tuple[str, str, int, int, int, int | None]], **info: obj
             "stream": pl.Series([7 if yes else None for yes in on_device], dtype=pl.Int64),
             "correlation": pl.Series([row[5] for _, row in ordered], dtype=pl.Int64),
             "external_id": pl.Series([None] * len(rows), dtype=pl.Int64),
+            "sequence": pl.Series([None] * len(rows), dtype=pl.Int64),
             "bytes": pl.Series([None] * len(rows), dtype=pl.Int64),
             "ordinal": pl.Series([place for place, _ in ordered], dtype=pl.UInt32),
         }
@@ -90,6 +91,7 @@ def large_trace(count: int) -> Trace:
             "stream": pl.Series(np.where(on_device, 7, -1)).replace(-1, None),
             "correlation": np.concatenate((np.arange(half), np.arange(half)))[order] + 1,
             "external_id": pl.Series([None], dtype=pl.Int64).extend_constant(None, count - 1),
+            "sequence": pl.Series([None], dtype=pl.Int64).extend_constant(None, count - 1),
             "bytes": pl.Series([None], dtype=pl.Int64).extend_constant(None, count - 1),
             "ordinal": np.arange(count, dtype=np.uint32),
         }

@@ -10,14 +10,14 @@ from tuiprof.tui.filter_expression import FilterError, find_columns, parse
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
 COLUMNS = (
-    Column("starved_per_step", "starved/step", "ns"),
+    Column("starved_per_step", "empty/step", "ns"),
     Column("waited_per_step", "waited/step", "ns"),
     Column("count", "n", "count"),
     Column("share", "of step", "share"),
     Column("bytes", "bytes", "bytes"),
     Column("name", "name"),
     Column("where", "where", elide="start"),
-    Column("starved_ns", "starved", "ns", hidden=True),
+    Column("empty_ns", "empty", "ns", hidden=True),
     Column("change_ns", "change", "ns"),
 )
 FRAME = pl.DataFrame(
@@ -31,7 +31,7 @@ FRAME = pl.DataFrame(
         "name": pl.Series(["ampere_gemm", "vec<4>(int)", "Softmax and more", "gemm_T"], dtype=pl.Enum(
             ["gemm_T", "ampere_gemm", "vec<4>(int)", "Softmax and more"])),
         "where": ["train.py:7 step", "model.py:9", None, "train.py:70 loop"],
-        "starved_ns": [8, 7, 6, 5],
+        "empty_ns": [8, 7, 6, 5],
     }
 )  # fmt: skip
 
@@ -48,12 +48,12 @@ def kept(text: str) -> list[int]:
         ("", [0, 1, 2, 3]),
         ("gemm", [0, 3]),
         ("train.py:7 step", [0]),
-        ("starved > 1ms", [0]),
-        ("starved>=500us and name ~ GEMM", [0]),
-        ("starved/step >= 0.5 ms", [0, 1]),
-        ("starved = 0", [3]),
-        ("starved_ns < 7ns", [2, 3]),
-        ("starved != 0", [0, 1, 2]),
+        ("empty > 1ms", [0]),
+        ("empty>=500us and name ~ GEMM", [0]),
+        ("empty/step >= 0.5 ms", [0, 1]),
+        ("empty = 0", [3]),
+        ("empty_ns < 7ns", [2, 3]),
+        ("empty != 0", [0, 1, 2]),
         ("n > 1k or n = 20", [1, 3]),
         ("of step >= 5 %", [0, 1]),
         ("bytes < 1MiB", [1]),
@@ -82,15 +82,15 @@ def test_filters_keep_the_rows_they_say(text: str, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "at", "says"),
     [
-        ("starved > 1", 11, "a unit is missing"),
-        ("starved > 1 parsec", 12, "no unit 'parsec'"),
-        ("starved > much", 10, "no time"),
-        ("starved >", 9, "belongs behind this"),
+        ("empty > 1", 9, "a unit is missing"),
+        ("empty > 1 parsec", 10, "no unit 'parsec'"),
+        ("empty > much", 8, "no time"),
+        ("empty >", 7, "belongs behind this"),
         ("> 1ms", 0, "which column?"),
-        ("speed > 1ms", 0, "no column 'speed'; there are starved/step, waited/step"),
+        ("speed > 1ms", 0, "no column 'speed'; there are empty/step, waited/step"),
         ("w > 1ms", 0, "may be any of waited/step, where"),
         ("name > 1ms", 5, "holds words"),
-        ("starved ~ 1ms", 8, "holds figures"),
+        ("empty ~ 1ms", 6, "holds figures"),
         ("n = 1 and", 9, "something is missing"),
         ("(n = 1", 0, "not closed"),
         ("n = 1)", 5, "nothing opens this"),
@@ -116,8 +116,8 @@ def test_a_wrong_filter_leaves_the_rows_as_they_are() -> None:
 
 
 def test_a_name_prefers_what_is_visible_and_exact() -> None:
-    assert [column.key for column in find_columns("starved", COLUMNS)] == ["starved_per_step"]
-    assert [column.key for column in find_columns("starved_ns", COLUMNS)] == ["starved_ns"]
+    assert [column.key for column in find_columns("empty", COLUMNS)] == ["starved_per_step"]
+    assert [column.key for column in find_columns("empty_ns", COLUMNS)] == ["empty_ns"]
     assert [column.key for column in find_columns("N", COLUMNS)] == ["count"]
     assert find_columns("zzz", COLUMNS) == []
 

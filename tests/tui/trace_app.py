@@ -69,13 +69,13 @@ def _waits(trace: Trace, window: Window) -> Report | Unavailable:
     frame = pl.DataFrame(
         {
             "where": ["train.py:7 update"] * len(rows),
-            "waited_ns": [int(trace.ends[row] - trace.starts[row]) for row in rows],
+            "blocked_ns": [int(trace.ends[row] - trace.starts[row]) for row in rows],
             "event": rows,
         }
     )
     columns = (
         Column("where", "where"),
-        Column("waited_ns", "waited", "ns"),
+        Column("blocked_ns", "waited", "ns"),
         Column("event", "event", hidden=True),
     )
     return Report(

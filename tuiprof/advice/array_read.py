@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.small_copy import SMALL_BYTES
 from tuiprof.analyses._wait_kinds import PAGEABLE_TO_HOST, READ, TO_HOST
 from tuiprof.model import Trace
@@ -21,25 +21,21 @@ _TORCH = (
 )
 
 
-def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for reads of arrays; PyTorch's copies of more than a few bytes have a rule of their own."""
-    for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
-        cost = evidence.cost(row, "can_win_ns")
-        if row["kind"] not in (READ, TO_HOST, PAGEABLE_TO_HOST) or not evidence.often(row) or cost is None:
-            continue
+    for row in evidence.waits(READ, TO_HOST, PAGEABLE_TO_HOST):
         if row["kind"] != READ and (not row["count"] or (row["bytes"] or 0) / row["count"] > SMALL_BYTES):
             continue
-        how, later = (_JAX if is_jax(trace) else _XLA) if row["kind"] == READ else _TORCH
+        how, later = (_JAX if evidence.is_jax else _XLA) if row["kind"] == READ else _TORCH
         yield Finding(
             f"{how} brings an array to the host {evidence.rhythm(row)}",
             evidence.place(row),
             f"keep it on the device and read it every N steps, or {later}",
-            cost,
             "high" if row["found"] == "line" else "medium",
             f"{row['through'] or row['kind']} waits until it has been computed",
-            "",
-            row["event"],
+            evidence.without_reading(row),
+            event=row["event"],
         )
 
 
-RULE = AdviceRule("array-read", find)
+RULE = AdviceRule("array-read", find, needs=("sync_events",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses._wait_kinds import AWAIT
 from tuiprof.model import Trace
 
@@ -19,20 +19,18 @@ _KINDS = {
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for waits that the script asks for, and not an operator for it."""
-    for row in evidence.rows("sync_events", "groups").iter_rows(named=True):
-        cost = evidence.cost(row, "can_win_ns")
-        if row["kind"] not in _KINDS or not evidence.often(row) or cost is None or not _asked_for(row):
+    for row in evidence.waits(*_KINDS):
+        if not _asked_for(row):
             continue
         yield Finding(
             f"{_KINDS[row['kind']]} holds the host {evidence.rhythm(row)}",
             evidence.place(row),
             "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
             "or let the device keep the time",
-            cost,
             "high" if row["found"] == "line" else "medium",
             "the line asks for the wait itself, and no value comes of it",
-            "",
-            row["event"],
+            evidence.without_waiting(row),
+            event=row["event"],
         )
 
 
@@ -43,4 +41,4 @@ def _asked_for(row: Mapping[str, object]) -> bool:
     return row["found"] == "line" and not row["through"]
 
 
-RULE = AdviceRule("explicit-wait", find)
+RULE = AdviceRule("explicit-wait", find, needs=("sync_events",))

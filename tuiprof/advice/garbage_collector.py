@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses._idle import GARBAGE
+from tuiprof.analyses._waits import outermost
 from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for collector pauses that leave the device idle."""
-    rows = evidence.rows("device_idle", "causes")
-    for row in rows.filter(rows["cause"] == "garbage collector").iter_rows(named=True) if len(rows) else ():
-        yield Finding(
-            "the device idles while Python collects garbage",
-            "",
-            "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
-            evidence.cost(row, "idle_ns"),
-            "high",
-            "the collector's own range lies in the gap",
-            "",
-            row["event"],
-        )
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for the collector's own ranges."""
+    rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
+    rows = rows[outermost(trace, rows)]
+    if not len(rows):
+        return
+    lengths = (trace.ends - trace.starts)[rows]
+    yield Finding(
+        f"Python collects garbage {len(rows)} times in {evidence.step_count} steps"
+        if evidence.stepped
+        else f"Python collects garbage {len(rows)} times",
+        "",
+        "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
+        "high",
+        "the collector's own ranges lie in the steps",
+        Edit(host=evidence.host_time(rows)),
+        event=int(rows[np.argmax(lengths)]),
+    )
 
 
 RULE = AdviceRule("garbage-collector", find)

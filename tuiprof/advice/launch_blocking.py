@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
 
 
@@ -16,10 +16,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "launches return only after their kernel has ended",
             "",
             "unset CUDA_LAUNCH_BLOCKING (AMD_SERIALIZE_KERNEL on ROCm); it is for debugging",
-            None,
             "high",
             "almost every kernel had ended when its launch call returned",
+            None,
         )
 
 
-RULE = AdviceRule("launch-blocking", find)
+RULE = AdviceRule("launch-blocking", find, needs=("kernel_launches",))

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.model import Trace
+
+#: Of the host's operators so much stays, once a graph is launched instead: likely, at least, at most helpful.
+_KEEP: Final = (0.1, 0.4, 0.03)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    """Look for a launch-bound step."""
+    """Look for a step in which the host, and not the device, sets the pace."""
     report = evidence.report("kernel_launches")
-    if report is None or not report.verdict.sentence.startswith("launch-bound"):
+    if report is None or report.fact("launch_bound") != "yes":
         return
-    jax = is_jax(trace)
     rows = report.table("by_operator").rows
+    likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
         f"most before {rows['operator'][0]}",
         "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
-        if jax
+        if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',
-        evidence.cost({fact.key: fact.value for fact in report.facts}, "launch_bound_ns"),
-        "medium" if report.notes else "high",
-        "device idle while the host runs operators and Python on its way to the next launch",
-        "giou-kernel:jax,jax-jit" if jax else "attention:native,native-compiled",
-        int(rows["event"][0]),
+        "medium",
+        "host time in operators and on the way from one to the next, once the findings above are dealt with",
+        likely,
+        least,
+        most,
+        remainder=True,
+        proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
+        event=int(rows["event"][0]),
     )
 
 
-RULE = AdviceRule("launch-bound", find)
+RULE = AdviceRule("launch-bound", find, needs=("kernel_launches",))

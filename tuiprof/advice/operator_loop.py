@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses import _ancestry
 from tuiprof.analyses._codes import distinct
 from tuiprof.analyses._frames import function_label, operator_label
@@ -17,6 +18,7 @@ from tuiprof.analyses._waits import outermost
 from tuiprof.analyses.data_loading import fetches
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit, HostTime
 
 #: Most operators of one pass (a layer of a model has more), and passes from which on it is a loop.
 LONGEST_PERIOD, LEAST_PASSES = 12, 8
@@ -24,37 +26,37 @@ LONGEST_PERIOD, LEAST_PASSES = 12, 8
 SHORT_NS = 50_000
 #: … if they have at least this share of the loop's time: else it is the Python between them that takes it.
 LEAST_INSIDE = 0.25
+#: One call on the whole batch takes longer than one pass did, at worst by this factor.
+_LEAST = 4.0
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for loops of short operators, the loops of one place together."""
     if trace.device_indices:
         return  # what loops cost a device is told by its launches
-    in_steps = bool(evidence.step_ns)
+    in_steps = evidence.stepped
     found = [loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows)]
     if not found:
         return
-    count = len(trace.steps) if in_steps else 1
     places = (
         pl.DataFrame(found)
         .group_by("where", "backward", maintain_order=True)
         .agg(
-            pl.col("cost_ns").sum() / count,
-            pl.col("times").median(),
-            pl.col("operators", "event").sort_by("cost_ns", descending=True).first(),
+            pl.col("track", "start", "end", "times"),
+            pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
         )
-        .sort("cost_ns", descending=True)
         .to_dicts()
     )
     forward = [place for place in places if not place["backward"]]
     for place in places:
-        of = [one for one in forward if one["times"] == place["times"]] if place["backward"] else []
+        of = [one for one in forward if set(one["times"]) == set(place["times"])] if place["backward"] else []
         if len(of) == 1:  # autograd repeats what the forward did: one place, one change
-            of[0]["cost_ns"] += place["cost_ns"]
+            for key in ("track", "start", "end", "times"):
+                of[0][key] += place[key]
             of[0]["with_backward"] = True
         elif place["backward"]:
             forward.append(place)
-    jit = "jax.jit" if is_jax(trace) else "torch.compile"
+    jit = "jax.jit" if evidence.is_jax else "torch.compile"
     yield from (_finding(place, jit) for place in forward)
 
 
@@ -64,15 +66,19 @@ def _finding(place: dict[str, Any], jit: str) -> Finding:
         instead = "fused=True (or foreach=True) when making the optimizer"
     else:
         instead = "do it for all items at once: one call on the whole batch (pad and mask where sizes differ)"
+    times = np.array(place["times"], dtype=np.float64)
+    tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
+    host = HostTime(tracks, starts, ends, 1 / times)
     return Finding(
         f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
-        f"{place['times']:.0f} times in a row{backward}: {place['operators']}",
+        f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
         place["where"],
         f"{instead}; or {jit}",
-        place["cost_ns"],
         "medium",
         f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "
         "than what they compute",
+        Edit(host=host),  # one pass stays
+        Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
         event=place["event"],
     )
 
@@ -108,7 +114,9 @@ def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
         yield {
             "where": where or (trace.names[annotation] if annotation >= 0 else ""),
             "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
-            "cost_ns": span * (times - 1) / times,  # one pass stays
+            "track": int(trace.track_codes[rows[first]]),
+            "start": int(starts[first]),
+            "end": int(ends[first + period * times - 1]),
             "times": times,
             "operators": " → ".join(
                 operator_label(trace.name(int(row))) for row in rows[first : first + period]

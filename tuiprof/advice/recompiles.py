@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tuiprof.advice import AdviceRule, Evidence, Finding, is_jax
+import numpy as np
+
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses import _idle
+from tuiprof.analyses._waits import outermost
 from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
 
 _TORCH = (
     "mark_dynamic() what changes its size, keep Python numbers out of the graph, warm up before measuring; "
@@ -22,15 +27,16 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     report = evidence.report("compile")
     if report is None or report.verdict.level == "good":
         return
-    compiling = evidence.figure("compile", "compile_ns_per_step") or evidence.figure("compile", "compile_ns")
+    rows = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host)
+    rows = rows[outermost(trace, rows)]
     yield Finding(
         report.verdict.sentence,
         "",
-        _JAX if is_jax(trace) else _TORCH,
-        compiling or None,
+        _JAX if evidence.is_jax else _TORCH,
         "high",
         "the compiler's own ranges, or the version in the region's name",
+        Edit(host=evidence.host_time(rows)) if len(rows) else None,
     )
 
 
-RULE = AdviceRule("recompiles", find)
+RULE = AdviceRule("recompiles", find, needs=("compile",))

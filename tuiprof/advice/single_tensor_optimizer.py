@@ -6,36 +6,38 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tuiprof.advice import AdviceRule, Evidence, Finding
+from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.unfused_optimizer import optimizer_steps
 from tuiprof.model import Trace
 
 #: From so many launches in one optimizer step on.
 LEAST_LAUNCHES = 50
+#: A fused step takes this part of the host time and of the device work of one parameter after the other.
+_HOST, _WORK, _LEAST_WORK, _MOST_WORK = 0.05, 0.35, 0.6, 0.2
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for optimizer steps of many launches, none of them a multi-tensor kernel."""
-    steps = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
-    if not len(steps):
+    rows = optimizer_steps(trace)
+    if not len(rows):
         return
-    launches, starts = trace.links.launches, trace.starts[trace.links.launches]
-    low, high = np.searchsorted(starts, trace.starts[steps]), np.searchsorted(starts, trace.ends[steps])
-    inside = np.concatenate([launches[a:b] for a, b in zip(low, high, strict=True)])
-    if len(inside) < LEAST_LAUNCHES * len(steps):
+    work, _ = evidence.work_in(rows)
+    launches = np.unique(trace.links.launch_of[work])
+    if (
+        len(launches) < LEAST_LAUNCHES * len(rows)
+        or trace.named("multi_tensor_apply|fused|Fused", work).any()
+    ):
         return
-    work = trace.device_work[np.isin(trace.links.launch_of[trace.device_work], inside)]
-    if (trace.named("multi_tensor_apply|fused|Fused")[work]).any():
-        return
-    lengths = (trace.ends - trace.starts)[steps]
     yield Finding(
-        f"the optimizer launches {len(inside) / len(steps):.0f} kernels a step, one parameter at a time",
-        trace.name(int(steps[0])),
+        f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",
+        trace.name(int(rows[0])),
         "fused=True (or foreach=True) when making the optimizer",
-        float(np.median(lengths)) if evidence.step_ns else float(lengths.sum()),
         "high",
         "no multi-tensor kernel among what Optimizer.step launches",
-        "",
-        int(steps[0]),
+        evidence.without_operators(rows, _HOST, _WORK),
+        evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
+        evidence.without_operators(rows, _HOST / 2, _MOST_WORK),
+        event=int(rows[0]),
     )
 
 

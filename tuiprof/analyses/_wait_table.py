@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import _catch_up, _frames, _sites, _starved, _waits, _xla_waits
+from tuiprof.analyses import _emptied, _frames, _refill, _sites, _waits, _xla_waits
 from tuiprof.analyses._codes import member
 from tuiprof.analyses._codes import places as places_of
 from tuiprof.analyses._memo import is_remembered, remember
@@ -16,8 +17,12 @@ from tuiprof.analyses._scope import Scope
 from tuiprof.analyses._wait_kinds import KINDS, READ
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
+from tuiprof.whatif.calibration import Calibrated
+from tuiprof.whatif.edit import Edit, HostTime
 
 _COSTS = "wait costs"
+#: Places whose waits are removed from the replayed step one by one; further ones hardly matter.
+MOST_REPLAYED = 12
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
 
 
@@ -51,10 +56,10 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     waits = _waits.find(trace, scope.window)
     whole = _waits.find(trace, Window())
     # What a wait costs depends on the waits after it, in the window or not.
-    starved, late = costs(trace)
+    empty, late = costs(trace)
     inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
     counts = waits.apart == _waits.COUNTED
-    starved_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (starved.ns, late))
+    empty_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (empty.ns, late))
     sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
     step_of = trace.steps.step_of[waits.last]
     numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.String)
@@ -64,27 +69,27 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     frame = pl.DataFrame(
         {
             "event": waits.last,
+            "begun_by": waits.first,
             "start_ns": waits.starts,
             "end_ns": waits.ends,
-            "waited_ns": waits.waited,
-            "starved_ns": starved_ns,
-            "catch_up_ns": late_ns,
-            "can_win_ns": np.minimum(waits.waited, starved_ns + late_ns),
+            "blocked_ns": waits.waited,
+            "empty_ns": empty_ns,
+            "refill_ns": late_ns,
             "kind": _words(waits.kinds, waits.kind),
             "apart": _words(tuple(_APART.values()), waits.apart),
             "step": numbers.gather(np.where(step_of >= 0, step_of, len(numbers) - 1)),
             "in_step": scope.in_steps(waits.last),
             "bytes": pl.Series(moved).replace(-1, None),
-            "waited_for": _names(trace, starved.waited_for[inside]),
-            "delayed": _names(trace, starved.delayed[inside]),
+            "waited_for": _names(trace, empty.waited_for[inside]),
+            "delayed": _names(trace, empty.delayed[inside]),
             "calls": _calls(trace, waits),
         }
     ).with_columns(pl.col("kind").cast(pl.String), pl.col("apart").cast(pl.String))
     return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
 
 
-def costs(trace: Trace) -> tuple[_starved.Starvation, Ints]:
-    """Return starvation and catch-up of all waits of a trace, in the order of the waits; those apart starve nobody.
+def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
+    """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none.
 
     Args:
         trace: The trace.
@@ -101,16 +106,16 @@ def costs_known(trace: Trace) -> bool:
     return is_remembered(trace, _COSTS)
 
 
-def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_starved.Starvation, Ints]:
+def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_emptied.Emptied, Ints]:
     counts = waits.apart == _waits.COUNTED
     tracks = trace.track_codes[waits.last]
     starts, ends = waits.starts[counts], waits.ends[counts]
-    found = _starved.starvation(trace, tracks[counts], waits.copy[counts], starts, ends)
+    found = _emptied.emptied(trace, tracks[counts], waits.copy[counts], starts, ends)
     late = np.zeros(len(waits), dtype=np.int64)
     reads = waits.kind[counts] == KINDS.index(READ)
-    late[counts] = _catch_up.catch_up(trace, found, starts, ends, reads)
+    late[counts] = _refill.refill(trace, found, starts, ends, reads)
     nowhere = np.full(len(waits), -1, dtype=np.int64)
-    result = _starved.Starvation(
+    result = _emptied.Emptied(
         nowhere, waits.starts.copy(), waits.starts.copy(), nowhere.copy(), nowhere.copy()
     )
     for field in ("device", "starts", "ends", "waited_for", "delayed"):
@@ -202,18 +207,19 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
     return keys[first], inverse.reshape(-1)
 
 
-def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
-    """Group the counted waits by place and kind, those whose removal can win most first.
+def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
+    """Group the counted waits by place and kind, those without which a step saves most first.
 
     Args:
         table: The waits.
         scope: Window and steps.
+        step: The replayed step; None = what a place saves is bounded.
     """
     steps = scope.step_count or None
     in_step = pl.col("in_step")
-    place, costs = ("place", "kind"), ("starved_ns", "catch_up_ns", "waited_ns")
+    place, costs = ("place", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
     return (
-        table.counted.sort("can_win_ns", "starved_ns", "waited_ns", descending=True)
+        table.counted.sort("empty_ns", "blocked_ns", descending=True)
         .group_by(place, maintain_order=True)
         .agg(
             *(pl.col(key).first() for key in ("where", "in", "called_from", "through", "range")),
@@ -225,12 +231,19 @@ def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
             # The most expensive one stands for the group.
             *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
         )
-        .join(recoverable(table.counted, place, steps), on=place, how="left", maintain_order="left")
+        .join(
+            bound(table.counted, place, steps)
+            if step is None
+            else saved(scope.trace, table.counted, place, step),
+            on=place,
+            how="left",
+            maintain_order="left",
+        )
         .sort(
-            "can_win_ns_per_step",
-            "can_win_ns",
-            "starved_ns",
-            "waited_ns",
+            "saves_ns_per_step",
+            "saves_ns",
+            "empty_ns",
+            "blocked_ns",
             descending=True,
             nulls_last=True,
             maintain_order=True,
@@ -238,30 +251,71 @@ def group(table: WaitTable, scope: Scope) -> pl.DataFrame:
     )
 
 
-def recoverable(counted: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
+def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
     """Return what removing waits together can win at most, in all and per step.
 
-    Within a step that is the smaller of their host waits and of the device time they cost, starved and catch-up:
-    without them the host comes no further ahead than by the time it stood.
+    Without a wait the host comes further ahead by the time it was blocked, and that can only be spent on idle time of
+    the device after it. So in order of time a wait adds to a credit, and wins as much of the idle time that follows it
+    as the credit covers; what is left is carried on. A wait behind which nothing is launched wins nothing.
 
     Args:
-        counted: Waits.
+        waits: Waits in order of their end.
         by: Columns whose values are alike for waits that are removed together; none = all of them.
-        steps: Number of steps; None = the trace marks none, and the whole of it counts as one.
+        steps: Number of steps; None = the trace marks none.
 
     Returns:
-        Columns ``by``, ``can_win_ns`` and ``can_win_ns_per_step`` (null without steps).
+        Columns ``by``, ``saves_ns`` and ``saves_ns_per_step`` (null without steps).
     """
-    cost = pl.col("starved_ns") + pl.col("catch_up_ns")
-    in_each = counted.group_by(*by, "step").agg(
-        pl.min_horizontal(pl.col("waited_ns").sum(), cost.sum()).alias("can_win_ns"),
-        pl.col("in_step").first(),
-    )
-    total = (
-        pl.col("can_win_ns").sum(),
-        (pl.col("can_win_ns").filter(pl.col("in_step")).sum() / steps).alias("can_win_ns_per_step"),
-    )
-    return in_each.group_by(*by).agg(*total) if by else in_each.select(*total)
+    groups = waits.partition_by(by, maintain_order=True) if by else [waits]
+    rows = []
+    for group in groups:
+        idle = (group["empty_ns"] + group["refill_ns"]).to_numpy()
+        gained = np.cumsum(group["blocked_ns"].to_numpy() - idle)
+        left = gained - np.minimum(np.minimum.accumulate(gained), 0) if len(gained) else gained
+        won = np.append(0, left[:-1])[: len(left)] + group["blocked_ns"].to_numpy() - left
+        in_steps = won[group["in_step"].to_numpy()]
+        keys = {key: group[key][0] for key in by}
+        rows.append(
+            {**keys, "saves_ns": won.sum(), "saves_ns_per_step": in_steps.sum() / steps if steps else None}
+        )
+    schema: dict[str, Any] = {key: waits.schema[key] for key in by}
+    return pl.DataFrame(rows, schema={**schema, "saves_ns": pl.Float64, "saves_ns_per_step": pl.Float64})
+
+
+def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
+    """Return what a step saves without some waits, by the replayed step; those that save most at most first.
+
+    Args:
+        trace: The trace.
+        waits: Waits in order of their end.
+        by: Columns whose values are alike for waits that are removed together; none = all of them.
+        step: The replayed step.
+
+    Returns:
+        Columns as :func:`bound`; for places beyond the first :data:`MOST_REPLAYED` the bound stands.
+    """
+    stepped = bool(step.graph.step_count)
+    found = bound(waits, by, step.graph.step_count or None)
+    key = "saves_ns_per_step" if stepped else "saves_ns"
+    found = found.sort(key, descending=True, maintain_order=True)
+    values = found[key].to_list()
+    for index, row in enumerate(found.head(MOST_REPLAYED).iter_rows(named=True)):
+        mine = waits.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else waits
+        values[index] = step.likely_ns(without(trace, mine))
+    return found.with_columns(pl.Series(key, values, dtype=pl.Float64))
+
+
+def without(trace: Trace, waits: pl.DataFrame) -> Edit:
+    """Return the change in which the host does not wait, and the calls cost it nothing.
+
+    Args:
+        trace: The trace.
+        waits: Rows of :attr:`WaitTable.frame`.
+    """
+    rows = np.unique(np.concatenate((waits["begun_by"].to_numpy(), waits["event"].to_numpy())))
+    tracks = trace.track_codes[rows].astype(np.int64)
+    host = HostTime(tracks, trace.starts[rows], trace.ends[rows], np.zeros(len(rows)))
+    return Edit(waits=rows, host=host)
 
 
 def calls(trace: Trace, scope: Scope) -> pl.DataFrame:

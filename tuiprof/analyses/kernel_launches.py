@@ -9,9 +9,12 @@ import numpy as np
 from tuiprof.analyses import Analysis, _idle, _launch_figures, _launch_table
 from tuiprof.analyses._launch_table import Launches, QueueDepth
 from tuiprof.analyses._scope import Scope, device_word, no_device, plural
+from tuiprof.analyses.shared.launching import launched_faster
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Fact, Report, Rule, Trace, Unavailable, Verdict, Window
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
+from tuiprof.whatif.calibration import Calibrated
 
 NAME, TITLE = "kernel_launches", "Launches"
 
@@ -34,10 +37,10 @@ _RULES = (
     Rule("queue depth", "Device events whose launch call has begun and which have not ended."),
     Rule(
         "launch-bound",
-        f"The device is idle {format_share(BOUND_SHARE)} or more of the time between its first and last work because "
-        "the host is in operators, Python or calls on its way to the next launch, or in the launch itself (idle with "
-        "the causes runtime call, operator, Python, unrecorded and launching; syncs, data loading and the like are "
-        "not counted).",
+        f"Without the profiler a step would be {format_share(BOUND_SHARE)} shorter, or more, if operators, Python and "
+        "launch calls took the host no time; waits and data loading stay. The replayed step tells. Where it cannot be "
+        "replayed: the device is idle for such a share of the captured time, between its first and last work, because "
+        "the host is in operators, Python or calls on its way to the next launch, or in the launch itself.",
     ),
     Rule(
         "launch-blocking",
@@ -64,14 +67,26 @@ class _Figures:
     launches: Launches
     gaps: list[_idle.Gaps]
     depths: list[QueueDepth]
-    bound_ns: int
+    captured_bound_ns: int
     span_ns: int
+    step: Calibrated | None
+    bound_ns: float | None
     blocking_share: float
     kernels: int
 
     @property
+    def captured_bound_share(self) -> float:
+        return self.captured_bound_ns / self.span_ns if self.span_ns else 0.0
+
+    @property
     def bound_share(self) -> float:
-        return self.bound_ns / self.span_ns if self.span_ns else 0.0
+        if self.step is None or self.bound_ns is None:
+            return self.captured_bound_share
+        return min(max(self.bound_ns / max(self.step.replayed_ns, 1.0), 0.0), 1.0)
+
+    @property
+    def bound(self) -> bool:
+        return self.bound_share >= BOUND_SHARE
 
     @property
     def blocking(self) -> bool:
@@ -98,6 +113,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     depths = [_launch_table.queue_depth(trace, item.device, item.low, item.high) for item in gaps]
     kernels = trace.is_category("kernel", "collective")[launches.first_work]
     ended = (trace.ends[launches.first_work] <= trace.ends[launches.rows])[kernels]
+    step = replayed(trace) if window.whole else ""
+    found = None if isinstance(step, str) else step
     figures = _Figures(
         scope,
         launches,
@@ -105,6 +122,8 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         depths,
         sum(int(item.host_bound.sum()) for item in gaps),
         sum(item.high - item.low for item in gaps),
+        found,
+        found.replayed_ns - found.after_ns(launched_faster(trace, 0.0)) if found is not None else None,
         float(ended.mean()) if len(ended) else 0.0,
         int(kernels.sum()),
     )
@@ -149,20 +168,25 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
     kernels = trace.is_category("kernel", "collective")[launches.first_work]
     ones = np.ones(len(rows))
     work_rows = launches.rows[launches.work_launch]
-    bound_per_step = None
-    if scope.step_count:
-        bound_per_step = (
-            sum(
-                float(g.host_bound[scope.in_steps(np.maximum(g.launch, 0)) & (g.launch >= 0)].sum())
-                for g in figures.gaps
-            )
-            / scope.step_count
-        )
     depth = figures.depths
     return (
-        Fact("launch_bound_share", "idle for want of launches", figures.bound_share, "share", _RULES[3].text),
-        Fact("launch_bound_ns_per_step", "that is a step", bound_per_step, "ns"),
-        Fact("launch_bound_ns", "that is in all", None if scope.step_count else figures.bound_ns, "ns"),
+        Fact("launch_bound", "launch-bound", "yes" if figures.bound else "no", "text", _RULES[3].text),
+        Fact(
+            "launch_bound_share",
+            "of the step for want of launches",
+            figures.bound_share,
+            "share",
+            _RULES[3].text,
+        ),
+        Fact(
+            "launch_bound_ns", "that is", figures.bound_ns, "ns", "A step; in all where the trace marks none."
+        ),
+        Fact(
+            "captured_launch_bound_share",
+            "idle for want of launches while captured",
+            figures.captured_bound_share,
+            "share",
+        ),
         Fact("launches_per_step", "launches a step", scope.per_step(ones, rows), "count"),
         Fact(
             "work_per_step",
@@ -220,12 +244,15 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
             "kernel had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
             "bad",
         )
-    idle = (
-        f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
-    )
+    if figures.bound_ns is None:
+        idle = f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"
+    else:
+        whole = "a step" if scope.step_count else "the time"
+        without = "without the profiler " if figures.step is not None and figures.step.basis != "none" else ""
+        idle = f"{without}the {word} waits for launches {format_share(share)} of {whole}"
     kernel = float(np.median(trace.ends[launches.first_work] - trace.starts[launches.first_work]))
     sizes = f"{amount}, kernels of {format_ns(kernel)} in the median"
-    if share >= BOUND_SHARE:
+    if figures.bound:
         return Verdict(f"launch-bound: {idle} ({sizes})", "bad")
     level: Level = "warn" if share >= BOUND_SHARE / 2 else "good"
     return Verdict(f"not launch-bound: {idle} ({sizes})", level)
@@ -239,8 +266,12 @@ def _notes(trace: Trace, figures: _Figures) -> list[str]:
             f"{plural(impossible, 'launch')} began on the device before the call did: the clocks of host and "
             "device differ, so latencies are off by about as much."
         )
-    if trace.is_category("python_function").any():
-        notes.append("Recorded with Python frames, which slow the host: launch-bound time is an upper bound.")
+    step = figures.step
+    if step is not None and step.captured_ns > 1.02 * step.step_ns:
+        notes.append(
+            f"While captured a step takes {format_ns(step.captured_ns)} instead of {format_ns(step.step_ns)}: "
+            "latencies, times of calls and idle times below are those of the captured steps."
+        )
     unmatched = trace.links.unmatched_work
     if unmatched:
         notes.append(

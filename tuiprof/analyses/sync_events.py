@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from tuiprof.analyses import Analysis, _catch_up, _wait_table, _waits
+from tuiprof.analyses import Analysis, _refill, _wait_table, _waits
 from tuiprof.analyses._scope import Scope, device_word, no_device, plural
 from tuiprof.analyses._step_times import step_times
 from tuiprof.analyses._wait_table import WaitTable
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.whatif.calibration import Calibrated
 
 NAME, TITLE = "sync_events", "Syncs"
 
@@ -29,31 +31,32 @@ _RULES = (
         "copy and the synchronise that the same operator makes after it are one sync.",
     ),
     Rule(
-        "host wait",
+        "host blocked",
         "Time inside the blocking calls. Not all of it is lost: a wait while the device has work is free.",
     ),
     Rule(
-        "device starved",
+        "device empty",
         "From when all work launched before the sync's end is done (not before the wait began) to the start of the "
         "first work launched after it: the device is idle on all streams for want of the host. Each instant is "
         "charged once, to the sync that began last.",
     ),
     Rule(
-        "catch-up",
+        "refill",
         "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
         "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
-        f"to work that was launched {format_ns(_catch_up.LEAD_NS)} before or earlier) or until the next sync. Of a "
+        f"to work that was launched {format_ns(_refill.LEAD_NS)} before or earlier) or until the next sync. Of a "
         "read of XLA's also such gaps inside it, because it launches its copy itself.",
     ),
     Rule(
-        "can win",
-        "Upper bound of what removing the syncs of one place can win: in each step the smaller of their host waits and "
-        "of starved + catch-up; without a wait the host comes no further ahead than by the time it stood. Places are "
-        "ranked by it. The headline figure is for all syncs removed together.",
+        "saves",
+        "What a step without the profiler takes less if the syncs of one place are not made: the step is replayed "
+        "without them. Where it cannot be replayed, an upper bound: in order of time a wait adds to a credit, and idle "
+        "time of the device after it is won as far as the credit covers it. Places are ranked by it; the headline is "
+        "for all syncs removed together.",
     ),
     Rule(
         "verdict",
-        f"bad where removing syncs can win {format_share(BAD_SHARE)} of the step or more, a warning from "
+        f"bad where removing syncs saves {format_share(BAD_SHARE)} of the step or more, a warning from "
         f"{format_share(WARN_SHARE)}; harmless below {format_share(HARMLESS_SHARE)}.",
     ),
     Rule(
@@ -76,17 +79,19 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     table = _wait_table.build(trace, scope)
     counted = table.counted
-    groups = _wait_table.group(table, scope)
+    step = replayed(trace) if window.whole and trace.device_indices else ""
+    found = None if isinstance(step, str) else step
+    groups = _wait_table.group(table, scope, found)
     word = device_word(trace)
-    figures = _figures(trace, scope, table, counted)
-    facts = tuple(_facts(scope, table, counted, figures))
+    figures = _figures(trace, scope, counted, found)
+    facts = tuple(_facts(scope, table, counted, figures, word))
     notes = tuple(_notes(trace, scope, table))
     return Report(
         NAME,
         TITLE,
-        _verdict(trace, scope, groups, figures, word),
+        _verdict(scope, groups, figures, word, found),
         facts,
-        tuple(_tables(trace, scope, table, groups)),
+        tuple(_tables(trace, scope, table, groups, word)),
         _RULES,
         notes,
         window,
@@ -108,88 +113,103 @@ def _unavailable(trace: Trace) -> Unavailable:
     )
 
 
-def _figures(trace: Trace, scope: Scope, table: WaitTable, counted: pl.DataFrame) -> dict[str, float | None]:
+def _figures(
+    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Calibrated | None
+) -> dict[str, float | None]:
     """Return the headline figures, per step where there are steps, else in all."""
     stepped = bool(scope.step_count)
     in_steps = counted.filter(pl.col("in_step")) if stepped else counted
     per = scope.step_count or 1
-    starved, catch_up, waited = (
-        float(in_steps[key].sum()) / per for key in ("starved_ns", "catch_up_ns", "waited_ns")
+    empty, refill, waited = (
+        float(in_steps[key].sum()) / per for key in ("empty_ns", "refill_ns", "blocked_ns")
     )
-    win = float(_wait_table.recoverable(in_steps, (), None)["can_win_ns"][0]) / per
+    has_device = bool(trace.device_indices)
     if stepped:
-        # With several devices each can be starved for the whole step.
-        base = float(step_times(scope).period.sum()) * max(len(trace.device_indices), 1)
+        # With several devices each can be empty for the whole step.
+        base = float(step_times(scope).period.sum()) * max(len(trace.device_indices), 1) / per
     else:
         base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
-    has_device, base = bool(trace.device_indices), base / per
+    key = "saves_ns_per_step" if stepped else "saves_ns"
+    if step is not None:
+        win, whole = step.likely_ns(_wait_table.without(trace, in_steps)), step.step_ns
+    else:
+        win, whole = float(_wait_table.bound(in_steps, (), per)[key][0] or 0.0), base
     return {
         "count": len(in_steps) / per,
         "waited": waited,
-        "starved": starved if has_device else None,
-        "catch_up": catch_up if has_device else None,
-        "can_win": win if has_device else None,
-        "share": min(starved / base, 1.0) if has_device and base else None,
-        "win_share": min(win / base, 1.0) if has_device and base else None,
+        "empty": empty if has_device else None,
+        "refill": refill if has_device else None,
+        "saves": win if has_device else None,
+        "share": min(empty / base, 1.0) if has_device and base else None,
+        "saves_share": min(win / whole, 1.0) if has_device and whole else None,
     }
 
 
 def _facts(
-    scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None]
+    scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None], word: str
 ) -> list[Fact]:
     stepped = bool(scope.step_count)
     inside = _waits.inside_calls(scope.trace, table.waits, table.waits.apart == _waits.COUNTED)
-    has_device = figures["starved"] is not None
+    has_device = figures["empty"] is not None
     lines_known = int((counted["found"] == "line").sum())
     return [
         Fact("steps", "steps", scope.step_count or None, "count", "Whole steps in the window."),
         Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
         Fact(
-            "can_win_ns_per_step",
-            "can win a step, at most",
-            figures["can_win"] if stepped else None,
+            "saves_ns_per_step",
+            "a step saves without them",
+            figures["saves"] if stepped else None,
             "ns",
-            "What removing all syncs can win: in each step the smaller of host waits and starved + catch-up.",
+            "What a step takes less without all syncs: see the rule.",
         ),
+        Fact("saves_share", "of a step", figures["saves_share"] if stepped else None, "share"),
         Fact(
-            "device_starved_ns_per_step",
-            "starved a step",
-            figures["starved"] if stepped else None,
+            "device_empty_ns_per_step",
+            f"{word} empty a step",
+            figures["empty"] if stepped else None,
             "ns",
             "Idle time of the device from a sync until the next launch arrives.",
         ),
         Fact(
-            "device_catch_up_ns_per_step",
-            "catch-up a step",
-            figures["catch_up"] if stepped else None,
+            "device_refill_ns_per_step",
+            f"{word} refill a step",
+            figures["refill"] if stepped else None,
             "ns",
             "Further idle time from late launches until the host is ahead again.",
         ),
         Fact(
-            "starved_share", "starved", figures["share"], "share", "Device-starved time over the steps' time."
+            "empty_share",
+            f"{word} empty",
+            figures["share"],
+            "share",
+            "Device-empty time over the steps' time.",
         ),
-        Fact("host_wait_ns_per_step", "host waits a step", figures["waited"] if stepped else None, "ns"),
+        Fact("host_blocked_ns_per_step", "host blocked a step", figures["waited"] if stepped else None, "ns"),
         Fact("syncs", "syncs in all", len(counted), "count"),
         Fact(
-            "device_starved_ns",
-            "starved in all",
-            int(counted["starved_ns"].sum()) if has_device else None,
+            "device_empty_ns",
+            f"{word} empty in all",
+            int(counted["empty_ns"].sum()) if has_device else None,
             "ns",
             "Every instant is charged to one sync only, so this is a sum and a union at once.",
         ),
         Fact(
-            "device_catch_up_ns",
-            "catch-up in all",
-            int(counted["catch_up_ns"].sum()) if has_device else None,
+            "device_refill_ns",
+            f"{word} refill in all",
+            int(counted["refill_ns"].sum()) if has_device else None,
             "ns",
-            "As starved time, charged once.",
+            "As empty time, charged once.",
         ),
         Fact(
-            "host_wait_ns", "host wait, sum", int(counted["waited_ns"].sum()), "ns", "Added over all threads."
+            "host_blocked_ns",
+            "host blocked, sum",
+            int(counted["blocked_ns"].sum()),
+            "ns",
+            "Added over all threads.",
         ),
         Fact(
-            "host_wait_union_ns",
-            "host wait, union",
+            "host_blocked_union_ns",
+            "host blocked, union",
             total(*inside),
             "ns",
             "Time in which at least one thread is inside a blocking call.",
@@ -208,34 +228,39 @@ def _facts(
 
 
 def _verdict(
-    trace: Trace, scope: Scope, groups: pl.DataFrame, figures: dict[str, float | None], word: str
+    scope: Scope,
+    groups: pl.DataFrame,
+    figures: dict[str, float | None],
+    word: str,
+    step: Calibrated | None,
 ) -> Verdict:
-    count, waited, win, gain = (figures[k] or 0.0 for k in ("count", "waited", "can_win", "win_share"))
-    lost = (figures["starved"] or 0.0) + (figures["catch_up"] or 0.0)
+    count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
     a_step = " a step" if scope.step_count else ""
     one = format_count(round(count, 2)) == "1"
-    hold = f"{plural(count, 'sync')}{a_step} {'holds' if one else 'hold'} the host {format_ns(waited)}"
-    if not len(groups) and figures["starved"] is None:
+    block = f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host {format_ns(blocked)}"
+    if not len(groups) and figures["empty"] is None:
         return Verdict(
             "no synchronise calls; without device activity, copies that block cannot be told", "info"
         )
     if not len(groups):
         return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
-    if figures["starved"] is None:
-        return Verdict(f"{hold}; without device activity in the trace their cost cannot be told", "info")
+    if figures["empty"] is None:
+        return Verdict(f"{block}; without device activity in the trace their cost cannot be told", "info")
     if not count:
         outside = plural(float(groups["count"].sum()), "sync")
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
-    if gain < HARMLESS_SHARE:
-        dry = f"hardly runs dry for {'it' if one else 'them'} ({format_ns(win)})" if win else "never runs dry"
-        return Verdict(f"{hold}, but the {word} {dry}: harmless", "good")
-    level: Level = "bad" if gain >= BAD_SHARE else "warn" if gain >= WARN_SHARE else "good"
-    cost = f"{hold} and {'costs' if one else 'cost'} the {word} up to {format_ns(win)} ({format_share(gain)})"
-    # The device idles for longer than the host stood: the rest is not the syncs' fault.
-    most = (
-        f" of the {format_ns(lost)} that it idles after {'it' if one else 'them'}" if win < 0.7 * lost else ""
-    )
-    return Verdict(f"{cost}{most}{', most of it at' if len(groups) > 1 else ':'} {_place(groups)}", level)
+    them = "it" if one else "them"
+    if share < HARMLESS_SHARE:
+        return Verdict(f"{block}, but a step would be no shorter without {them}: harmless", "good")
+    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
+    how = "about" if step is not None else "up to"
+    what = "a step saves" if scope.step_count else "it saves"
+    gain = f"without {them} {what} {how} {format_ns(saves)} ({format_share(share)})"
+    if len(groups) == 1:
+        return Verdict(f"{block}; {gain}: {_place(groups)}", level)
+    first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
+    most = "most of it at" if first > 0.5 * saves else f"{format_ns(first)} of it at"
+    return Verdict(f"{block}; {gain}, {most} {_place(groups)}", level)
 
 
 def _place(groups: pl.DataFrame) -> str:
@@ -251,7 +276,7 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
     notes = []
     if not trace.device_indices:
         notes.append(
-            "No device activity in this trace: starved time and what a sync waited for cannot be told."
+            "No device activity in this trace: empty time and what a sync waited for cannot be told."
         )
     if not trace.steps.numbers.size:
         notes.append("No step markers: figures are for the whole window, not per step.")
@@ -271,13 +296,13 @@ def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
     return notes
 
 
-def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) -> list[Table]:
+def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, word: str) -> list[Table]:
     stepped = bool(scope.step_count)
     figures = (
-        ("can_win_ns", "can win", "What removing the syncs of this place can win, at most"),
-        ("starved_ns", "starved", "Device-starved time"),
-        ("catch_up_ns", "catch-up", "Further device idle until the host is ahead again"),
-        ("waited_ns", "waited", "Host wait"),
+        ("saves_ns", "saves", "What a step takes less without the syncs of this place"),
+        ("empty_ns", f"{word} empty", "The device has nothing to do until the next launch arrives"),
+        ("refill_ns", f"{word} refill", "Further idle time of the device until the host is ahead again"),
+        ("blocked_ns", "host blocked", "Time of the host inside the blocking calls"),
     )
     cost = (
         *(
@@ -319,11 +344,10 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
         Column("step", "step", "text"),
     )
     lost = (
-        Column("can_win_ns", "can win", "ns", "By itself: the smaller of its wait and starved + catch-up."),
-        Column("starved_ns", "starved", "ns"),
-        Column("catch_up_ns", "catch-up", "ns"),
+        Column("empty_ns", f"{word} empty", "ns"),
+        Column("refill_ns", f"{word} refill", "ns"),
     )
-    waited = Column("waited_ns", "waited", "ns")
+    waited = Column("blocked_ns", "host blocked", "ns")
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)
     return [
@@ -351,7 +375,7 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame) 
             "syncs",
             "Every sync",
             (*moment, *lost, waited, *place, *work),
-            table.counted.sort("can_win_ns", "starved_ns", "waited_ns", descending=True),
+            table.counted.sort("empty_ns", "blocked_ns", descending=True),
             empty="no syncs",
         ),
     ]

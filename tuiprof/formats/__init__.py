@@ -128,6 +128,7 @@ def open_trace(
     """
     from tuiprof.formats._memory import keep_freed
     from tuiprof.formats.directory import siblings
+    from tuiprof.formats.session_log import read_uncaptured
 
     source, found = _look(Path(path), limit)
     keep_freed()
@@ -139,6 +140,7 @@ def open_trace(
             "open it on a larger machine, or record fewer steps",
         ) from error
     trace.find_siblings = functools.partial(siblings, source.path)
+    trace.uncaptured = read_uncaptured(source.path)
     return trace
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tuiprof.model.trust import ReadStats
 
 #: Raise when an entry of an older version would be misread.
-_LAYOUT = 1
+_LAYOUT = 2
 #: ``off`` = do not use the cache; a path = keep it there.
 PLACE_VARIABLE = "TUIPROF_TRACE_CACHE"
 #: Most bytes that all entries may take; the longest unused go first.

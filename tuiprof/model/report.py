@@ -57,7 +57,7 @@ class Fact:
     """One figure.
 
     Attributes:
-        key: Stable name for JSON and for ``tuiprof check``, with its unit (``device_starved_ns_per_step``).
+        key: Stable name for JSON and for ``tuiprof check``, with its unit (``device_empty_ns_per_step``).
         label: What a person reads.
         value: The figure in the unit of ``kind``; None = cannot be told.
         kind: How to show it.

@@ -51,6 +51,7 @@ EVENT_SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "stream": pl.Int64,  # stream of a device event; null = none
     "correlation": pl.Int64,  # joins a host call with the device work it launched; null = none
     "external_id": pl.Int64,  # joins an operator with runtime calls and kernels; null = none
+    "sequence": pl.Int64,  # autograd's number: joins a forward operator with its backward node; null = none
     "bytes": pl.Int64,  # bytes moved or filled; null = unknown
     "ordinal": pl.UInt32,  # position of the event in its file, for Trace.raw_event
 }

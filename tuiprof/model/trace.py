@@ -22,6 +22,7 @@ from tuiprof.model.window import Window
 if TYPE_CHECKING:
     from tuiprof.model.traceset import TraceSet
     from tuiprof.model.trust import Trust
+    from tuiprof.model.uncaptured import Uncaptured
 
 Mask = npt.NDArray[np.bool_]
 _CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
@@ -144,6 +145,8 @@ class Trace:
         self.dispatched = dispatched
         self.given_step_markers = step_markers
         self._raw = raw
+        #: What its session recorded of the same steps while no profiler ran; None = it is of no session, or too short.
+        self.uncaptured: Uncaptured | None = None
         #: Finds the ranks of its job; None = nobody looks, or it was done.
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None

@@ -11,10 +11,10 @@ The shape is stable: keys are only ever added. A document is::
         "window": {"start_ns": null, "end_ns": null, "label": ""},   null = open end
         "verdict": {"sentence": "…", "level": "good|info|warn|bad"},
         "facts": {"syncs_per_step": 2.0, …},                         null = cannot be told
-        "units": {"device_starved_ns_per_step": "ns", …},            kind of every fact
+        "units": {"device_empty_ns_per_step": "ns", …},            kind of every fact
         "tables": [{"key": "groups", "title": "…", "note": "…",
-                    "columns": [{"key": "starved_ns", "label": "…", "kind": "ns"}, …],
-                    "rows": [{"starved_ns": 740000, …}, …],          hidden columns included; the first 10 000
+                    "columns": [{"key": "empty_ns", "label": "…", "kind": "ns"}, …],
+                    "rows": [{"empty_ns": 740000, …}, …],            hidden columns included; the first 10 000
                     "rows_left_out": 0}, …],                         how many more there are
         "rules": [{"name": "…", "text": "…"}, …],
         "notes": ["…", …]},

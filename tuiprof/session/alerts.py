@@ -27,7 +27,7 @@ COLLAPSE_SHARE, COLLAPSE_BEFORE_NS, COLLAPSE_FROM = 0.5, 120 * _SECOND, 0.40
 CREEP_PARTS, CREEP_NS, CREEP_SHARE, CREEP_BYTES = 6, 600 * _SECOND, 0.03, 64 << 20
 #: Creep is not judged before so much of a run has passed: what is loaded once has been loaded by then.
 CREEP_AFTER_NS: Final = 120 * _SECOND
-#: The loader starves the step from this share on, over so many steps.
+#: The loader leaves empty the step from this share on, over so many steps.
 DATA_SHARE, DATA_STEPS = 0.15, 50
 #: A device is called idle below this share, over so many readings.
 IDLE_UTIL, IDLE_READINGS = 0.60, 20
@@ -41,7 +41,7 @@ _NAN, _COLLAPSE, _THROTTLE, _STARVED, _CREEP, _IDLE, _JITTER = (
     "not a number",
     "utilisation collapse",
     "throttling",
-    "loader starvation",
+    "loader emptied",
     "memory creep",
     "idle device",
     "jitter",

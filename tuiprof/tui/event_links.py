@@ -97,15 +97,15 @@ def first_work(trace: Trace, row: int) -> int | None:
 def _of_syncs(trace: Trace, row: int) -> list[Link]:
     """Return the work that a sync waited for and delayed, or the sync that waited for work or delayed it."""
     waits = _waits.find(trace, Window())
-    starved, _ = _wait_table.costs(trace)
+    empty, _ = _wait_table.costs(trace)
     mine = np.flatnonzero((waits.last == row) | (waits.first == row))
     if len(mine):
         ways: tuple[tuple[int, Way], ...] = (
-            (int(starved.waited_for[mine[0]]), "waited for"),
-            (int(starved.delayed[mine[0]]), "delayed"),
+            (int(empty.waited_for[mine[0]]), "waited for"),
+            (int(empty.delayed[mine[0]]), "delayed"),
         )
         return [Link(work, way) for work, way in ways if work >= 0]
-    for work_rows, way in ((starved.delayed, "held up by"), (starved.waited_for, "awaited by")):
+    for work_rows, way in ((empty.delayed, "held up by"), (empty.waited_for, "awaited by")):
         found = np.flatnonzero(work_rows == row)
         if len(found):
             return [Link(int(waits.last[found[-1]]), way)]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Filters as people type them: ``starved > 1ms and name ~ gemm``.
+"""Filters as people type them: ``empty > 1ms and name ~ gemm``.
 
 ::
 

@@ -292,7 +292,7 @@ def _table(
         _nullable("device", sorted_("device"), -1),
         _nullable("stream", sorted_("stream"), -1),
     ]
-    for key in ("correlation", "external_id", "bytes"):
+    for key in ("correlation", "external_id", "sequence", "bytes"):
         if key in given:
             columns.append(_nullable(key, sorted_(key), NONE))
         else:

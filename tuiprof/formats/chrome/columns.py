@@ -23,7 +23,7 @@ from tuiprof.formats.chrome.events import (
 )
 
 #: Integer columns beside the times: those of the event table, and the number that marks a step.
-NUMBERS = ("device", "stream", "correlation", "external_id", "bytes", "step_num")
+NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes", "step_num")
 #: What instants of the memory allocator add.
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
@@ -182,7 +182,10 @@ def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[s
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
-    columns = {"external_id": _first(external, older)}
+    columns = {
+        "external_id": _first(external, older),
+        "sequence": _numbers([a.sequence for a in arguments]),
+    }
     if linked:
         correlation = _numbers([a.correlation for a in arguments])
         connection = _numbers([a.connection_id for a in arguments])

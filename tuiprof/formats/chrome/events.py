@@ -26,6 +26,7 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     external_id: Loose = msgspec.field(default=NONE, name="External id")
     # PyTorch 1.8 to 1.10 wrote it in lower case on runtime calls and device work.
     external_id_lower: Loose = msgspec.field(default=NONE, name="external id")
+    sequence: Loose = msgspec.field(default=NONE, name="Sequence number")
     # Ascend's msprof: joins a CANN call with the task it launched.
     connection_id: Loose = NONE
     # XLA's profilers (JAX) write both as text.

@@ -51,6 +51,7 @@ _EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _KEYS = (
     ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"externa')),
     ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"Externa')),
+    ("sequence", b"ber", constant(b' number"'), _EVERY, 16, constant(b'"Sequenc')),
     ("correlation", b"ion", constant(b'elation"'), _EVERY, 12, constant(b'"correla')),
     ("device", b"ice", constant(b'"device"'), _EVERY, 7, None),
     ("stream", b"eam", constant(b'"stream"'), _EVERY, 7, None),

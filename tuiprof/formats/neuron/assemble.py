@@ -100,6 +100,7 @@ def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
         "stream": stream,
         "correlation": correlation,
         "external_id": -1,
+        "sequence": -1,
         "bytes": bytes_,
     }
     if order is not None:
@@ -157,8 +158,8 @@ def empty() -> pl.DataFrame:
     """Return an event table without events."""
     kinds: dict[str, Any] = {
         "ts": pl.Int64, "dur": pl.Int64, "name": pl.Enum([""]), "category": CATEGORY_TYPE, "track": pl.UInt32,
-        "device": pl.Int16, "stream": pl.Int64, "correlation": pl.Int64, "external_id": pl.Int64, "bytes": pl.Int64,
-        "ordinal": pl.UInt32,
+        "device": pl.Int16, "stream": pl.Int64, "correlation": pl.Int64, "external_id": pl.Int64,
+        "sequence": pl.Int64, "bytes": pl.Int64, "ordinal": pl.UInt32,
     }  # fmt: skip
     return pl.DataFrame(schema=kinds)
 

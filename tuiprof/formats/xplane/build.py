@@ -316,6 +316,7 @@ class Builder:
                 "stream": optional(np.where(self.device < 0, -1, stream)[ordinal]),
                 "correlation": optional(np.where(self.correlation > 0, self.correlation, -1)[ordinal]),
                 "external_id": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(ordinal)),
+                "sequence": pl.Series([None], dtype=pl.Int64).new_from_index(0, len(ordinal)),
                 "bytes": optional(size[ordinal]),
                 "ordinal": ordinal.astype(np.uint32),
             }

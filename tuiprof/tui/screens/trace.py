@@ -55,7 +55,7 @@ class TraceScreen(Screen[None]):
         "the launch of work, and of a sync the work that it waited for (f) and the work that it delayed (F).\n\n"
         "The mouse: the wheel zooms at the pointer, with shift it pans; dragging moves the view, on the axis or with\n"
         "ctrl it selects, on the map it goes there; a click chooses an event, a double click opens it.\n\n"
-        "Filters: a text, or for example: starved > 1ms and name ~ gemm. Signs are > >= < <= = != ~ (contains) and\n"
+        "Filters: a text, or for example: empty > 1ms and name ~ gemm. Signs are > >= < <= = != ~ (contains) and\n"
         "!~, joined by and, or, not and brackets; /…/ is a regular expression, quotes hold what has signs of its own."
     )
 

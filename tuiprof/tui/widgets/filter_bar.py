@@ -60,7 +60,7 @@ class FilterBar(Vertical):
 
     def compose(self) -> ComposeResult:
         """The text, the hint."""
-        yield FilterLine(placeholder="a text, or for example: starved > 1ms and name ~ gemm", compact=True)
+        yield FilterLine(placeholder="a text, or for example: empty > 1ms and name ~ gemm", compact=True)
         yield Painted()
 
     @property

@@ -1,4 +1,4 @@
-"""How long a device had nothing to do because the host had waited for it."""
+"""How long a device was empty because the host had waited for it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tuiprof.model.intervals import Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Starvation:
+class Emptied:
     """What each of ``k`` waits did to the device; arrays of shape ``(k,)``.
 
     Attributes:
         device: Device index; -1 = no device worked.
         starts: Since when the device had nothing to do, ns.
-        ends: Until when, ns; ``starts`` where the wait starved nobody.
+        ends: Until when, ns; ``starts`` where it had work all the time.
         waited_for: Row of the last device work that ended before the wait did; -1 = none.
         delayed: Row of the first device work launched after the wait; -1 = none in this trace.
     """
@@ -31,21 +31,20 @@ class Starvation:
 
     @property
     def ns(self) -> Ints:
-        """Device-starved time of each wait, ns, shape ``(k,)``."""
+        """Device-empty time of each wait, ns, shape ``(k,)``."""
         return self.ends - self.starts
 
 
-def starvation(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Starvation:
-    """Work out the device-starved time of waits.
+def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Emptied:
+    """Work out the device-empty time of waits.
 
     For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and
-    ``f`` the start of the first device work launched after ``e``, by any thread. The device is starved from
+    ``f`` the start of the first device work launched after ``e``, by any thread. The device is empty from
     ``max(dry, b)`` to ``f``: it had nothing queued because the host stood, and until the host had got its next
-    launch through. Between these two instants the device is idle on all its streams by construction, so starved
-    time is a part of device idle time. Where two waits follow each other without a launch in between they starve the
-    device together; every instant is then charged once, to the wait that began last, so that the figures of
-    several waits may be added up. Before the first work of a device nothing counts, and neither does a wait after
-    which nothing is launched.
+    launch through. Between these two instants the device is idle on all its streams by construction, so empty
+    time is a part of device idle time. Two waits without a launch between them share it: every instant is charged once,
+    to the wait that began last, so that the figures of several waits may be added up. Before the first work of a device
+    nothing counts, and neither does a wait after which nothing is launched.
 
     Args:
         trace: The trace.
@@ -55,7 +54,7 @@ def starvation(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
         ends: End of each, ns, ascending.
     """
     k = len(starts)
-    result = Starvation(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
+    result = Emptied(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
     result.starts[:], result.ends[:] = starts, starts
     if not k or not len(trace.device_work):
         return result
@@ -66,12 +65,10 @@ def starvation(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Int
     return result
 
 
-def _on_one_device(
-    trace: Trace, result: Starvation, mine: Ints, work: Ints, starts: Ints, ends: Ints
-) -> None:
+def _on_one_device(trace: Trace, result: Emptied, mine: Ints, work: Ints, starts: Ints, ends: Ints) -> None:
     """Fill in the waits for one device; ``ends`` ascend."""
     launch = trace.links.launch_of[work]
-    # Work without a launch in the trace counts as launched when it started: it can only shorten starvation.
+    # Work without a launch in the trace counts as launched when it started: it can only shorten emptied.
     launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
     order = np.argsort(launched, kind="stable")
     work, launched = work[order], launched[order]
@@ -95,12 +92,11 @@ def _on_one_device(
     begin = np.maximum(dry[np.maximum(split - 1, 0)], starts)
     until = np.where(has_before & has_after, work_starts[first], begin)
     until = np.maximum(until, begin)
-    # Charge every instant once, to the wait that began last: a wait starves until the next begins to.
-    starving = np.flatnonzero(until > begin)
-    starving = starving[
-        np.argsort(begin[starving], kind="stable")
-    ]  # waits of other threads may have begun earlier
-    until[starving[:-1]] = np.minimum(until[starving[:-1]], begin[starving[1:]])
+    # Charge every instant once, to the wait that began last: a wait's time ends where the next one's begins. Waits of
+    # other threads may have begun earlier.
+    empty = np.flatnonzero(until > begin)
+    empty = empty[np.argsort(begin[empty], kind="stable")]
+    until[empty[:-1]] = np.minimum(until[empty[:-1]], begin[empty[1:]])
     result.starts[mine], result.ends[mine] = begin, until
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.analyses._starved import Starvation
+from tuiprof.analyses._emptied import Emptied
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, intersection, union
 
@@ -15,49 +15,49 @@ Mask = npt.NDArray[np.bool_]
 LEAD_NS = 100_000
 
 
-def catch_up(trace: Trace, starved: Starvation, starts: Ints, ends: Ints, reads: Mask) -> Ints:
-    """Work out how long the device idles after each wait, beyond starving, until the host is ahead again.
+def refill(trace: Trace, empty: Emptied, starts: Ints, ends: Ints, reads: Mask) -> Ints:
+    """Work out how long the device idles after each wait, beyond running empty, until the host is ahead again.
 
     Before a wait the host runs ahead: what it launches waits its turn, and the device never runs dry between two
     kernels. After it the queue is empty, and every launch may come late until the host has gained a head start again.
-    Catch-up is the device's idle time in gaps that a late launch ended (the call began after the device had run
-    dry; a gap whose work had been submitted before is a hand-over and does not count), outside of all starved time,
-    from the later of the wait's end and its starvation's end to the earliest of
+    Refill is the device's idle time in gaps that a late launch ended (the call began after the device had run
+    dry; a gap whose work had been submitted before is a hand-over and does not count), outside of all empty time,
+    from the later of the wait's end and its emptied's end to the earliest of
 
     - the instant at which the device became free for the first work that had by then been launched for
       ``LEAD_NS``: the host is ahead again. Of what one call launches only the first work is looked at;
     - the begin of the next wait for that device.
 
     A read of XLA's makes its copy itself, and late where it has to find memory for it first: such gaps inside a read
-    are its own catch-up.
+    are its own refill.
 
-    These spans are disjoint, so every instant is charged to one wait at most, and starved time and catch-up
+    These spans are disjoint, so every instant is charged to one wait at most, and empty time and refill
     together are a part of device idle time.
 
     Args:
         trace: The trace.
-        starved: What the same waits starved, shape ``(k,)``.
+        empty: What the same waits empty, shape ``(k,)``.
         starts: Start of each wait, ns.
         ends: End of each, ns, ascending.
         reads: Which of them read a buffer of XLA's.
 
     Returns:
-        Catch-up of each wait, ns, shape ``(k,)``.
+        Refill of each wait, ns, shape ``(k,)``.
     """
     result = np.zeros(len(starts), dtype=np.int64)
     for device in trace.device_indices:
-        mine = np.flatnonzero(starved.device == device)
+        mine = np.flatnonzero(empty.device == device)
         busy_starts, busy_ends = trace.busy(device)
         if not len(mine) or len(busy_starts) < 2:
             continue
         work = trace.work_of(device)
         late = _late_gaps(trace, work, busy_ends[:-1], busy_starts[1:])
-        charged = union(starved.starts[mine], starved.ends[mine])
+        charged = union(empty.starts[mine], empty.ends[mine])
         late = intersection(*late, *complement(*charged, int(busy_starts[0]), int(busy_ends[-1])))
         begins = starts[mine]
         following = np.append(np.minimum.accumulate(begins[::-1])[::-1][1:], busy_ends[-1])
         recovered = _ahead_again(trace, work, ends[mine], int(busy_ends[-1]))
-        since = np.maximum(ends[mine], starved.ends[mine])
+        since = np.maximum(ends[mine], empty.ends[mine])
         covered = Coverage(*late)
         result[mine] = covered.between(since, np.minimum(following, recovered))
         if reads[mine].any():

@@ -1,0 +1,129 @@
+"""Measures what each fix wins, and records the step that has the cost.
+
+    python -m tests.predictions.record OUT [CASE…] [--seconds 540]
+
+Each case is timed with the cost and with its fix, in turns in one process without a profiler; then it is recorded by
+tuiprof in a process of its own. ``OUT/truth.json`` gets what was measured, ``OUT/<case>`` the session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROUNDS, STEPS, WARM = 3, 30, 12
+CAPTURE_AT, CAPTURED, RECORDED = 50, 4, 100
+
+
+def timed(name: str) -> dict[str, Any]:
+    """Return the medians of a step with and without its cost, ms, of several rounds in turns."""
+    import torch
+
+    from tests.predictions.cases import CASES
+
+    case = CASES[name]
+    torch.manual_seed(0)
+    steps = {"bad": case.build(True), "good": case.build(False)}
+    for step in steps.values():
+        for _ in range(WARM):
+            step()
+    torch.cuda.synchronize()
+    all_ms: dict[str, list[float]] = {"bad": [], "good": []}
+    for _ in range(ROUNDS):
+        for which, step in steps.items():
+            for _ in range(3):
+                step()
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                step()
+            torch.cuda.synchronize()
+            all_ms[which].append((time.perf_counter() - began) / STEPS * 1e3)
+    bad, good = statistics.median(all_ms["bad"]), statistics.median(all_ms["good"])
+    return {
+        "planted": case.planted,
+        "fix": case.fix,
+        "rules": list(case.rules),
+        "may_precede": list(case.may_precede),
+        "bad_ms": bad,
+        "good_ms": good,
+        "gain_ms": bad - good,
+        "bad_all": all_ms["bad"],
+        "good_all": all_ms["good"],
+        "machine": f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Python {platform.python_version()}",
+    }
+
+
+def recorded(name: str, out: Path) -> None:
+    """Record a case; its session becomes ``out/name``."""
+    from tuiprof.session.launch import LaunchSpec, start, wait
+    from tuiprof.session.meta import CaptureRequest
+
+    spec = LaunchSpec(
+        (sys.executable, "-m", "tests.predictions.run", name, "--steps", str(RECORDED)),
+        name=name,
+        python=sys.executable,
+        capture=CaptureRequest("start", steps=CAPTURED, at=CAPTURE_AT),
+        root=out / "sessions",
+        keep_source=False,
+    )
+    session = start(spec)
+    wait(session)
+    shutil.rmtree(out / name, ignore_errors=True)
+    shutil.move(session.path, out / name)
+
+
+def main() -> None:
+    """Time and record cases until the time is up; what was done before is kept."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--time", action="store_true", help="time one case and print it as JSON")
+    chosen = parser.parse_args()
+    if chosen.time:
+        print(json.dumps(timed(chosen.cases[0])))
+        return
+    deadline = time.monotonic() + chosen.seconds
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    truth_file = chosen.out / "truth.json"
+    truth = json.loads(truth_file.read_text()) if truth_file.exists() else {"cases": {}}
+    names = chosen.cases or _names()
+    for name in names:
+        if name in truth["cases"] or time.monotonic() > deadline:
+            continue
+        began = time.monotonic()
+        command = [sys.executable, "-m", "tests.predictions.record", str(chosen.out), name, "--time"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            measured = json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            print(f"{name}: not timed: {done.stderr[-400:]}", flush=True)
+            continue
+        recorded(name, chosen.out)
+        truth["cases"][name] = measured
+        truth_file.write_text(json.dumps(truth, indent=1))
+        print(
+            f"{name}: {measured['bad_ms']:.2f} ms, {measured['gain_ms']:.2f} to win, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+
+
+def _names() -> list[str]:
+    """Return every case without importing torch into this process, whose GPU memory the cases need."""
+    code = "from tests.predictions.cases import CASES; print(' '.join(CASES))"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+if __name__ == "__main__":
+    main()

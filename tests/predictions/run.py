@@ -1,0 +1,32 @@
+"""Runs one case, as a script that is recorded: ``python -m tests.predictions.run CASE [--steps N] [--good]``."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from tests.predictions.cases import CASES
+
+
+def main() -> None:
+    """Run the steps."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=sorted(CASES))
+    parser.add_argument("--steps", type=int, default=110)
+    parser.add_argument("--good", action="store_true")
+    chosen = parser.parse_args()
+    torch.manual_seed(0)
+    case = CASES[chosen.case]
+    step = case.build(not chosen.good)
+    if case.marked:
+        import tuiprof
+    for _ in range(chosen.steps):
+        step()
+        if case.marked:
+            tuiprof.step()
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

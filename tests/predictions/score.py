@@ -1,0 +1,122 @@
+"""Holds what tuiprof predicts against what each fix won: ``python -m tests.predictions.score FOLDER [--markdown]``.
+
+The folder has ``truth.json`` and a session a case, as :mod:`tests.predictions.record` makes them.
+
+=======  ======================================================================================================
+first    the planted cost is the first advice (what may rightly come before it aside)
+named    it is among the advice
+near     its gain is within 30 % of the measured one, or 1.5 % of the step; or so is its share of the step, as the
+         timed run and the recorded one are two processes, and the host may be slower in one of them
+covered  the measured gain lies in the predicted range, widened by 1 % of the step
+absurd   some advice promises more than the whole step takes
+=======  ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuiprof.advice import priorities
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.formats import open_trace
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One case, held against its measurement; times in ms."""
+
+    name: str
+    step: float
+    gain: float
+    predicted: float | None
+    low: float | None
+    high: float | None
+    rank: int | None
+    first: bool
+    near: bool
+    covered: bool
+    absurd: bool
+    before: str
+
+
+def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
+    """Score one case."""
+    [path] = sorted((folder / name / "traces").glob("*.json.gz"))
+    trace = open_trace(path)
+    step, found = replayed(trace), priorities(trace).findings
+    assert not isinstance(step, str), f"{name}: {step}"
+    wins = [item.win.ns / 1e6 if item.win else 0.0 for item in found]
+    hits = [i for i, item in enumerate(found) if item.rule in truth["rules"]]
+    bad, gain = truth["bad_ms"], truth["gain_ms"]
+    ahead = [
+        item.rule
+        for item, win in list(zip(found, wins, strict=True))[: hits[0] if hits else None]
+        if item.rule not in truth["may_precede"] or win > bad
+    ]
+    win = found[hits[0]].win if hits else None
+    near = covered = False
+    if win is not None:
+        share, part = win.ns / step.step_ns, gain / bad
+        near = abs(win.ns / 1e6 - gain) <= max(0.3 * abs(gain), 0.015 * bad)
+        near = near or abs(share - part) <= max(0.3 * abs(part), 0.015)
+        covered = win.low_ns / 1e6 - 0.01 * bad <= gain <= win.high_ns / 1e6 + 0.01 * bad
+    return Scored(
+        name,
+        bad,
+        gain,
+        win.ns / 1e6 if win else None,
+        win.low_ns / 1e6 if win else None,
+        win.high_ns / 1e6 if win else None,
+        hits[0] + 1 if hits else None,
+        bool(hits) and not ahead,
+        near,
+        covered,
+        any(one > bad for one in wins),
+        ", ".join(ahead),
+    )
+
+
+def main() -> None:
+    """Print a row a case, and the totals."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="as the table of docs/predictions.md")
+    chosen = parser.parse_args()
+    cases = json.loads((chosen.folder / "truth.json").read_text())["cases"]
+    rows = [score(chosen.folder, name, truth) for name, truth in cases.items()]
+    if chosen.markdown:
+        print("| case | step | measured | predicted | range | place |\n|---|---:|---:|---:|---:|---|")
+    for row in rows:
+        predicted = "–" if row.predicted is None else f"{row.predicted:.2f}"
+        span = "–" if row.low is None else f"{row.low:.2f} to {row.high:.2f}"
+        place = (
+            "not found"
+            if row.rank is None
+            else "1st"
+            if row.rank == 1
+            else f"{row.rank}. behind {row.before or 'others'}"
+        )
+        if chosen.markdown:
+            print(f"| {row.name} | {row.step:.1f} | {row.gain:.2f} | {predicted} | {span} | {place} |")
+        else:
+            marks = f"{'near ' if row.near else ''}{'covered' if row.covered else ''}"
+            print(f"{row.name:20}{row.step:8.2f}{row.gain:9.2f}{predicted:>9} {span:>16}  {place} {marks}")
+    total = {
+        "cases": len(rows),
+        "first": sum(row.first for row in rows),
+        "named": sum(row.rank is not None for row in rows),
+        "near": sum(row.near for row in rows),
+        "covered": sum(row.covered for row in rows),
+        "absurd": sum(row.absurd for row in rows),
+    }
+    print(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""The replayed step: unchanged it is what was captured, and a change never wins what it cannot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from analyses.made import BACKWARD, Made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuiprof.analyses import _wait_table, _waits
+from tuiprof.analyses._scope import Scope
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.formats import open_trace
+from tuiprof.model import Trace, Window
+from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.resources import shipped
+from tuiprof.whatif.calibration import TOLERANCE, Calibrated
+from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif.replay import Replay
+
+SAMPLES = sorted(path.name for path in shipped("traces").glob("*.gz"))
+
+
+def step_of(trace: Trace) -> Calibrated:
+    found = replayed(trace)
+    assert isinstance(found, Calibrated), found
+    return found
+
+
+def without_waits(trace: Trace) -> Edit:
+    frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
+    return _wait_table.without(trace, frame)
+
+
+def shrunk(trace: Trace, keep: float) -> Edit:
+    work = trace.device_work
+    return Edit(work=work, keep=np.full(len(work), keep))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_unchanged_a_real_step_takes_what_was_captured(name: str) -> None:
+    step = step_of(open_trace(shipped("traces") / name))
+    assert step.error <= TOLERANCE
+    assert step.graph.step_count > 1
+    # In steady state it takes at least what its device works.
+    assert step.captured_ns >= 0.999 * step.graph.device_busy_ns
+
+
+def test_a_step_of_a_session_takes_what_the_session_measured_without_the_profiler() -> None:
+    [path] = (shipped("traces") / "session-metrics-naive" / "traces").glob("*.gz")
+    step = step_of(open_trace(path))
+    assert step.basis == "session"
+    assert step.uncaptured is not None
+    assert step.step_ns == step.uncaptured.step_ns < step.captured_ns
+    assert step.replayed_ns == pytest.approx(step.step_ns, rel=0.005)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Steps of operators that launch kernels on two streams, and of waits for all that was launched."""
+    made, at, correlation = Made(), 0.0, 0
+    free = {7: 0.0, 8: 0.0}
+    for number in range(draw(st.integers(1, 3))):
+        begin = at
+        for _ in range(draw(st.integers(1, 6))):
+            at += draw(st.integers(1, 60))
+            if draw(st.booleans()):
+                correlation += 1
+                stream = draw(st.sampled_from([7, 8]))
+                start = max(at + draw(st.integers(3, 12)), free[stream] + draw(st.integers(0, 3)))
+                end = start + draw(st.integers(1, 200))
+                made.op("aten::mm", at, at + 6).launch(
+                    "gemm",
+                    (at + 1, at + 4),
+                    (start, end),
+                    correlation,
+                    stream=stream,
+                    track=2 if stream == 7 else 3,
+                )
+                free[stream], at = end, at + 6
+            else:
+                end = max([at + 2, *(done + 1 for done in free.values())])
+                correlation += 1
+                made.call("cudaDeviceSynchronize", at, end, correlation=10_000 + correlation)
+                at = end
+        at += draw(st.integers(1, 30))
+        made.step(number, begin, at)
+    return made.trace()
+
+
+@given(traces())
+def test_what_holds_for_every_step(trace: Trace) -> None:
+    step = step_of(trace)
+    assert step.error <= TOLERANCE
+    whole, nothing, half = step.step_ns, Edit(), shrunk(trace, 0.5)
+    waits = without_waits(trace)
+    assert step.likely_ns(nothing) == 0
+    for edit in (half, waits, half | waits, shrunk(trace, 0.0)):
+        win = step.win(edit)
+        assert 0 <= win.low_ns <= win.ns <= win.high_ns <= whole
+    # Two changes never win less than one of them.
+    assert step.likely_ns(half | waits) >= max(step.likely_ns(half), step.likely_ns(waits)) - 1
+
+
+@given(traces(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_shorter_kernels_never_make_a_step_longer(trace: Trace, one: float, other: float) -> None:
+    step, (short, long) = step_of(trace), sorted((one, other))
+    assert step.after_ns(shrunk(trace, short)) <= step.after_ns(shrunk(trace, long)) + 1
+
+
+def test_a_wait_after_which_nothing_is_launched_wins_nothing() -> None:
+    made = Made().step(1, 0, 42_300).op("aten::mm", 0, 10).launch("gemm", (0, 5), (10, 42_000), 1)
+    made.call("cudaDeviceSynchronize", 20, 42_010)
+    trace = made.trace()
+    assert step_of(trace).likely_ns(without_waits(trace)) < 300_000, "the host's own 300 µs, not the 42 ms"
+
+
+def test_a_host_that_runs_ahead_is_paced_by_its_device() -> None:
+    made = Made()
+    for number in range(4):
+        at, busy = number * 30, 10 + number * 100
+        made.step(number, at, at + 30).launch("gemm", (at + 1, at + 3), (busy, busy + 99), number + 1)
+    step = step_of(made.trace())
+    assert step.captured_ns == pytest.approx(100_000, rel=0.01)
+    assert step.likely_ns(shrunk(made.trace(), 0.5)) == pytest.approx(49_500, rel=0.02)
+
+
+def test_the_main_thread_goes_on_when_the_backward_thread_has_done_its_part() -> None:
+    made = Made()
+    for number in range(2):
+        at, first = number * 1000, number * 10 + 1
+        made.step(number, at, at + 1000).op("aten::mm", at + 5, at + 100)
+        made.launch("forward", (at + 20, at + 25), (at + 30, at + 60), first)
+        made.op("autograd::engine::evaluate_function: MmBackward0", at + 200, at + 800, track=BACKWARD)
+        made.launch("backward", (at + 700, at + 705), (at + 710, at + 760), first + 1)
+        made.rows[-2]["track"] = BACKWARD
+        made.op("aten::add_", at + 820, at + 990)
+    trace = made.trace()
+    step = step_of(trace)
+    assert step.captured_ns == pytest.approx(1_000_000)
+    half = HostTime(
+        np.full(2, BACKWARD), np.array([200_000, 1_200_000]), np.array([800_000, 1_800_000]), np.full(2, 0.5)
+    )
+    assert step.likely_ns(Edit(host=half)) == pytest.approx(300_000, rel=0.01)
+
+
+def test_recorded_events_are_what_the_profiler_is_charged_for() -> None:
+    """Half of the step is operators, half a Python loop: only the former is shorter without the profiler."""
+    made = Made()
+    for number in range(3):
+        at = number * 1000
+        made.step(number, at, at + 1000)
+        for i in range(50):
+            made.op("aten::add", at + i * 10, at + i * 10 + 9)
+        made.launch("add", (at + 495, at + 498), (at + 500, at + 510), number + 1)
+    trace = made.trace()
+    trace.info = replace(trace.info, format="kineto")
+    trace.uncaptured = Uncaptured(40, 700_000.0, 690_000.0, 710_000.0)
+    step = step_of(trace)
+    assert (step.basis, step.step_ns) == ("session", 700_000)
+    assert step.replayed_ns == pytest.approx(700_000, rel=0.002)
+    loop = HostTime(
+        np.zeros(3, dtype=np.int64),
+        np.array([500_000, 1_500_000, 2_500_000]),
+        np.array([1_000_000, 2_000_000, 3_000_000]),
+        np.zeros(3),
+    )
+    assert step.likely_ns(Edit(host=loop)) == pytest.approx(500_000, rel=0.02), (
+        "the loop is as long as captured"
+    )
+
+
+def test_the_probe_holds_no_other_thread_for_the_replay() -> None:
+    """A synchronise that the profiler makes at the end of its window takes no time of the step."""
+    made = Made().step(1, 0, 200).launch("gemm", (0, 5), (10, 150), 1).call("cudaDeviceSynchronize", 20, 152)
+    trace = made.trace()
+    assert _waits.find(trace, Window()).apart.tolist() == [_waits.BY_PROFILER]
+    assert step_of(trace).captured_ns < 150_000
+
+
+SESSIONS = Path(__file__).parents[3] / "shared" / "whatif"
+
+
+@pytest.mark.skipif(
+    not (SESSIONS / "truth.json").exists(), reason="needs recorded sessions that are not in a clone"
+)
+def test_steps_of_an_h100_are_replayed_as_they_were_without_the_profiler() -> None:
+    for case in json.loads((SESSIONS / "truth.json").read_text())["cases"]:
+        [path] = (SESSIONS / case / "traces").glob("*.json.gz")
+        step = step_of(open_trace(path))
+        assert step.error < 0.001, case
+        assert step.replayed_ns == pytest.approx(step.step_ns, rel=0.03), case
+        assert Replay(step.graph).step_ns() >= 0.99 * step.graph.device_busy_ns, case

@@ -1,0 +1,113 @@
+"""What was predicted for findings that are dealt with, beside what that won."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from tuiprof.advice import priorities
+from tuiprof.advice.pricing import Priced, all_of
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.model import Column, Table, Trace
+from tuiprof.model.units import format_change, format_ns
+from tuiprof.whatif.calibration import Win
+
+KEY: Final = "proof"
+#: A finding that wins less than this part of what it won before counts as dealt with.
+_LEFT: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Findings of one run that another one does not have any more.
+
+    Attributes:
+        findings: They, what was predicted to win most first.
+        predicted: What was predicted for all of them together.
+    """
+
+    findings: tuple[Priced, ...]
+    predicted: Win
+
+    def words(self, measured_ns: float | None) -> str:
+        """Return ``predicted −1.3 ms a step (−1.6 to −1.1 ms), measured −1.3 ms: item-each-step``.
+
+        Args:
+            measured_ns: Step time before less that after, ns; None = not measured.
+        """
+        low, high = format_ns(self.predicted.low_ns), format_change(-self.predicted.high_ns, "ns")
+        said = f"predicted {format_change(-self.predicted.ns, 'ns')} a step ({high} to −{low})"
+        if measured_ns is not None:
+            said += f", measured {format_change(-measured_ns, 'ns')}"
+        return f"{said}: {', '.join(dict.fromkeys(item.rule for item in self.findings))}"
+
+
+def prove(before: Trace, after: Trace) -> Proof | None:
+    """Return which findings of a run were dealt with in another; None where there is none, or none can be priced.
+
+    Args:
+        before: The run that has the findings.
+        after: The run that may not have them.
+    """
+    step = replayed(before)
+    if isinstance(step, str):
+        return None
+    left: dict[tuple[str, str], float] = {}
+    for item in priorities(after).findings:
+        key = _identity(item)
+        left[key] = left.get(key, 0.0) + (item.win.ns if item.win else 0.0)
+    gone = tuple(
+        item
+        for item in priorities(before).findings
+        if item.win is not None
+        and not item.finding.remainder
+        and left.get(_identity(item), 0.0) < _LEFT * item.win.ns
+    )
+    if not gone:
+        return None
+    return Proof(gone, step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most")))
+
+
+def _identity(item: Priced) -> tuple[str, str]:
+    """Return by what a finding is known again: lines move when a script is changed."""
+    return item.rule, re.sub(r"\d+", "", item.finding.where)
+
+
+def proof_table(proof: Proof, measured_ns: float | None) -> Table:
+    """Return predicted and measured side by side.
+
+    Args:
+        proof: What was dealt with.
+        measured_ns: Step time before less that after, ns; None = not measured.
+    """
+    rows: list[tuple[str, str, float, float, float, float | None]] = [
+        (item.rule, item.finding.what, item.win.ns, item.win.low_ns, item.win.high_ns, None)
+        for item in proof.findings
+        if item.win is not None
+    ]
+    whole = proof.predicted
+    rows.append(("", "all of it together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
+    return Table(
+        KEY,
+        "Dealt with: predicted and measured",
+        (
+            Column("finding", "finding", "text"),
+            Column("what", "what", "text"),
+            Column("predicted_ns", "predicted", "ns", "What the earlier run was predicted to win a step."),
+            Column("predicted_low_ns", "at least", "ns"),
+            Column("predicted_high_ns", "at most", "ns"),
+            Column("measured_ns", "measured", "ns", "Step time before less that after."),
+        ),
+        pl.DataFrame(rows, schema=_SCHEMA, orient="row"),
+        prose=True,
+    )
+
+
+_SCHEMA: Final = {
+    "finding": pl.String,
+    "what": pl.String,
+    **dict.fromkeys(("predicted_ns", "predicted_low_ns", "predicted_high_ns", "measured_ns"), pl.Float64),
+}

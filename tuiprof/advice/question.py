@@ -1,0 +1,200 @@
+"""Questions of one's own to the replayed step: without a finding, with other kernels, with a faster host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tuiprof.advice import Evidence, priorities
+from tuiprof.advice.loader_workers import with_workers
+from tuiprof.analyses import run as run_analysis
+from tuiprof.analyses.shared.launching import launched_faster
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.errors import UsageProblem
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
+from tuiprof.model.units import format_factor, format_ns, format_share
+from tuiprof.whatif.edit import Edit
+
+NAME, TITLE = "whatif", "What if"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change that is asked about.
+
+    Attributes:
+        text: What to call it, for example ``"without item-each-step"``.
+        edit: The likely change to the step.
+        least: Where it helps least; None = as likely.
+        most: Where it helps most; None = as likely.
+    """
+
+    text: str
+    edit: Edit
+    least: Edit | None = None
+    most: Edit | None = None
+
+
+def changes(
+    trace: Trace,
+    *,
+    without: Sequence[str] = (),
+    loader_workers: int | None = None,
+    scale: Sequence[str] = (),
+    host: float | None = None,
+) -> list[Change]:
+    """Turn what was asked into changes of the step.
+
+    Args:
+        trace: The trace.
+        without: Findings that are dealt with: names of rules, or ``RULE@N`` for the N-th finding of a rule.
+        loader_workers: Workers that make batches beside the step.
+        scale: ``KERNEL=FACTOR``: kernels whose names contain a text (any case) take this part of their time.
+        host: The part of the host's time that stays, in operators, Python and calls.
+
+    Raises:
+        UsageProblem: No such finding or kernel, or a factor that is none.
+    """
+    asked = [change for text in without for change in _without(trace, text)]
+    asked += [_scaled(trace, text) for text in scale]
+    if loader_workers is not None:
+        evidence = Evidence(trace, {"data_loading": run_analysis("data_loading", trace)})
+        asked.append(Change(f"{loader_workers} loader workers", with_workers(evidence, loader_workers)))
+    if host is not None:
+        asked.append(Change(f"the host's time × {host:g}", launched_faster(trace, host)))
+    return asked
+
+
+def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
+    """Say what a step takes with some changes, one by one and all together; without any, what each finding wins.
+
+    Args:
+        trace: The trace.
+        asked: The changes.
+    """
+    step = replayed(trace)
+    if isinstance(step, str):
+        return Unavailable(NAME, f"the step cannot be replayed: {step}", "")
+    if not asked:
+        asked = [
+            Change(f"without {item.rule}", item.finding.edit, item.finding.least, item.finding.most)
+            for item in priorities(trace).findings
+            if item.finding.edit is not None
+        ]
+    stepped, whole = bool(step.graph.step_count), step.step_ns
+    wins = [step.win(change.edit, change.least, change.most) for change in asked]
+    together = [Edit(), Edit(), Edit()]
+    for change in asked:
+        parts = (change.edit, change.least or change.edit, change.most or change.edit)
+        together = [before | part for before, part in zip(together, parts, strict=True)]
+    rows = [(change.text, win) for change, win in zip(asked, wins, strict=True)]
+    if len(asked) > 1:
+        rows.append(("all of it together", step.win(*together)))
+    what = "a step" if stepped else "the captured stretch"
+    if not rows:
+        verdict = Verdict(f"{what} takes {format_ns(whole)}; no rule finds anything to change", "good")
+    else:
+        text, win = rows[-1]
+        after = whole - win.ns
+        faster = f", {format_factor(whole / after)}× faster" if after > 0 else ""
+        span = f"{format_ns(max(whole - win.high_ns, 0))} to {format_ns(whole - win.low_ns)}"
+        verdict = Verdict(
+            f"{text}: {what} would take about {format_ns(after)} ({span}) instead of {format_ns(whole)}{faster}",
+            "info",
+        )
+    frame = pl.DataFrame(
+        [
+            (text, whole - win.ns, win.ns, win.low_ns, win.high_ns, win.ns / whole if whole else None)
+            for text, win in rows
+        ],
+        schema={
+            "change": pl.String,
+            **dict.fromkeys(("step_ns", "wins_ns", "wins_low_ns", "wins_high_ns", "share"), pl.Float64),
+        },
+        orient="row",
+    )
+    table = Table(
+        "changes",
+        "Changes",
+        (
+            Column("change", "change", "text"),
+            Column("step_ns", "step" if stepped else "takes", "ns", "What a step takes then."),
+            Column("wins_ns", "wins", "ns"),
+            Column("wins_low_ns", "at least", "ns"),
+            Column("wins_high_ns", "at most", "ns"),
+            Column("share", "of step", "share"),
+        ),
+        frame,
+        empty="no rule finds anything to change; ask: --without, --scale, --loader-workers, --host",
+    )
+    facts = (
+        Fact("step_ns", "a step without the profiler" if stepped else "without the profiler", whole, "ns"),
+        Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
+        Fact("floor_ns", "device work alone", step.graph.device_busy_ns, "ns"),
+        Fact("basis", "without the profiler by", _BASIS[step.basis], "text"),
+        Fact("replay_error", "unchanged it misses the capture by", step.error, "share"),
+    )
+    return Report(NAME, TITLE, verdict, facts, (table,), _RULES)
+
+
+_BASIS = {
+    "session": "the session's own steps",
+    "table": "a table of costs an event",
+    "none": "nothing: as captured",
+}
+_RULES = (
+    Rule(
+        "replay",
+        "Host, streams and waits are replayed as captured, without what the profiler added, and with the change. A "
+        "change says what is left of host time and device work; what it leaves out (other kernels, caches, clocks) the "
+        "replay does not know.",
+    ),
+)
+
+
+def _without(trace: Trace, text: str) -> list[Change]:
+    rule, _, number = text.partition("@")
+    found = [
+        item for item in priorities(trace).findings if item.rule == rule and item.finding.edit is not None
+    ]
+    if not found:
+        known = sorted({item.rule for item in priorities(trace).findings})
+        raise UsageProblem(
+            f"no finding of {rule!r} in this trace",
+            f"there are {', '.join(known)}" if known else "there are none",
+        )
+    if number:
+        if not number.isdigit() or not 1 <= int(number) <= len(found):
+            raise UsageProblem(
+                f"no finding {text!r}", f"{rule} has {len(found)}: {rule}@1 to {rule}@{len(found)}"
+            )
+        found = [found[int(number) - 1]]
+    return [
+        Change(f"without {text}", item.finding.edit or Edit(), item.finding.least, item.finding.most)
+        for item in found
+    ]
+
+
+def _scaled(trace: Trace, text: str) -> Change:
+    pattern, _, given = text.rpartition("=")
+    try:
+        factor = float(given)
+    except ValueError:
+        factor = -1.0
+    if not pattern or not 0 <= factor < 1000:
+        raise UsageProblem(f"{text!r} is not KERNEL=FACTOR", "for example: --scale gemm=0.5")
+    work = trace.device_work[trace.named(f"(?i){re.escape(pattern)}", trace.device_work)]
+    if not len(work):
+        raise UsageProblem(
+            f"no kernel has {pattern!r} in its name", "tuiprof report TARGET kernels lists them"
+        )
+    lengths = (trace.ends - trace.starts)[work]
+    share = float(lengths.sum() / max((trace.ends - trace.starts)[trace.device_work].sum(), 1))
+    return Change(
+        f"{len(work)} kernels with {pattern!r} ({format_share(share)} of device time) × {factor:g}",
+        Edit(work=work, keep=np.full(len(work), factor)),
+    )

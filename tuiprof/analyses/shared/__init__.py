@@ -1,0 +1,1 @@
+"""What several analyses and rules are made of."""

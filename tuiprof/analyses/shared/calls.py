@@ -1,0 +1,192 @@
+"""The framework calls of a trace in order: outermost operators, the device work of each, and their backward.
+
+PyTorch numbers the autograd nodes that operators make. An operator carries the number that the next node is going to
+get, a backward node its own; so the nodes of an operator are those from its number up to that of the next operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses import _kernel_names
+from tuiprof.analyses._memo import remember
+from tuiprof.analyses._waits import outermost
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit, HostTime
+
+Mask = npt.NDArray[np.bool_]
+
+BACKWARD = "autograd::engine::evaluate_function: "
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Outermost operators in order of start; arrays of shape ``(k,)`` unless said otherwise.
+
+    Attributes:
+        trace: The trace.
+        rows: Their rows.
+        backward: Whether each is a node of autograd's backward pass.
+        forward: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
+        call_of_work: Call that launched each of ``trace.device_work``, as an index; -1 = none.
+    """
+
+    trace: Trace
+    rows: Ints
+    backward: Mask
+    forward: Ints
+    call_of_work: Ints
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Name of each."""
+        return [self.trace.names[code] for code in self.trace.name_codes[self.rows].tolist()]
+
+    @cached_property
+    def tracks(self) -> Ints:
+        """Thread of each."""
+        return self.trace.track_codes[self.rows].astype(np.int64)
+
+    @cached_property
+    def steps(self) -> Ints:
+        """Step of each, as an index into the trace's steps; -1 = none."""
+        return self.trace.steps.step_of[self.rows].astype(np.int64)
+
+    @cached_property
+    def work_ns(self) -> Ints:
+        """Device time of what each launched, summed, ns."""
+        return self.work_ns_of(np.ones(len(self.trace.device_work), dtype=bool))
+
+    @cached_property
+    def work_count(self) -> Ints:
+        """Number of works that each launched."""
+        known = self.call_of_work >= 0
+        return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int64)
+
+    @cached_property
+    def work_kinds(self) -> npt.NDArray[np.object_]:
+        """What each of ``trace.device_work`` does: a kernel category, or ``copy`` for copies and fills."""
+        trace = self.trace
+        work = trace.device_work
+        words = _kernel_names.classify(trace.names, trace.name_codes[work])
+        table = np.full(len(trace.names), "other", dtype=object)
+        for code, word in words.items():
+            table[code] = word
+        kinds = table[trace.name_codes[work]]
+        kinds[trace.is_category("memcpy", "memset", rows=work)] = "copy"
+        return kinds
+
+    def work_ns_of(self, which: Mask) -> Ints:
+        """Return the device time of some works by the call that launched them, ns.
+
+        Args:
+            which: Which of ``trace.device_work``.
+        """
+        trace = self.trace
+        chosen = which & (self.call_of_work >= 0)
+        lengths = (trace.ends - trace.starts)[trace.device_work[chosen]]
+        return np.bincount(self.call_of_work[chosen], weights=lengths, minlength=len(self.rows)).astype(
+            np.int64
+        )
+
+    def with_backward(self, which: Mask) -> Mask:
+        """Return some calls and the backward nodes that they made.
+
+        Args:
+            which: Which calls.
+        """
+        return which | (which[np.maximum(self.forward, 0)] & (self.forward >= 0))
+
+    def edit(
+        self,
+        which: Mask,
+        keep_host: float | npt.NDArray[np.float64] = 0.0,
+        keep_work: float | npt.NDArray[np.float64] = 0.0,
+    ) -> Edit:
+        """Return the change in which some calls take less, or are not made at all; nor do they wait any more.
+
+        Host time between two of them goes with them where no other call of the thread with device work lies between.
+
+        Args:
+            which: Which calls.
+            keep_host: The part of their host time that stays, for all or for each of the calls.
+            keep_work: The part of their device work that stays, for all or for each of ``trace.device_work``.
+        """
+        trace = self.trace
+        starts, ends = trace.starts[self.rows], trace.ends[self.rows]
+        until = ends.copy()
+        for track in np.unique(self.tracks[which]):
+            mine = np.flatnonzero((self.tracks == track) & (which | (self.work_count > 0)))
+            joined = which[mine[:-1]] & which[mine[1:]] & (self.steps[mine[:-1]] == self.steps[mine[1:]])
+            until[mine[:-1][joined]] = starts[mine[1:][joined]]
+        parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
+        host = HostTime(self.tracks[which], starts[which], until[which], parts[which])
+        works = (self.call_of_work >= 0) & which[np.maximum(self.call_of_work, 0)]
+        keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
+        calls = trace.host_calls
+        inside = self.inside(calls)
+        waits = calls[(inside >= 0) & which[np.maximum(inside, 0)]]
+        return Edit(waits, host, trace.device_work[works], keep[works])
+
+    def inside(self, rows: Ints) -> Ints:
+        """Return the call that each of some host events lies in, as an index; -1 = none.
+
+        Args:
+            rows: Rows in the event table.
+        """
+        return _inside(self.trace, self.rows, rows)
+
+
+def calls(trace: Trace) -> Calls:
+    """Return the framework calls of a trace.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "framework calls", lambda: _calls(trace))
+
+
+def _calls(trace: Trace) -> Calls:
+    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    rows = rows[outermost(trace, rows)]
+    backward = trace.named("^" + BACKWARD, rows)
+    launch = trace.links.launch_of[trace.device_work]
+    call_of_work = np.where(launch >= 0, _inside(trace, rows, np.maximum(launch, 0)), -1)
+    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_work)
+
+
+def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
+    """Return which call of the same step made each backward node."""
+    numbers = trace.ints("sequence", rows)
+    steps = trace.steps.step_of[rows].astype(np.int64) + 1
+    keys = np.where(numbers >= 0, numbers + steps * (numbers.max(initial=0) + 1), -1)
+    found = np.full(len(rows), -1, dtype=np.int64)
+    makers = np.flatnonzero(~backward & (numbers >= 0))
+    nodes = np.flatnonzero(backward & (numbers >= 0))
+    if not len(makers) or not len(nodes):
+        return found
+    # Of several calls with one number all but the last made no node.
+    makers = makers[np.lexsort((makers, keys[makers]))]
+    at = np.searchsorted(keys[makers], keys[nodes], side="right") - 1
+    known = (at >= 0) & (steps[makers[np.maximum(at, 0)]] == steps[nodes])
+    found[nodes[known]] = makers[at[known]]
+    return found
+
+
+def _inside(trace: Trace, outer: Ints, rows: Ints) -> Ints:
+    """Return the index of the outer event that each event lies in; those of one thread do not overlap."""
+    found = np.full(len(rows), -1, dtype=np.int64)
+    outer_tracks, tracks = trace.track_codes[outer], trace.track_codes[rows]
+    for track in np.unique(outer_tracks):
+        mine, asked = np.flatnonzero(outer_tracks == track), np.flatnonzero(tracks == track)
+        if not len(asked):
+            continue
+        at = np.searchsorted(trace.starts[outer[mine]], trace.starts[rows[asked]], side="right") - 1
+        within = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[outer[mine[np.maximum(at, 0)]]])
+        found[asked[within]] = mine[at[within]]
+    return found

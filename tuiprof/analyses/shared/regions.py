@@ -1,0 +1,175 @@
+"""Runs of framework calls that one call, or one compiled kernel, could stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.model.intervals import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+_MATMUL: Final = re.compile(r"^aten::(matmul|__matmul__|bmm|baddbmm|einsum|mm)$")
+_SOFTMAX: Final = re.compile(r"^aten::(softmax|_softmax|special_softmax)$")
+_MEAN: Final = re.compile(r"^aten::(mean|var|std|var_mean|std_mean|sum|norm|linalg_vector_norm)$")
+_ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vector_norm)$")
+_SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
+#: Work that one pass over memory does: what the compiler fuses.
+POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
+_ROWWISE: Final = POINTWISE | {"reduction"}
+#: Calls between the products of an attention and its softmax: scaling, making and applying masks, casts, dropout.
+_BETWEEN: Final = 12
+#: What is none of that.
+_HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
+#: A chain has at least so many calls that compute.
+LEAST_CHAIN: Final = 3
+#: A norm written out has at least so many, and at most.
+_NORM: Final = range(4, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A run of calls on one thread in one step.
+
+    Attributes:
+        calls: Their indices, those without device work among them.
+        busy: Those with device work.
+    """
+
+    calls: Ints
+    busy: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """What was found, each call in at most one.
+
+    Attributes:
+        attention: Two matrix products around a softmax.
+        norms: Means, differences, a root and a division: a normalisation over rows.
+        chains: Elementwise calls in a row.
+    """
+
+    attention: tuple[Region, ...]
+    norms: tuple[Region, ...]
+    chains: tuple[Region, ...]
+
+
+def find(calls: Calls) -> Regions:
+    """Find regions in the forward passes of all steps (of everything where the trace marks none).
+
+    Args:
+        calls: The framework calls.
+    """
+    attention: list[Region] = []
+    norms: list[Region] = []
+    chains: list[Region] = []
+    pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, _ROWWISE)
+    light = _all_work(calls, frozenset(calls.work_kinds.tolist()) - _HEAVY)
+    outside = ~_in_optimizer(calls)
+    busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & outside)
+    for run in _by_thread_and_step(calls, busy):
+        taken = np.zeros(len(run), dtype=bool)
+        for first, last in _attentions(calls, run, light):
+            if not taken[first : last + 1].any():
+                taken[first : last + 1] = True
+                attention.append(_region(calls, run[first : last + 1]))
+        for first, last in _stretches(rowwise[run] & ~taken):
+            names = [calls.names[index] for index in run[first : last + 1]]
+            if (found := _norm(names)) is not None:
+                low, high = first + found[0], first + found[1]
+                taken[low : high + 1] = True
+                norms.append(_region(calls, run[low : high + 1]))
+        for first, last in _stretches(pointwise[run] & ~taken):
+            if last - first + 1 >= LEAST_CHAIN:
+                chains.append(_region(calls, run[first : last + 1]))
+    return Regions(tuple(attention), tuple(norms), tuple(chains))
+
+
+def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
+    """Return which calls have work of some kinds only, copies between host and device apart."""
+    trace = calls.trace
+    allowed = np.isin(calls.work_kinds.astype(str), list(kinds))
+    allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
+    known = calls.call_of_work >= 0
+    others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))
+    result: Mask = (others == 0) & (calls.work_count > 0)
+    return result
+
+
+def _in_optimizer(calls: Calls) -> Mask:
+    """Return which calls an optimizer makes."""
+    trace = calls.trace
+    around = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
+    result = np.zeros(len(calls.rows), dtype=bool)
+    for track in np.unique(trace.track_codes[around]):
+        rows = around[trace.track_codes[around] == track]
+        mine = np.flatnonzero(calls.tracks == track)
+        starts = trace.starts[calls.rows[mine]]
+        at = np.searchsorted(trace.starts[rows], starts, side="right") - 1
+        result[mine] = (at >= 0) & (starts < trace.ends[rows[np.maximum(at, 0)]])
+    return result
+
+
+def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
+    keys = calls.tracks[indices] * (len(calls.trace.steps) + 1) + calls.steps[indices] + 1
+    for key in np.unique(keys):
+        yield indices[keys == key]
+
+
+def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:
+    """Yield first and last position of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
+    yield from zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)
+
+
+def _region(calls: Calls, busy: Ints) -> Region:
+    first, last = int(busy[0]), int(busy[-1])
+    between = np.arange(first, last + 1)
+    return Region(between[calls.tracks[between] == calls.tracks[first]], busy)
+
+
+def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int]]:
+    names = [calls.names[index] for index in run]
+    for position, name in enumerate(names):
+        if not _SOFTMAX.match(name):
+            continue
+        first = _product(names, run, light, range(position - 1, max(position - 1 - _BETWEEN, -1), -1))
+        last = _product(names, run, light, range(position + 1, min(position + 1 + _BETWEEN, len(run))))
+        if first is not None and last is not None:
+            yield first, last
+
+
+def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
+    """Return where the next matrix product stands; None where something else comes before."""
+    for position in positions:
+        if _MATMUL.match(names[position]):
+            return position
+        if not light[run[position]]:
+            return None
+    return None
+
+
+def _norm(names: list[str]) -> tuple[int, int] | None:
+    """Return first and last position of a norm written out: from its first mean to its last scaling."""
+    means = [i for i, name in enumerate(names) if _MEAN.match(name)]
+    if not means:
+        return None
+    roots = [i for i, name in enumerate(names) if _ROOT.match(name) and i > means[0]]
+    if not roots:
+        return None
+    scales = [i for i, name in enumerate(names) if _SCALE.match(name) and i > roots[0]]
+    if not scales:
+        return None
+    # Squares may come before the mean of a root mean square, a shift after the scaling.
+    first = means[0] - (
+        means[0] > 0 and re.match(r"^aten::(pow|square|mul)$", names[means[0] - 1]) is not None
+    )
+    last = scales[-1] + (scales[-1] + 1 < len(names) and names[scales[-1] + 1] in ("aten::add", "aten::add_"))
+    return (first, last) if last - first + 1 in _NORM else None

@@ -1,0 +1,99 @@
+"""The replayed step of a trace, made once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tuiprof.analyses import _waits
+from tuiprof.analyses._memo import remember
+from tuiprof.analyses._wait_kinds import KINDS
+from tuiprof.model import Trace, Window
+from tuiprof.model.units import format_share
+from tuiprof.whatif.build import Unreplayable, Waits, build
+from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
+
+#: No more launches are replayed where steps can be left out: a question about the step takes milliseconds then.
+MOST_LAUNCHES = 8_000
+_ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
+_BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
+
+
+def replayed(trace: Trace) -> Calibrated | str:
+    """Return the replayed step of a trace, without what the profiler added; else why there is none.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "replayed step", lambda: _replay(trace))
+
+
+def _replay(trace: Trace) -> Calibrated | str:
+    main = main_thread(trace)
+    if main is None:
+        return "it has no host thread that works"
+    low, high, step_count = _stretch(trace, main)
+    try:
+        graph = build(trace, _blocking(trace), low, high, main, step_count)
+    except Unreplayable as error:
+        return str(error)
+    found = calibrate(graph, trace.uncaptured, recorded_events=trace.info.format == "kineto")
+    if not found.trusted:
+        return (
+            f"replayed unchanged, a step misses what was captured by {format_share(found.error)}, more than "
+            f"{format_share(TOLERANCE)}"
+        )
+    return found
+
+
+def _stretch(trace: Trace, main: int) -> tuple[int, int, int]:
+    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed."""
+    steps = trace.steps
+    if not len(steps):
+        mine = np.flatnonzero(trace.track_codes == main)
+        return int(trace.starts[mine].min()), int(trace.ends[mine].max()), 0
+    order = np.argsort(steps.starts, kind="stable")
+    starts, ends = steps.starts[order], steps.ends[order]
+    launched = np.searchsorted(trace.starts[trace.links.launches], ends) - np.searchsorted(
+        trace.starts[trace.links.launches], starts[0]
+    )
+    count = max(int(np.searchsorted(launched, MOST_LAUNCHES, side="right")), 1)
+    return int(starts[0]), int(ends[:count].max()), count
+
+
+def main_thread(trace: Trace) -> int | None:
+    """Return the track of the thread that steps: where the step markers are, else where most is launched or called.
+
+    Args:
+        trace: The trace.
+    """
+    threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
+    for rows in (
+        np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
+        trace.links.launches,
+        np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver")),
+    ):
+        tracks = trace.track_codes[rows]
+        tracks = tracks[threads[tracks]]
+        if len(tracks):
+            return int(np.bincount(tracks).argmax())
+    return None
+
+
+def _blocking(trace: Trace) -> Waits:
+    """Return the waits as the replay wants them: a copy that blocks before its synchronise waits by itself."""
+    waits = _waits.find(trace, Window())
+    by_profiler = waits.apart == _waits.BY_PROFILER
+    twice = np.flatnonzero(
+        (waits.first != waits.last) & (waits.copy >= 0) & (waits.starts == trace.starts[waits.first])
+    )
+    starts = waits.starts.copy()
+    starts[twice] = trace.starts[waits.last[twice]]
+    return Waits(
+        np.concatenate((waits.last, waits.first[twice])),
+        np.concatenate((starts, waits.starts[twice])),
+        np.concatenate((waits.ends, trace.ends[waits.first[twice]])),
+        np.concatenate((waits.copy, waits.copy[twice])),
+        np.concatenate((_ALL_STREAMS[waits.kind], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((_BY_EVENT[waits.kind], np.zeros(len(twice), dtype=bool))),
+        np.concatenate((by_profiler, by_profiler[twice])),
+    )

@@ -1,0 +1,101 @@
+"""Reads what the session around a trace recorded of its steps while no profiler ran.
+
+A session keeps its traces in ``traces/`` and the log of each process in ``log/``; a trace is named after the process
+that it is of, ``rank0.1795252887389.pt.trace.json.gz``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tuiprof.model.uncaptured import Uncaptured
+
+#: Fewer steps than this say little about the others.
+LEAST_STEPS: Final = 5
+#: No more of them are kept: the newest before the capture resemble the captured ones most.
+_MOST_STEPS: Final = 1000
+#: Steps after a capture that its end may still disturb.
+_DISTURBED: Final = 3
+_LONGEST_LINE: Final = 1 << 20
+
+
+class _Line(msgspec.Struct):
+    """The fields of a log line that matter here; other lines have other fields."""
+
+    t: str
+    n: int = -1
+    dur: int = 0
+    ph: dict[str, int] = {}
+    cap: bool = False
+
+
+class _Details(msgspec.Struct):
+    usable_cores: int | None = None
+
+
+class _Device(msgspec.Struct):
+    kind: str = ""
+    details: _Details = msgspec.field(default_factory=_Details)
+
+
+class _Meta(msgspec.Struct):
+    devices: list[_Device] = []
+
+
+def read_uncaptured(trace: Path) -> Uncaptured | None:
+    """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them.
+
+    Args:
+        trace: The trace file.
+    """
+    session = trace.resolve().parent.parent
+    log = session / "log" / f"{trace.name.partition('.')[0]}.jsonl"
+    if trace.resolve().parent.name != "traces" or not log.is_file():
+        return None
+    before: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    after: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    captured_at = None
+    decode = msgspec.json.Decoder(_Line).decode
+    try:
+        with log.open("rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                if not line.startswith((b'{"t":"step"', b'{"t": "step"')):
+                    continue
+                try:
+                    step = decode(line)
+                except msgspec.MsgspecError:  # a damaged line, or the one being written
+                    continue
+                if step.cap:
+                    captured_at = step.n
+                    if len(before) >= 2 * LEAST_STEPS:
+                        break
+                elif captured_at is None:
+                    before.append(step)
+                elif step.n > captured_at + _DISTURBED:
+                    after.append(step)
+    except OSError:
+        return None
+    # The first steps of a run compile, tune and fill caches.
+    steady = list(before)[len(before) // 2 :]
+    chosen, is_after = (steady, False) if len(steady) >= LEAST_STEPS else (list(after), True)
+    if captured_at is None or len(chosen) < LEAST_STEPS:
+        return None
+    low, median, high = (float(ns) for ns in np.percentile([step.dur for step in chosen], (10, 50, 90)))
+    names = {name for step in chosen for name in step.ph}
+    phases = {name: float(np.median([step.ph.get(name, 0) for step in chosen])) for name in sorted(names)}
+    return Uncaptured(
+        len(chosen), median, low, high, phases, is_after, _usable_cores(session / "session.json")
+    )
+
+
+def _usable_cores(meta: Path) -> int | None:
+    try:
+        devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return next((device.details.usable_cores for device in devices if device.kind == "host"), None)

@@ -1,0 +1,32 @@
+"""What a session recorded of the same steps while no profiler ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Uncaptured:
+    """Steps of a run outside its captures, of the process that a trace is of.
+
+    A profiler slows the host down, during a capture and, on CUDA, for the rest of the run. So these are steps before
+    the first capture where there are enough of them.
+
+    Attributes:
+        steps: How many they are.
+        step_ns: Their median time, ns.
+        low_ns: Their 10th percentile, ns.
+        high_ns: Their 90th percentile, ns.
+        phases_ns: Median host time of each phase, ns.
+        after_capture: They come after a capture, because too few came before it.
+        usable_cores: Processor cores that the run may use; None = not recorded.
+    """
+
+    steps: int
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    phases_ns: Mapping[str, float] = field(default_factory=dict)
+    after_capture: bool = False
+    usable_cores: int | None = None

@@ -1,0 +1,504 @@
+"""Makes the graph of a captured stretch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Coverage, Ints, complement, total, union
+from tuiprof.whatif.clock import HostClock
+from tuiprof.whatif.graph import CALL, JOIN, WAIT, WORK, Graph
+
+Mask = npt.NDArray[np.bool_]
+
+#: Clocks of host and device agree to about so much, ns.
+SKEW_NS = 5_000
+#: A gap between two works of a stream that is no longer than this says nothing of a late launch, ns.
+SHORT_GAP_NS = 4_000
+#: Work that starts so soon after its launch began was held back by it, ns.
+PROMPT_NS = 40_000
+#: A thread that records nothing for so long while another works has handed over to it, ns.
+SILENT_NS = 50_000
+#: A launch call that takes so long stood before a full launch queue, ns.
+BLOCKED_LAUNCH_NS = 200_000
+#: Nodes whose instants contradict each other by more steps than this depend on each other in a circle.
+MOST_PASSES = 200
+#: What stands in where a capture has no case to take the median of, ns.
+DEFAULT_LATENCY_NS, DEFAULT_GAP_NS, DEFAULT_CALL_NS = 8_000.0, 1_000.0, 5_000.0
+
+_NO_WAIT, _BLOCKED = -1, -2
+
+
+class Unreplayable(Exception):
+    """A trace that makes no graph; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Calls in which the host waits for a device; arrays of shape ``(k,)``.
+
+    Attributes:
+        rows: The call whose return ends each, as a row of the trace.
+        starts: When the host began to wait, ns.
+        ends: When it went on, ns.
+        copies: The copy that it is for, as a row; -1 = none.
+        all_streams: Whether it waits for all streams.
+        by_event: Whether it waits for a point marked earlier: not all that was launched before it need be done.
+        by_profiler: Whether the profiler made it.
+    """
+
+    rows: Ints
+    starts: Ints
+    ends: Ints
+    copies: Ints
+    all_streams: Mask
+    by_event: Mask
+    by_profiler: Mask
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The columns of a graph, growing node by node; ``key`` orders them."""
+
+    kind: list[int] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    key: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)
+    other: list[int] = field(default_factory=list)
+    thread: list[int] = field(default_factory=list)
+    host_start: list[int] = field(default_factory=list)
+    host_end: list[int] = field(default_factory=list)
+    other_start: list[int] = field(default_factory=list)
+    before_ns: list[float] = field(default_factory=list)
+    other_ns: list[float] = field(default_factory=list)
+    work_ns: list[float] = field(default_factory=list)
+
+    def host(self, kind: int, thread: int, row: int, before: int, start: int, end: int) -> int:
+        """Append a node of the host, reached after host time from ``start`` to ``end``; return its index."""
+        return self._add(kind, row, end, before, -1, thread, start, end, -1, 0.0, 0.0, 0.0)
+
+    def device(
+        self,
+        kind: int,
+        row: int,
+        key: int,
+        before: int,
+        before_ns: float,
+        other: int = -1,
+        other_ns: float = 0.0,
+        work_ns: float = 0.0,
+    ) -> int:
+        """Append a node of a device, or a join; return its index."""
+        return self._add(kind, row, key, before, other, -1, 0, 0, -1, before_ns, other_ns, work_ns)
+
+    def _add(self, *values: float) -> int:
+        for name, value in zip(_COLUMNS, values, strict=True):
+            getattr(self, name).append(value)
+        return len(self.kind) - 1
+
+
+_COLUMNS = tuple(column.name for column in fields(_Nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that is a node or two.
+
+    Attributes:
+        begin: Its begin; of a wait that of the waiting, ns.
+        end: Its end, ns.
+        row: Its row.
+        launches: Whether it launches work.
+        wait: Index into the waits; ``_BLOCKED`` = a launch that stood before a full queue.
+    """
+
+    begin: int
+    end: int
+    row: int
+    launches: bool
+    wait: int
+
+
+@dataclass(slots=True)
+class _Handover:
+    """A silence of the main thread in which other threads work for it.
+
+    Attributes:
+        begin: Its begin, ns.
+        end: Its end, ns.
+        spans: From when to when each other thread works in it, by thread.
+        stops: The node in which the main thread stops; -1 = not made yet.
+        goes_on: The node in which it goes on.
+    """
+
+    begin: int
+    end: int
+    spans: dict[int, tuple[int, int]]
+    stops: int = -1
+    goes_on: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The work of one stream in order of start, with its launches; arrays of shape ``(k,)``."""
+
+    rows: Ints
+    starts: Ints
+    ends: Ints
+    launch: Ints
+    launched: Ints
+
+    @property
+    def free(self) -> Ints:
+        """When the stream was free for each work; of the first: its launch."""
+        return np.append(self.launched[:1], np.maximum.accumulate(self.ends)[:-1])
+
+
+def build(trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> Graph:
+    """Make the graph of a stretch.
+
+    Args:
+        trace: The trace.
+        waits: Its waits, in any order.
+        low: Begin of the stretch on the host, ns.
+        high: Its end.
+        main: Track of the thread that steps.
+        step_count: Whole steps in the stretch.
+    """
+    return _Builder(trace, waits, low, high, main, step_count).graph()
+
+
+class _Builder:
+    """The parts of a graph while it is made."""
+
+    def __init__(self, trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> None:
+        self.trace, self.waits = trace, waits
+        self.low, self.high, self.main, self.step_count = low, high, main, step_count
+        inside = (waits.starts >= low) & (waits.starts < high)
+        held = inside & waits.by_profiler
+        self.profiler = Coverage(*union(waits.starts[held], np.minimum(waits.ends[held], high)))
+        self.wait_at = np.flatnonzero(inside & ~waits.by_profiler)
+        launches = trace.links.launches
+        self.launches = launches[(trace.starts[launches] >= low) & (trace.starts[launches] < high)]
+        work, launch = trace.device_work, trace.links.launch_of[trace.device_work]
+        calls, first = np.unique(launch, return_index=True)
+        self.first_start = dict(zip(calls.tolist(), trace.starts[work[first]].tolist(), strict=True))
+        self.nodes = _Nodes()
+        self.node_of_launch: dict[int, int] = {}
+        self.node_of_work: dict[int, int] = {}
+        self.released: list[
+            tuple[int, int]
+        ] = []  # a join, and the row of the work on another stream behind it
+        self.waiting: list[tuple[int, _Call]] = []
+        self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
+        self.unexplained_ns = 0
+
+    def graph(self) -> Graph:
+        """Make it."""
+        trace, main = self.trace, self.main
+        wait_rows = self.waits.rows[self.wait_at]
+        working = [trace.track_codes[self.launches], trace.track_codes[wait_rows]]
+        if not trace.device_indices:  # then threads are all there is
+            working.append(trace.track_codes[np.flatnonzero(trace.is_category("cpu_op"))])
+        others = np.unique(np.concatenate(working))
+        self.tracks = [main, *(int(track) for track in others if track != main)]
+        calls = [self._calls(track) for track in self.tracks]
+        islands = [self._islands(track) for track in self.tracks]
+        handovers = self._handovers(islands)
+        self._main_thread(calls[0], handovers)
+        for thread in range(1, len(self.tracks)):
+            self._other_thread(thread, calls[thread], islands[thread], handovers)
+        self._waits_for(self._works())
+        return self._sorted()
+
+    # -- the host ------------------------------------------------------------------------------------------
+
+    def _calls(self, track: int) -> list[_Call]:
+        trace, waits = self.trace, self.waits
+        rows = self.launches[trace.track_codes[self.launches] == track]
+        at = self.wait_at[trace.track_codes[waits.rows[self.wait_at]] == track]
+        wait_of = dict(zip(waits.rows[at].tolist(), at.tolist(), strict=True))
+        found = []
+        times = zip(rows.tolist(), trace.starts[rows].tolist(), trace.ends[rows].tolist(), strict=True)
+        for row, begin, end in times:
+            wait = wait_of.pop(row, _NO_WAIT)
+            if wait == _NO_WAIT and end - begin >= BLOCKED_LAUNCH_NS:
+                # Its work may have begun before the call returned.
+                wait, end = _BLOCKED, max(begin, min(end, self.first_start[row]))
+            found.append(_Call(begin, end, row, True, wait))
+        for row, index in wait_of.items():
+            found.append(_Call(int(waits.starts[index]), int(waits.ends[index]), row, False, index))
+        return sorted(found, key=lambda call: (call.begin, -call.end))
+
+    def _islands(self, track: int) -> tuple[Ints, Ints]:
+        """Return when a thread records operators or calls, short silences included."""
+        trace = self.trace
+        rows = np.flatnonzero(trace.track_codes == track)
+        rows = rows[trace.is_category("cpu_op", "runtime", "driver", "compile", rows=rows)]
+        rows = rows[(trace.starts[rows] < self.high) & (trace.ends[rows] > self.low)]
+        starts, ends = union(trace.starts[rows], trace.ends[rows] + SILENT_NS)
+        return starts, ends - SILENT_NS
+
+    def _handovers(self, islands: list[tuple[Ints, Ints]]) -> list[_Handover]:
+        """Find silences of the main thread in which others work, from their begin to their end inside it."""
+        found = []
+        silences = complement(*islands[0], self.low, self.high)
+        for begin, end in zip(*(part.tolist() for part in silences), strict=True):
+            if end - begin < SILENT_NS:
+                continue
+            spans = {}
+            for thread, (starts, ends) in enumerate(islands[1:], 1):
+                within = (starts >= begin - SKEW_NS) & (ends <= end + SKEW_NS)
+                if within.any():
+                    spans[thread] = int(starts[within][0]), int(ends[within][-1])
+            if spans:
+                found.append(_Handover(begin, end, spans))
+        return found
+
+    def _main_thread(self, calls: list[_Call], handovers: list[_Handover]) -> None:
+        nodes, node, at = self.nodes, -1, self.low
+        plan: list[tuple[int, _Call | _Handover]] = [(call.begin, call) for call in calls]
+        plan += [(handover.begin, handover) for handover in handovers]
+        for _, item in sorted(plan, key=lambda entry: entry[0]):
+            if isinstance(item, _Call):
+                node, at = self._call(0, item, node, at)
+            elif item.begin >= at:
+                item.stops = nodes.host(CALL, 0, -1, node, at, item.begin)
+                item.goes_on = node = nodes.host(CALL, 0, -1, item.stops, item.end, item.end)
+                at = item.end
+        node = nodes.host(CALL, 0, -1, node, at, self.high)
+        nodes.before[0] = node  # the first node comes after the last one of the round before
+        self.last.append((node, self._since_low(self.high, self.high)))
+        self.main_nodes = len(nodes.kind)
+
+    def _other_thread(
+        self, thread: int, calls: list[_Call], islands: tuple[Ints, Ints], handovers: list[_Handover]
+    ) -> None:
+        nodes = self.nodes
+        left = calls
+        for handover in handovers:
+            if thread not in handover.spans or handover.stops < 0:
+                continue
+            begin, end = handover.spans[thread]
+            inside = [call for call in left if begin <= call.begin < end]
+            left = [call for call in left if not begin <= call.begin < end]
+            node, at = handover.stops, handover.begin
+            for call in inside:
+                node, at = self._call(thread, call, node, at)
+            if end == max(until for _, until in handover.spans.values()):
+                node = nodes.host(CALL, thread, -1, node, at, max(at, end))
+                nodes.other[handover.goes_on], nodes.other_start[handover.goes_on] = node, max(at, end)
+        # What a thread does beside the main one begins with what the main one did last, and ends where it ends.
+        keys = nodes.key[: self.main_nodes]
+        node, at, island = -1, self.low, -1
+        for call in left:
+            now = int(np.searchsorted(islands[0], call.begin, side="right"))
+            if now != island or node < 0:
+                # Keys of the main thread ascend: its nodes were added in order.
+                node = bisect_right(keys, call.begin) - 1
+                at = keys[node] if node >= 0 else self.low
+                node = node if node >= 0 else self.main_nodes - 1
+                island = now
+            node, at = self._call(thread, call, node, at)
+
+    def _call(self, thread: int, call: _Call, node: int, at: int) -> tuple[int, int]:
+        """Add the nodes of a call; return the last one of the thread, and the instant from which host time counts."""
+        nodes, begin, row = self.nodes, max(call.begin, at), call.row
+        if call.launches and call.wait != _BLOCKED:
+            node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, begin)
+            at = begin
+        if call.wait != _NO_WAIT:
+            node = nodes.host(WAIT, thread, row, node, at, begin)
+            at = nodes.key[node] = max(call.end, begin)
+            self.waiting.append((node, call))
+        if call.launches and call.wait == _BLOCKED:
+            node = self.node_of_launch[row] = nodes.host(CALL, thread, row, node, at, at)
+        return node, at
+
+    def _since_low(self, instant: int, launched: int) -> int:
+        """Return an instant since the begin, without what the profiler held the host before a launch."""
+        return instant - self.low - int(self.profiler.between(self.low, launched))
+
+    # -- devices -------------------------------------------------------------------------------------------
+
+    def _works(self) -> list[_Stream]:
+        """Add the work of each stream."""
+        trace = self.trace
+        work = trace.device_work
+        launch = trace.links.launch_of[work]
+        known = np.isin(launch, np.fromiter(self.node_of_launch, dtype=np.int64))
+        work, launch = work[known], launch[known]
+        lanes = trace.track_codes[work]
+        streams = []
+        for lane in np.unique(lanes).tolist():
+            rows, calls = work[lanes == lane], launch[lanes == lane]
+            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, trace.starts[calls]))
+        gap_ns, latency_ns = _typical(streams)
+        for stream in streams:
+            self._stream(stream, [other for other in streams if other is not stream], gap_ns, latency_ns)
+        for join, row in self.released:
+            self.nodes.other[join] = self.node_of_work[row]
+        return streams
+
+    def _stream(self, stream: _Stream, others: list[_Stream], gap_ns: float, latency_ns: float) -> None:
+        nodes, first = self.nodes, len(self.nodes.kind)
+        gaps, latencies = stream.starts - stream.free, stream.starts - stream.launched
+        before = -1
+        columns = (stream.rows, stream.starts, stream.ends, stream.launch, gaps, latencies)
+        for row, begin, end, launch, gap, latency in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            lag = min(latency, latency_ns)
+            if before < 0 or latency <= gap or (gap > SHORT_GAP_NS and latency <= PROMPT_NS):
+                gap, lag = min(gap, gap_ns), latency  # launched once the stream was free, or just before
+            elif gap > SHORT_GAP_NS:
+                cause = _released_by(others, begin, begin - gap)
+                if cause is None:
+                    self.unexplained_ns += gap
+                else:
+                    before = nodes.device(
+                        JOIN, -1, begin, before, min(gap, gap_ns), other_ns=float(begin - cause[1])
+                    )
+                    self.released.append((before, cause[0]))
+                    gap = 0
+            before = nodes.device(
+                WORK,
+                row,
+                end,
+                before,
+                float(gap),
+                self.node_of_launch[launch],
+                float(lag),
+                float(end - begin),
+            )
+            self.node_of_work[row] = before
+        nodes.before[first] = before
+        self.last.append((before, self._since_low(int(stream.ends.max()), int(stream.launched.max()))))
+
+    def _waits_for(self, streams: list[_Stream]) -> None:
+        """Give each wait the work that it waits for."""
+        found = [(node, call, self._awaited(call, streams)) for node, call in self.waiting]
+        returns = [call.end - work[0][0] for _, call, work in found if work and work[0][0] > call.begin]
+        free = [call.end - call.begin for _, call, work in found if not work or work[0][0] <= call.begin]
+        return_ns = max(_median(returns, DEFAULT_CALL_NS), 0.0)
+        call_ns = min(_median(free, DEFAULT_CALL_NS), DEFAULT_CALL_NS)
+        nodes = self.nodes
+        for node, call, work in found:
+            blocked = bool(work) and work[0][0] > call.begin
+            took = float(call.end - call.begin)
+            nodes.before_ns[node] = min(took, call_ns) if blocked else took
+            if not work:
+                continue
+            other = self.node_of_work[work[0][1]]
+            for end, row in work[1:]:
+                other = nodes.device(JOIN, -1, max(end, nodes.key[other]), other, 0.0, self.node_of_work[row])
+            nodes.other[node] = other
+            nodes.other_ns[node] = float(max(call.end - work[0][0], 0)) if blocked else min(return_ns, took)
+
+    def _awaited(self, call: _Call, streams: list[_Stream]) -> list[tuple[int, int]]:
+        """Return the works that a call waits for as (end, row), the last to end first."""
+        trace, waits = self.trace, self.waits
+        copy = int(waits.copies[call.wait]) if call.wait >= 0 else -1
+        if copy in self.node_of_work and trace.ends[copy] <= call.end + SKEW_NS:
+            return [(int(trace.ends[copy]), copy)]
+        # A copy of pageable memory that goes on after the call held the host until its stream came to it.
+        earlier = copy >= 0 or call.wait == _BLOCKED or bool(waits.by_event[call.wait])
+        found = []
+        for stream in streams:
+            # Works of a stream start in the order in which they were launched.
+            at = int(np.searchsorted(stream.launched, call.begin)) - 1
+            if earlier:
+                at = min(at, int(np.searchsorted(stream.ends, call.end + SKEW_NS, side="right")) - 1)
+            if at >= 0 and stream.ends[at] <= call.end + SKEW_NS:
+                found.append((int(stream.ends[at]), int(stream.rows[at])))
+        found.sort(reverse=True)
+        return found if call.wait >= 0 and waits.all_streams[call.wait] else found[:1]
+
+    # -- together ------------------------------------------------------------------------------------------
+
+    def _sorted(self) -> Graph:
+        """Put the nodes into an order in which each stands after its predecessors."""
+        nodes = self.nodes
+        columns = {name: np.array(getattr(nodes, name)) for name in _COLUMNS}
+        key, before, other = columns.pop("key"), columns["before"], columns["other"]
+        wraps = np.zeros(len(key), dtype=bool)
+        for node, _ in self.last:
+            wraps |= before == node
+        wraps &= np.arange(len(key)) <= before
+        # Clocks of host and device differ a little, so that instants alone do not order the nodes.
+        for _ in range(MOST_PASSES):
+            after = np.maximum(key, np.where(wraps, key, key[before] + 1))
+            after = np.where(other >= 0, np.maximum(after, key[other] + 1), after)
+            if (after == key).all():
+                break
+            key = after
+        else:
+            raise Unreplayable("its calls and its device work contradict each other in time")
+        order = np.argsort(key, kind="stable")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        columns["before"] = place[before]
+        columns["other"] = np.where(other >= 0, place[other], -1)
+        sorted_ = {name: column[order] for name, column in columns.items()}
+        last = np.array([node for node, _ in self.last], dtype=np.int64)
+        return Graph(
+            **sorted_,
+            clocks=tuple(
+                HostClock.of(self.trace, t, self.low, self.high, self.profiler) for t in self.tracks
+            ),
+            tracks=tuple(self.tracks),
+            last=place[last],
+            last_captured_ns=np.array([instant for _, instant in self.last], dtype=np.float64),
+            low=self.low,
+            high=self.high,
+            step_count=self.step_count,
+            device_busy_ns=self._busy_ns() / max(self.step_count, 1),
+            unexplained_ns=float(self.unexplained_ns),
+        )
+
+    def _busy_ns(self) -> int:
+        rows = np.fromiter(self.node_of_work, dtype=np.int64)
+        devices = self.trace.ints("device", rows)
+        times = [
+            total(*union(self.trace.starts[mine], self.trace.ends[mine]))
+            for mine in (rows[devices == d] for d in np.unique(devices))
+        ]
+        return max(times, default=0)
+
+
+def _typical(streams: list[_Stream]) -> tuple[float, float]:
+    """Return the gap between works that were queued, and the latency of launches that found nothing queued, ns."""
+    gaps, latencies = [], []
+    for stream in streams:
+        free = stream.free
+        gap, latency = stream.starts - free, stream.starts - stream.launched
+        queued = stream.launched + PROMPT_NS < free
+        gaps.append(gap[queued & (gap >= 0) & (gap <= SHORT_GAP_NS)])
+        latencies.append(latency[(gap > SHORT_GAP_NS) & (latency >= 0) & (latency <= PROMPT_NS)])
+    return (
+        _median(np.concatenate([*gaps, np.empty(0)]), DEFAULT_GAP_NS),
+        _median(np.concatenate([*latencies, np.empty(0)]), DEFAULT_LATENCY_NS),
+    )
+
+
+def _median(values: npt.ArrayLike, otherwise: float) -> float:
+    given = np.asarray(values, dtype=np.float64)
+    return float(np.median(given)) if len(given) else otherwise
+
+
+def _released_by(others: list[_Stream], begin: int, free: int) -> tuple[int, int] | None:
+    """Return the row and the end of the work on another stream whose end let work begin; None = none did."""
+    found = None
+    for stream in others:
+        at = int(np.searchsorted(stream.ends, begin, side="right")) - 1
+        if (
+            at >= 0
+            and stream.ends[at] > max(free, begin - PROMPT_NS)
+            and (found is None or stream.ends[at] > found[1])
+        ):
+            found = int(stream.rows[at]), int(stream.ends[at])
+    return found

@@ -1,0 +1,91 @@
+"""A captured stretch of training as a graph: what had to end before each call and each kernel could.
+
+Every node is an instant: the begin of a host call, the return of a wait, the end of work on a device. It is reached
+when the last of its predecessors has been, each plus a time of its own::
+
+    reached[node] = max(reached[before] + before_ns, reached[other] + other_ns)
+
+======================  ==================================  ================================================
+node                    before                              other
+======================  ==================================  ================================================
+call                    the call before it on its thread    the thread that handed over to it
+wait                    the call before it on its thread    the work that it waits for
+device work             the work before it on its stream    its launch
+join                    any node                            any other: for what has more than two
+======================  ==================================  ================================================
+
+The first node of a thread and of a stream comes after the last one of the round before: replayed round after round, the
+graph shows steps as they follow one another in a long run, where the host may run ahead of the device.
+
+Which predecessor held a node back is read off the capture: work that started as soon as its stream was free was held
+back by the stream, work that started later by its launch, or by what ended on another stream just before it. The
+captured time is kept for that predecessor; for the other one the median of such cases stands in. The method is that of
+Daydream (Zhu et al., USENIX ATC 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.clock import Floats, HostClock
+
+Mask = npt.NDArray[np.bool_]
+
+CALL, WAIT, WORK, JOIN = range(4)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in an order in which each stands after what it depends on in its round; arrays of shape ``(n,)``.
+
+    Attributes:
+        kind: ``CALL``, ``WAIT``, ``WORK`` or ``JOIN``.
+        row: Row of the trace, of the call or of the work; -1 = none.
+        before: The node before on the thread or stream; one that stands later in the order is of the round before.
+        other: The other predecessor; -1 = none.
+        thread: Index into ``clocks`` of a host node; -1 = a node of a device.
+        host_start: From when to …
+        host_end: … when the host worked between ``before`` and the node, captured ns.
+        other_start: From when to ``host_end`` it worked after ``other``; -1 = not at all.
+        before_ns: Further time after ``before``: a gap on a stream, the least that a wait takes.
+        other_ns: Further time after ``other``: launch latency, the return from a wait.
+        work_ns: Length of the work of a node, ns; 0 = none.
+        clocks: Host time of each thread.
+        tracks: Track of each thread.
+        last: The last node of the main thread and of each stream, by which rounds are measured.
+        last_captured_ns: When each of ``last`` was reached in the capture, ns since ``low``.
+        low: Begin of the stretch, ns since the trace origin.
+        high: Its end on the host.
+        step_count: Steps in it; 0 = the trace marks none.
+        device_busy_ns: Time that the busiest device works a step (in all without steps), overlaps counted once.
+        unexplained_ns: Waiting of works for which no predecessor was found, summed.
+    """
+
+    kind: npt.NDArray[np.int8]
+    row: Ints
+    before: Ints
+    other: Ints
+    thread: Ints
+    host_start: Ints
+    host_end: Ints
+    other_start: Ints
+    before_ns: Floats
+    other_ns: Floats
+    work_ns: Floats
+    clocks: tuple[HostClock, ...]
+    tracks: tuple[int, ...]
+    last: Ints
+    last_captured_ns: Floats
+    low: int
+    high: int
+    step_count: int
+    device_busy_ns: float
+    unexplained_ns: float
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.kind)

@@ -1,0 +1,141 @@
+"""Replays a captured step: as it was captured, as it is without the profiler, and with a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit
+from tuiprof.whatif.graph import WAIT, WORK, Graph
+
+Floats = npt.NDArray[np.float64]
+
+#: Rounds are replayed until two take the same time, to this share; at least and at most so many.
+SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A graph with what the profiler added taken away.
+
+    Attributes:
+        graph: The graph.
+        scale: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
+    """
+
+    graph: Graph
+    scale: float = 0.0
+
+    @cached_property
+    def _no_edit(self) -> Edit:
+        return Edit()
+
+    def once(self) -> Floats:
+        """Replay one round that begins at rest.
+
+        Returns:
+            When each of ``graph.last`` is reached, ns since the begin of the stretch.
+        """
+        reached = [0.0] * len(self.graph)
+        _round(reached, *self._edges(self._no_edit))
+        return np.array([reached[node] for node in self.graph.last.tolist()])
+
+    def step_ns(self, edit: Edit | None = None) -> float:
+        """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch.
+
+        Args:
+            edit: The change; None = as it is.
+        """
+        edges = self._edges(edit or self._no_edit)
+        reached = [0.0] * len(self.graph)
+        last: list[int] = self.graph.last.tolist()
+        if not self.graph.step_count:
+            _round(reached, *edges)
+            return max(reached[node] for node in last)
+        before, took, newly = [0.0] * len(last), 0.0, 0.0
+        for count in range(MOST_ROUNDS):
+            _round(reached, *edges)
+            now = [reached[node] for node in last]
+            # The slowest of host and streams sets the pace: a host that runs ahead only fills the queue.
+            newly = max(b - a for a, b in zip(before, now, strict=True))
+            if count >= LEAST_ROUNDS and abs(newly - took) <= SAME * took:
+                break
+            before, took = now, newly
+        return newly / self.graph.step_count
+
+    def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
+        """Return the predecessors of all nodes and the times to them."""
+        graph = self.graph
+        keep = self._kept_work(edit)
+        waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
+        gone = (keep == 0) & (graph.kind == WORK)
+        work_ns = graph.work_ns * keep
+        before_ns = np.where(waits | gone, 0.0, graph.before_ns) + work_ns
+        other_ns = graph.other_ns + work_ns
+        for thread, (track, clock) in enumerate(zip(graph.tracks, graph.clocks, strict=True)):
+            passed = clock.passed(self.scale, _kept_host(edit, track, clock.at))
+            mine = np.flatnonzero(graph.thread == thread)
+            start, end, resumed = graph.host_start[mine], graph.host_end[mine], graph.other_start[mine]
+            reached = np.interp(end, clock.at, passed)
+            before_ns[mine] += reached - np.interp(start, clock.at, passed)
+            other_ns[mine] += np.where(resumed >= 0, reached - np.interp(resumed, clock.at, passed), 0.0)
+        other = np.where(waits | gone, -1, graph.other)
+        return graph.before.tolist(), before_ns.tolist(), other.tolist(), other_ns.tolist()
+
+    def _kept_work(self, edit: Edit) -> Floats:
+        """Return which part of its work each node keeps, shape ``(n,)``."""
+        graph = self.graph
+        keep = np.ones(len(graph))
+        if len(edit.work):
+            order = np.argsort(edit.work, kind="stable")
+            rows, parts = edit.work[order], edit.keep[order]
+            rows, first = np.unique(rows, return_index=True)
+            parts = np.minimum.reduceat(parts, first)
+            at = np.minimum(np.searchsorted(rows, graph.row), len(rows) - 1)
+            hit = (graph.kind == WORK) & (rows[at] == graph.row)
+            keep[hit] = parts[at[hit]]
+        return keep
+
+
+def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
+    """Return which part of the host time between the instants of a clock stays; None = all of it."""
+    host = edit.host
+    mine = np.flatnonzero(host.tracks == track)
+    if not len(mine):
+        return None
+    keep = np.ones(len(at) - 1)
+    first = np.searchsorted(at, host.starts[mine], side="left")
+    last = np.searchsorted(at, host.ends[mine], side="right") - 1
+    parts = host.keep[mine]
+    for low, high, part in zip(first.tolist(), last.tolist(), parts.tolist(), strict=True):
+        keep[low:high] = np.minimum(keep[low:high], part)
+    # A change that begins or ends between two events shrinks a part of what lies between them.
+    for index, begin, end, part in (
+        (
+            first - 1,
+            host.starts[mine],
+            np.minimum(host.ends[mine], at[np.minimum(first, len(at) - 1)]),
+            parts,
+        ),
+        (last, np.maximum(at[last], host.starts[mine]), np.where(last >= first, host.ends[mine], 0), parts),
+    ):
+        inside = (index >= 0) & (index < len(keep)) & (end > begin)
+        at_index = index[inside]
+        covered = (end - begin)[inside] / np.maximum((at[at_index + 1] - at[at_index]), 1)
+        np.multiply.at(keep, at_index, 1 - np.minimum(covered, 1.0) * (1 - part[inside]))
+    return keep
+
+
+def _round(
+    reached: list[float], before: list[int], before_ns: list[float], other: list[int], other_ns: list[float]
+) -> None:
+    """Reach every node once; predecessors that stand later still hold the instants of the round before."""
+    for node, (a, a_ns, b, b_ns) in enumerate(zip(before, before_ns, other, other_ns, strict=True)):
+        at = reached[a] + a_ns
+        if b >= 0 and (late := reached[b] + b_ns) > at:
+            at = late
+        reached[node] = at
