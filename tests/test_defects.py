@@ -138,7 +138,7 @@ def test_a_rule_that_fails_leaves_the_others_advice(
     assert isinstance(answer, Report)
     assert answer.table("findings").rows.equals(before.table("findings").rows)
     (note,) = set(answer.notes) - set(before.notes)
-    assert note.startswith("the rule nan")
+    assert note.startswith("The rule nan")
     assert "is unavailable: it " in note
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import xspace
 
-from tuiprof.advice import is_jax
+from tuiprof.advice import Evidence
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace
@@ -86,7 +86,7 @@ def test_a_kernel_that_takes_a_semaphore_is_a_kernel(both: tuple[Trace, Trace]) 
 def test_it_is_said_to_be_jax_and_advised_as_such(both: tuple[Trace, Trace]) -> None:
     for trace in both:
         assert trace.info.framework == "JAX"
-        assert is_jax(trace)
+        assert Evidence(trace, {}).is_jax
         answer = run("kernel_launches", trace)
         assert isinstance(answer, Report)
         assert answer.fact("launches_per_step") == 4
