@@ -99,7 +99,7 @@ def summary(results: Iterable[Result], seed: int) -> Outcome:
     outcome.figures = {kind: f"{read[kind]} of {seen[kind]} read" for kind in sorted(seen)}
     outcome.figures["peak"] = f"{peak >> 20} MiB"
     if panicked:
-        outcome.figures["panics of Polars, told as errors"] = str(panicked)
+        outcome.figures["Polars panicked"] = str(panicked)
     return outcome
 
 

@@ -87,12 +87,22 @@ def _answer(analysis: Analysis, trace: Trace, window: Window) -> Report | Unavai
         nature = next((remark for remark in trace.stats.remarks if remark.code in EVENTLESS), None)
         if nature is not None:
             return Unavailable(analysis.name, nature.text, nature.remedy)
+    return attempt(analysis.name, lambda: analysis.run(trace, window))
+
+
+def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Unavailable:
+    """Return an answer, or why making it failed.
+
+    Args:
+        name: Name of what answers.
+        make: Makes the answer.
+    """
     try:
-        return analysis.run(trace, window)
+        return make()
     except TuiprofError as error:
-        return Unavailable(analysis.name, error.message, error.remedy)
+        return Unavailable(name, error.message, error.remedy)
     except (Exception, PanicException) as error:  # noqa: BLE001 - the one place where a defect is caught
-        return Unavailable(analysis.name, f"it failed: {describe(error)}", REPORT_IT, failed=True)
+        return Unavailable(name, f"it failed: {describe(error)}", REPORT_IT, failed=True)
 
 
 def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) -> list[Report | Unavailable]:

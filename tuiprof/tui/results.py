@@ -84,7 +84,7 @@ class Results:
         if name == EVENTS:
             # As large as the trace itself: kept for one window only.
             self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
-            answer = events_report(self.trace, window)
+            answer = analyses.attempt(name, lambda: events_report(self.trace, window))
         else:
             answer = analyses.run(name, self.trace, window)
         self._answers[name, window] = answer

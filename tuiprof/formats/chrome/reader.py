@@ -38,7 +38,7 @@ class EventReader:
         is_list: Whether the file is a bare list.
         truncated: Whether the list does not end.
         damage: Why the compressed stream ended early; None = it did not.
-        overlong_at: Where an event, or what stands behind the list, is longer than is read, bytes; None = nowhere.
+        overlong_at: Where an event, or the text behind the list, begins that is longer than is read; None = nowhere.
     """
 
     def __init__(self, source: Source, options: Options, pool: Pool | None) -> None:

@@ -12,7 +12,7 @@ from tuiprof.formats.source import Damaged
 
 #: Size of a stretch, bytes: the arrays of one fit the cache of a core.
 SIZE = 2 << 20
-#: An event, and what stands before the list, are no longer than this: memory is bounded by it, whatever a file holds.
+#: An event, and the properties before the list, are no longer than this, which bounds memory whatever a file holds.
 LONGEST = 64 << 20
 #: Bytes read at a time: where a compressed file is damaged, at most so many before that are lost.
 _BLOCK = 1 << 19
