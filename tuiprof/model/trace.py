@@ -268,7 +268,10 @@ class Trace:
 
     @derived
     def span(self) -> tuple[int, int]:
-        """First start and last end of all events, ns; ``(0, 0)`` when empty."""
+        """First start and last end of all events, ns; without events those of the counters, else ``(0, 0)``."""
+        if not len(self) and self.counters is not None and len(self.counters):
+            at = self.counters["ts"].to_numpy()
+            return int(at.min()), int(at.max())
         if not len(self):
             return 0, 0
         return int(self.starts[0]), int(self.ends.max())
