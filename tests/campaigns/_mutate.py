@@ -115,6 +115,7 @@ def _change(holder: Any, key: Any, root: list[Any], rng: random.Random) -> None:
             rng.shuffle(holder)
         case 4:
             # The same in all that are alike: a column of another type.
+            value = value if len(repr(value)) < 100_000 else None
             same = [each for each in _objects(root) if key in each] if isinstance(holder, dict) else []
             share = rng.choice((0.1, 0.5, 1.0))
             for each in same:

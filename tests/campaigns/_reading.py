@@ -9,6 +9,7 @@ takes all memory are seen as what they are::
 from __future__ import annotations
 
 import contextlib
+import gc
 import gzip
 import json
 import os
@@ -320,6 +321,7 @@ def _one(kind: str, number: int, seed: int, folder: Path) -> dict[str, Any]:
     case.mkdir()
     try:
         path = make(kind, number, seed, case)
+        gc.collect()
         _reset_peak()
         try:
             use(kind)(path)

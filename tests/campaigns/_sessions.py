@@ -118,9 +118,10 @@ def make_root(rng: random.Random, folder: Path) -> Path:
 
 
 def _damage(path: Path, rng: random.Random) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        data = path.read_bytes()
-        path.unlink()  # it is shared with the sound one
+    if not path.is_file() or path.is_symlink():
+        return  # something else was put in its place already
+    data = path.read_bytes()
+    path.unlink()  # it is shared with the sound one
     if rng.random() < 0.1:
         _replaced(path, rng)
     elif path.suffix == ".jsonl" and data and rng.random() < 0.7:
@@ -131,7 +132,10 @@ def _damage(path: Path, rng: random.Random) -> None:
                 lines[at] = mutated_json(json.loads(lines[at]), rng)
         path.write_bytes(b"\n".join(lines) + rng.choice((b"\n", b"")))
     elif path.suffix == ".json" and rng.random() < 0.7:
-        path.write_bytes(mutated_json(json.loads(data), rng))
+        try:
+            path.write_bytes(mutated_json(json.loads(data), rng))
+        except (ValueError, RecursionError):  # it was damaged already
+            path.write_bytes(damage(data, rng))
     else:
         path.write_bytes(damage(data, rng))
 

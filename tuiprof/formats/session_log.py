@@ -22,6 +22,7 @@ _MOST_STEPS: Final = 1000
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
 _LONGEST_LINE: Final = 1 << 20
+_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Line(msgspec.Struct):
@@ -68,7 +69,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
                     continue
                 try:
                     step = decode(line)
-                except msgspec.MsgspecError:  # a damaged line, or the one being written
+                except _UNDECODABLE:  # a damaged line, or the one being written
                     continue
                 if step.cap:
                     captured_at = step.n
@@ -96,6 +97,6 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
 def _usable_cores(meta: Path) -> int | None:
     try:
         devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *_UNDECODABLE):
         return None
     return next((device.details.usable_cores for device in devices if device.kind == "host"), None)
