@@ -406,3 +406,26 @@ def test_odd_files_give_a_stated_result(path: Path) -> None:
             open_trace(path)
         assert path.name in caught.value.message
         assert caught.value.remedy
+
+
+def test_a_damaged_log_beside_a_trace_costs_its_lines(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    for folder in ("traces", "log"):
+        (session / folder).mkdir(parents=True)
+    trace = session / "traces" / "rank0.pt.trace.json"
+    trace.write_bytes(listed(*GOOD))
+    lines = [
+        b'{"t":"step","n":%d,"dur":%d,"cap":%s}' % (n, 10 + n, b"true" if n == 20 else b"false")
+        for n in range(30)
+    ]
+    odd = [
+        b'{"t":"step","n":1,"dur":%d}' % 10**30,
+        b'{"t":"step","x":"\xff"}',
+        b'{"t":"step","x":' + b"[" * 9999,
+        b"\xfe",
+    ]
+    (session / "log" / "rank0.jsonl").write_bytes(b"\n".join([*odd, *lines[:15], *odd, *lines[15:]]))
+    os.mkfifo(session / "session.json")
+    uncaptured = open_trace(trace).uncaptured
+    assert uncaptured is not None
+    assert uncaptured.steps == 10
