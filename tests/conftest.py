@@ -88,3 +88,16 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip("the folder shared/ is not beside this checkout")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _defects_surface(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what tuiprof would report as unavailable, because it failed, fail the test."""
+    if request.node.get_closest_marker("defects") is None:
+        for name in ("tuiprof.analyses", "tuiprof.advice", "tuiprof.telemetry"):
+            if (module := sys.modules.get(name)) is not None:
+                monkeypatch.setattr(module, "describe", _raise)
+
+
+def _raise(error: BaseException) -> str:
+    raise AssertionError("a part of tuiprof failed") from error

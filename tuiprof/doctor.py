@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tuiprof
+from tuiprof import plugins
 from tuiprof.errors import LaunchError
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
@@ -45,6 +46,13 @@ FRAMEWORKS = (
 #: PyPI carries empty packages under the names of AWS's real ones.
 _PLACEHOLDERS = {"nki": "0.0.1", "torch-neuronx": "1.0", "neuronx-cc": "1.0.post1"}
 _SMALL_DISK = 2 << 30
+_PARTS = {
+    "formats": "format",
+    "analyses": "analysis",
+    "advice": "rule",
+    "telemetry": "telemetry",
+    "report": "output format",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +329,15 @@ def _parts() -> Table:
     rows = [{"part": "format", "name": f.name, "title": f.title} for f in formats.available().values()]
     rows += [{"part": "analysis", "name": a.name, "title": a.title} for a in analyses.available().values()]
     rows += [{"part": "telemetry", "name": name, "title": ""} for name in backends()]
+    for room in plugins.ROOMS:
+        failed = plugins.discover(room).failed
+        rows = [
+            row for row in rows if (row["part"], row["name"]) not in {(_PARTS[room], name) for name in failed}
+        ]
+        rows += [
+            {"part": _PARTS[room], "name": name, "title": f"unavailable: {why}"}
+            for name, why in failed.items()
+        ]
     columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
     return _table("parts", "What tuiprof reads and answers", columns, rows)
 

@@ -11,6 +11,11 @@
 
 from __future__ import annotations
 
+import os
+
+#: What to do about a defect of tuiprof, or of what somebody added to it.
+REPORT_IT = "please report this line, with the file if you can; everything else still answers"
+
 
 class TuiprofError(Exception):
     """What is wrong, where, and what to do about it.
@@ -30,6 +35,20 @@ class TuiprofError(Exception):
     def __str__(self) -> str:
         """Return message and remedy in one line."""
         return f"{self.message} — {self.remedy}" if self.remedy else self.message
+
+
+def describe(error: BaseException) -> str:
+    """Return what a defect raised, and where: ``ZeroDivisionError: division by zero (kernels.py:123)``.
+
+    Args:
+        error: What was raised.
+    """
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})" if place else ""
+    said = " ".join(str(error).split())[:300]
+    return type(error).__name__ + (f": {said}" if said else "") + where
 
 
 class UsageProblem(TuiprofError):

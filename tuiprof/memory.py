@@ -1,12 +1,17 @@
-"""Memory that was freed: kept by the C library for what follows, or given back to the system."""
+"""Memory: how much more there is, and what is kept or given back of what was freed."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import resource
 import sys
+from pathlib import Path
+from typing import Final
 
 #: The most that the GNU C library learns from.
-_LARGEST = 31 << 20
+_LARGEST: Final = 31 << 20
+_CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def keep_freed() -> None:
@@ -28,3 +33,19 @@ def return_freed() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
         if trim is not None:
             trim(0)
+
+
+def available_bytes() -> int:
+    """Return how much more memory this process can take: of the machine, of its container, of its own limit."""
+    import psutil
+
+    found = [psutil.virtual_memory().available]
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        found.append(limit - psutil.Process().memory_info().vms)
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no container, or one without a limit
+        most = int((_CGROUP / "memory.max").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        # What is cached of files is given back when memory is asked for.
+        found.append(most - int((_CGROUP / "memory.current").read_text()) + int(stat["file"]))
+    return max(0, min(found))

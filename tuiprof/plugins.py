@@ -2,52 +2,69 @@
 
 A newcomer adds a format, an analysis, an advice rule or a telemetry backend as one new file that defines
 one well-known attribute; it is found by name. A third party declares an entry point in the group
-``tuiprof.<room>`` that points at an object of the same kind.
+``tuiprof.<room>`` that points at an object of the same kind. What cannot be loaded, ours or theirs, is missing alone.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-import warnings
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from tuiprof.errors import describe
+
+#: Subpackages of tuiprof that hold such modules, and what a module there must define to count.
+ROOMS: Final = {
+    "formats": "FORMAT",
+    "analyses": "ANALYSIS",
+    "advice": "RULE",
+    "telemetry": "BACKEND",
+    "report": "RENDERER",
+}
 #: What we ourselves declare in a room from outside of it, by the door that third parties use: advice answers like an
 #: analysis and stands above them, so that their room cannot hold it. Declared here, it needs no installed metadata.
 OWN: Final = (EntryPoint("advice", "tuiprof.advice:ANALYSIS", "tuiprof.analyses"),)
 
 
-def discover(room: str, attribute: str) -> dict[str, Any]:
+class Found(NamedTuple):
+    """What a room holds.
+
+    Attributes:
+        items: Objects by their ``name``, built-ins first, in the order of their file names.
+        failed: Why a module or an entry point could not be loaded, by its name.
+    """
+
+    items: dict[str, Any]
+    failed: dict[str, str]
+
+
+def discover(room: str) -> Found:
     """Find what a room holds.
 
     Args:
-        room: A subpackage of tuiprof, for example ``"analyses"``.
-        attribute: What a module must define to count, for example ``"ANALYSIS"``.
-
-    Returns:
-        Objects by their ``name``, built-ins first, in the order of their file names. A third party's that cannot be
-        loaded is left out, with a warning.
+        room: A key of :data:`ROOMS`.
     """
-    package = importlib.import_module(f"tuiprof.{room}")
-    found: dict[str, Any] = {}
-    for module_info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
-        if module_info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"tuiprof.{room}.{module_info.name}")
-        item = getattr(module, attribute, None)
-        if item is not None:
-            found[item.name] = item
-    group = f"tuiprof.{room}"
-    for entry in OWN:
-        if entry.group == group:
-            item = entry.load()
-            found[item.name] = item
-    for entry in entry_points(group=group):
-        try:
-            item = entry.load()
-            found.setdefault(item.name, item)
-        except Exception as error:  # noqa: BLE001 - whatever somebody else's module raises must not end tuiprof
-            said = f"{type(error).__name__}: {error}"
-            warnings.warn(f"the plug-in {entry.name!r} ({entry.value}) is left out: {said}", stacklevel=2)
+    package = group = f"tuiprof.{room}"
+    found = Found({}, {})
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    for name in sorted(info.name for info in modules if not info.name.startswith("_")):
+        _load(found, name.rstrip("_"), partial(_attribute, f"{package}.{name}", ROOMS[room]))
+    for entry in (*(own for own in OWN if own.group == group), *entry_points(group=group)):
+        _load(found, entry.name, entry.load)
     return found
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name, None)
+
+
+def _load(found: Found, name: str, load: Callable[[], Any]) -> None:
+    try:
+        item = load()
+        if item is not None:  # else a module that others use
+            found.items.setdefault(item.name, item)
+    except Exception as error:  # noqa: BLE001 - whatever a module raises, the others are there
+        found.failed[name] = f"it cannot be loaded: {describe(error)}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import tuiprof
 from tuiprof import analyses
 from tuiprof.analyses._memo import is_remembered, remember
 from tuiprof.errors import UsageProblem
+from tuiprof.model import Trace
 from tuiprof.report import render_all
 
 SAMPLE = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
@@ -49,6 +52,18 @@ def test_what_threads_share_is_made_once() -> None:
         second = pool.submit(remember, trace, "it", make)
         assert (first.result(), second.result(), made) == (0, 0, [0])
     assert is_remembered(trace, "it")
+
+
+def test_a_trace_goes_with_all_that_is_known_of_it() -> None:
+    def ask() -> weakref.ref[Trace]:
+        trace = tuiprof.open_trace(SAMPLE)
+        analyses.run_all(tuple(analyses.available()), trace)
+        remember(trace, "itself", lambda: [trace])
+        return weakref.ref(trace)
+
+    asked = ask()
+    gc.collect()
+    assert asked() is None
 
 
 def test_what_a_trace_derives_is_made_once() -> None:

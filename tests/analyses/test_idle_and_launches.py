@@ -135,6 +135,23 @@ def test_a_graph_launch_is_one_launch_of_many() -> None:
     assert (found.fact("launches"), found.fact("graph_launches")) == (1, 1)
 
 
+def test_a_graph_launch_is_told_by_its_call() -> None:
+    made = Made().call("cudaGraphLaunch", 0, 10, correlation=1).kernel("alone", 12, 20, 1)
+    made.call("hipGraphLaunch", 30, 40, correlation=2).kernel("a", 42, 50, 2).kernel("b", 52, 60, 2)
+    # One call, two works, and no graph: so MTIA does it.
+    made.call("enqueueCommand memcpyHtoDAsync", 70, 80, correlation=3).kernel("c", 82, 85, 3).kernel(
+        "d", 86, 90, 3
+    )
+    made.launch("e", (100, 105), (106, 110), 4)
+    found = report("kernel_launches", made.trace())
+    assert (found.fact("launches"), found.fact("graph_launches")) == (4, 2)
+    graphs = found.table("graphs").rows
+    assert graphs.select("call", "works").sort("works").rows() == [
+        ("cudaGraphLaunch", 1),
+        ("hipGraphLaunch", 2),
+    ]
+
+
 def test_launch_blocking_mode_is_recognised() -> None:
     made = Made()
     for i in range(30):
@@ -226,6 +243,21 @@ REAL = (
     "tracelens-mi300-sglang-decode-hipgraph.json.gz",
     "torchtutorial-h100-stack-steps.pt.trace.json.gz",
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "graphs"),
+    [
+        ("hta-v100-cudagraph-nccl.json.gz", 12),
+        ("sam-a100-cudagraph.json.gz", 32),
+        ("tracelens-rocm7-vllm-decode-hipgraph.json.gz", 1),
+        ("hta-mtia-inference-rank0.json.gz", 0),
+    ],
+)
+def test_graph_launches_of_real_traces(shared: Path, name: str, graphs: int) -> None:
+    from tuiprof.formats import open_trace
+
+    assert report("kernel_launches", open_trace(shared / "traces" / name)).fact("graph_launches") == graphs
 
 
 @pytest.mark.parametrize("name", REAL)

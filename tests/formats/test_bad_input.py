@@ -5,15 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_trace
-from tuiprof.model import Trace
+from tuiprof.formats.chrome import clock
+from tuiprof.formats.directory import open_set
+from tuiprof.model import Report, Trace, Unavailable
 
 ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -154,6 +159,8 @@ def test_ends_and_beginnings(text: bytes, kept: int, truncated: bool, read: Call
         (b"<!DOCTYPE html><html>404</html>", "web page"),
         (b"PAR1\0\0\0", "Parquet"),
         (b"\x7fELF\0\1\2", "binary"),
+        (b"\xff\xfe" + '{"traceEvents": []}'.encode("utf-16-le"), "UTF-16"),
+        ('{"traceEvents": []}'.encode("utf-16-be"), "UTF-16"),
         (b"SQLite format 3\0", "SQLite"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b'{"a": 1}', "without traceEvents"),
@@ -188,6 +195,140 @@ def test_compressed(read: Callable[..., Trace], tmp_path: Path) -> None:
         archive.writestr("folder/rank1.pt.trace.json", plain)
     with pytest.raises(TraceError, match="holds 2 files"):
         open_trace(tmp_path / "t.zip")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.replace(b"\x08\0", b"\x63\0"), "of a kind that is not read here: .* method"),
+        (lambda data: data.replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xff"), "is not read here"),
+        (lambda data: data[:30] + b"\0" + data[31:], "damaged zip archive"),
+        (lambda data: data[: len(data) // 2], "damaged zip archive"),
+    ],
+)
+def test_zips_that_cannot_be_unpacked(change: Callable[[bytes], bytes], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("t.json", listed(*GOOD))
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(TraceError, match=said) as caught:
+        open_trace(path)
+    assert caught.value.remedy
+
+
+def test_a_link_to_itself_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(listed(*GOOD))
+    (tmp_path / "rank1.json").write_bytes(listed(*GOOD))
+    for name in ("loop.json", "rank2.json"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "gone.pt.trace.json").symlink_to("nowhere")
+    found = open_set(tmp_path)
+    assert [file.path.name for file in found.files] == ["rank0.json", "rank1.json"]
+    trace = open_trace(tmp_path / "rank0.json")
+    assert trace.siblings is not None
+    assert len(trace.siblings) == 2
+    with pytest.raises(TraceError, match="Too many levels of symbolic links"):
+        open_trace(tmp_path / "loop.json")
+
+
+WITHOUT_RIGHTS = """
+import ctypes, struct, sys
+# Root without its capabilities is held to permissions like anybody else.
+header, nothing = struct.pack("<Ii", 0x20080522, 0), bytes(24)
+assert ctypes.CDLL(None).capset(header, nothing) == 0
+from tuiprof.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "t.json").write_bytes(listed(*GOOD))
+    closed.chmod(0)
+    try:
+        for verb, *targets in (
+            ("report", closed),
+            ("report", closed / "t.json"),
+            ("report", tmp_path),
+            ("compare", closed, closed / "t.json"),
+            ("check", closed / "t.json", "--max", "syncs_per_step=0"),
+        ):
+            command = [sys.executable, "-c", WITHOUT_RIGHTS, verb, *map(str, targets)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode in (2, 3, 4), done.stderr
+            assert "Traceback" not in done.stderr
+            assert "ermission denied" in done.stderr
+    finally:
+        closed.chmod(0o700)
+
+
+@pytest.mark.parametrize("number", ["9" * 31, "9" * 5000, "1" * 19])
+def test_a_step_number_without_end_marks_no_step(number: str, read: Callable[..., Trace]) -> None:
+    name = f"ProfilerStep#{number}"
+    trace = read(
+        listed(
+            event(name, 0, 5, cat="user_annotation"),
+            *GOOD,
+            event("ProfilerStep#7", 50, 5, cat="user_annotation"),
+        )
+    )
+    assert trace.steps.numbers.tolist() == [7]
+    assert name in names(trace)
+
+
+def test_times_that_cannot_be_true_cost_their_events_alone(read: Callable[..., Trace]) -> None:
+    year = 365 * 86_400 * 1_000_000
+    far = [event("early", -140 * year), event("late", 140 * year), event("long", 20, 140 * year)]
+    trace = read(listed(*GOOD, *far))
+    assert names(trace) == ["op0", "op1", "op2"]
+    assert trace.stats.malformed == 3
+    assert int(trace.ends.max()) == 21_000
+    both_clocks = read(listed(event("zero", 0), event("unix", 54 * year)))
+    assert names(both_clocks) == ["unix", "zero"]
+
+
+@pytest.mark.parametrize("late_us", [1_700_000_000_000_000, 4_500_000_000_000_000])
+def test_figures_hold_where_no_float_is_exact(late_us: int, read: Callable[..., Trace]) -> None:
+    texts = [event("zero", 0)]
+    for i in range(5):
+        call = event("cudaLaunchKernel", 0, cat="cuda_runtime", args={"correlation": i + 1})
+        work = event("k", 0, cat="kernel", tid=7, args={"correlation": i + 1, "stream": 7, "device": 0})
+        texts += [call.replace('"ts": 0', f'"ts": {late_us + 10 * i}.125')]
+        texts += [work.replace('"ts": 0', f'"ts": {late_us + 10 * i + 3}.25')]
+    answer = run("kernel_launches", read(listed(*texts)))
+    assert isinstance(answer, Report)
+    depth = answer.table("queue_depth").rows
+    assert depth["highest"].max() == 1
+    assert depth["start_ns"].min() == late_us * 1000 + 3250
+    assert answer.fact("latency_median_ns") == 2125
+
+
+def test_a_truncated_trace_is_not_called_a_cpu_only_one(read: Callable[..., Trace]) -> None:
+    trace = read(listed(*GOOD)[:-30])
+    assert trace.stats.truncated
+    assert not any("CPU-only" in remark.text for remark in trace.trust.remarks)
+    assert "no device activity in the part that could be read" in trace.trust.text
+    answer = run("device_idle", trace)
+    assert isinstance(answer, Unavailable)
+    assert "CPU-only" not in answer.reason
+    whole = read(listed(*GOOD))
+    assert "CPU-only" in whole.trust.text
+
+
+def test_metadata_costs_no_array_operation_an_event(
+    read: Callable[..., Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    convert = clock.from_text
+    monkeypatch.setattr(clock, "from_text", lambda texts: calls.append(len(texts)) or convert(texts))
+    marks = [
+        json.dumps({"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "ts": i, "args": {"name": f"t{i}"}})
+        for i in range(30_000)
+    ]
+    trace = read(listed(*marks, *GOOD), workers=0)
+    assert trace.stats.phases == {"M": 30_000, "X": 3}
+    assert len(calls) < 10  # a few for each stretch of 2 MiB
 
 
 def test_broken_compression_keeps_what_came_before(read: Callable[..., Trace]) -> None:
@@ -265,3 +406,26 @@ def test_odd_files_give_a_stated_result(path: Path) -> None:
             open_trace(path)
         assert path.name in caught.value.message
         assert caught.value.remedy
+
+
+def test_a_damaged_log_beside_a_trace_costs_its_lines(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    for folder in ("traces", "log"):
+        (session / folder).mkdir(parents=True)
+    trace = session / "traces" / "rank0.pt.trace.json"
+    trace.write_bytes(listed(*GOOD))
+    lines = [
+        b'{"t":"step","n":%d,"dur":%d,"cap":%s}' % (n, 10 + n, b"true" if n == 20 else b"false")
+        for n in range(30)
+    ]
+    odd = [
+        b'{"t":"step","n":1,"dur":%d}' % 10**30,
+        b'{"t":"step","x":"\xff"}',
+        b'{"t":"step","x":' + b"[" * 9999,
+        b"\xfe",
+    ]
+    (session / "log" / "rank0.jsonl").write_bytes(b"\n".join([*odd, *lines[:15], *odd, *lines[15:]]))
+    os.mkfifo(session / "session.json")
+    uncaptured = open_trace(trace).uncaptured
+    assert uncaptured is not None
+    assert uncaptured.steps == 10

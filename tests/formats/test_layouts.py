@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz_kineto import in_lines
+from tests.campaigns._samples import in_lines
 from tuiprof.analyses import available, run
 from tuiprof.formats import open_trace
 from tuiprof.formats.chrome import stretches

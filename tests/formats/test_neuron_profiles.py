@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
+from tuiprof.model import Report, Unavailable
 from tuiprof.model.intervals import total, union
 
 REAL = ("neuron-profile-fused-fp32-s512.json.gz", "neuron-profile-baseline-bf16-s512.json.gz")
@@ -311,3 +314,163 @@ def test_rows_that_lack_a_time(tmp_path: Path) -> None:
         ("no end either", 70, 0),
     ]
     assert (trace.info.origin_unix_ns, trace.stats.malformed) == (ORIGIN + 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "kept"),
+    [
+        ("opcode", pl.col("opcode").cast(pl.Binary), 60),  # of no kind that is text: all are nameless
+        ("start_ts", pl.lit("no number"), 0),
+        ("start_ts", pl.lit(float("nan")), 0),
+        ("start_ts", pl.lit(1 << 62, dtype=pl.Int64), 0),
+        ("end_ts", pl.concat_list("end_ts", "end_ts"), 60),
+        ("duration_ns", pl.lit(-(1 << 63), dtype=pl.Int64), 60),  # then the end tells
+        ("duration_ns", pl.lit((1 << 63) - 1, dtype=pl.Int64), 0),
+        ("pcore_idx", pl.struct("pcore_idx", "engine"), 60),
+        ("engine", pl.col("engine").cast(pl.Categorical), 60),
+        ("opcode", pl.lit(None), 60),
+    ],
+)
+def test_a_column_of_another_type_costs_no_more_than_it_must(
+    column: str, change: pl.Expr, kept: int, tmp_path: Path
+) -> None:
+    folder = device_profile(tmp_path / "p@latest", cores=2)
+    for part in range(2):
+        path = folder / f"Instruction_{part}.parquet"
+        frame = pl.read_parquet(path)
+        if part == 0:
+            frame = frame.with_columns(change.alias(column))
+        frame.write_parquet(path)
+    trace = open_trace(folder)
+    count = int((~trace.is_category("memcpy", "collective")).sum())
+    assert count == 90 + {60: 90, 0: 0}[kept]
+    assert trace.stats.malformed == (0 if kept else 90)
+    assert all(trace.raw_event(row) for row in range(0, len(trace), 10))
+
+
+def test_mixed_values_of_json_are_read_one_by_one(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 0, "duration": 5, "opcode": "A"},
+        {"timestamp": "10", "duration": 5.0, "opcode": 7},
+        {"timestamp": [20, 21], "duration": "5", "opcode": ["B"]},
+        {"timestamp": {"a": 1}, "duration": 5, "opcode": "lost"},
+        {"timestamp": 1 << 64, "duration": 5, "opcode": "lost"},
+        {"timestamp": 30, "duration": None, "opcode": None},
+        {"timestamp": 40, "duration": 5, "opcode": {"x": 1}},
+    ]
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"instruction": rows}))
+    trace = open_trace(path)
+    assert trace.events.select(pl.col("name").cast(pl.String), "ts", "dur").rows() == [
+        ("A", 0, 5),
+        ("7", 10, 5),
+        ("B", 20, 5),
+        ("", 30, 0),
+        ("", 40, 5),
+    ]
+    assert trace.stats.malformed == 2
+
+
+def test_json_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(b'{"instruction": [{"timestamp": 1, "opcode": "\xfa\xfb"}]}')
+    with pytest.raises(TraceError, match="is damaged") as caught:
+        open_trace(path)
+    assert caught.value.remedy
+
+
+def test_tables_without_rows_and_damaged_properties(tmp_path: Path) -> None:
+    folder = system_profile(tmp_path / "sys@latest")
+    events = folder / "SystemProfileEvents.parquet"
+    pl.read_parquet(events).head(0).write_parquet(events)
+    assert len(open_trace(folder)) == 0
+    (folder / "Metadata.parquet").write_bytes(b"PAR1 this is none")
+    with pytest.raises(TraceError, match=r"Metadata\.parquet is a damaged Parquet file"):
+        open_trace(folder)
+
+
+def test_a_folder_with_brackets_in_its_name(tmp_path: Path) -> None:
+    assert len(open_trace(device_profile(tmp_path / "run[1]=*" / "p@latest"))) == 191
+
+
+# -- neuron-monitor -----------------------------------------------------------------------------------------
+
+
+def monitored(util: float, **more: Any) -> dict[str, Any]:
+    cores = {"0": {"neuroncore_utilization": util}, "5": {"neuroncore_utilization": util / 2}}
+    counters = {"neuroncore_counters": {"period": 2.0, "neuroncores_in_use": cores}}
+    hardware = {"neuron_device_type": "trainium2", "neuron_device_count": 1, "neuroncore_per_device_count": 8}
+    runtimes = [{"pid": 1, "report": counters}]
+    return {"neuron_runtime_data": runtimes, "neuron_hardware_info": hardware, **more}
+
+
+def recorded(path: Path, *documents: Any) -> Path:
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    return path
+
+
+def test_utilisation_is_reported(tmp_path: Path) -> None:
+    trace = open_trace(recorded(tmp_path / "m.ndjson", monitored(40.0), monitored(80.0)))
+    assert not any("CPU-only" in remark.text for remark in trace.trust.remarks)
+    answer = run("device_idle", trace)
+    assert isinstance(answer, Report)
+    assert answer.fact("reported_util_mean") == pytest.approx(0.45)
+    assert answer.fact("reported_util_max") == pytest.approx(0.8)
+    assert answer.fact("idle_share") == pytest.approx(0.55)
+    devices = answer.table("devices").rows
+    assert devices["device"].to_list() == ["nc0", "nc5"]
+    assert devices["util_mean"].to_list() == pytest.approx([0.6, 0.3])
+    assert "the other 6 of 8 are not in use" in answer.verdict.sentence
+    for name in ("sync_events", "kernels", "steps", "advice"):
+        other = run(name, trace)
+        assert isinstance(other, Unavailable)
+        assert "neuron-monitor" in other.reason
+        assert "device_idle" in other.remedy
+
+
+def test_reports_that_somebody_numbered_lose_no_core(tmp_path: Path) -> None:
+    numbered = open_trace(
+        recorded(tmp_path / "m.json", {"1": monitored(40.0)}, {"2": monitored(80.0), "x": 3})
+    )
+    plain = open_trace(recorded(tmp_path / "n.json", monitored(40.0), monitored(80.0)))
+    assert numbered.counters is not None
+    assert plain.counters is not None
+    assert numbered.counters.equals(plain.counters)
+    by_process = monitored(40.0)
+    by_process["neuron_runtime_data"] = {"1": by_process["neuron_runtime_data"][0]}
+    assert open_trace(recorded(tmp_path / "p.json", by_process)).info.devices == plain.info.devices
+
+
+def test_compressed_and_damaged_recordings(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "m.ndjson", monitored(40.0), monitored(80.0), monitored(20.0))
+    data = path.read_bytes()
+    path.write_bytes(gzip.compress(data))
+    assert open_trace(path).stats.events == 3
+    path.write_bytes(data[:-40])
+    cut = open_trace(path)
+    assert (cut.stats.events, cut.stats.malformed) == (2, 1)
+    path.write_bytes(gzip.compress(data * 3000)[:-300])
+    broken = open_trace(path)
+    assert broken.stats.truncated
+    assert 1000 < broken.stats.events < 9000
+    path.write_text('{"other": 1}\n{"neuron_runtime_data": nonsense}\n')
+    with pytest.raises(TraceError, match="holds no report of neuron-monitor"):
+        open_trace(path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"neuron_hardware_info": {"neuron_device_count": 1e9, "neuroncore_per_device_count": 1e9}},
+        {"neuron_hardware_info": {"neuron_device_count": float("inf"), "neuroncore_per_device_count": float("nan")}},
+        {"neuron_hardware_info": {"neuron_device_count": 2, "neuroncore_per_device_count": 0.5,
+                                  "neuron_device_memory_size": 1 << 36}},
+        {"system_data": {"vcpu_usage": {"period": 1e300}}},
+        {"neuron_runtime_data": [{"pid": float("nan"), "report": {"neuroncore_counters": {"neuroncores_in_use": {
+            "²": {"neuroncore_utilization": 1}, "9" * 30: {}, "0": {"v3d": {"x.9999999": {}}}}}}}]},
+    ],
+)  # fmt: skip
+def test_figures_that_cannot_be_true_are_none(more: dict[str, Any], tmp_path: Path) -> None:
+    trace = open_trace(recorded(tmp_path / "m.ndjson", monitored(40.0), monitored(40.0, **more)))
+    assert len(trace.info.devices) <= 8
+    assert trace.stats.events == 2

@@ -143,6 +143,8 @@ def test_streams(case: tuple[str, dict[str, Any], Trace]) -> None:
 
 def test_steps(case: tuple[str, dict[str, Any], Trace]) -> None:
     _, figures, trace = case
+    if trace.info.framework == "JAX":
+        pytest.skip("the reference counts PyTorch's marks alone")
     assert len(trace.steps) == figures["steps"]["distinct"]
     expected = {step["step"]: max(step["dur_ns"]) for step in figures["steps"]["list"]}
     steps = trace.steps

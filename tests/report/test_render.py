@@ -121,6 +121,19 @@ def test_long_tables_say_what_they_leave_out() -> None:
     assert "… 990 more rows" in text
 
 
+def test_a_table_with_a_row_a_name_does_not_fill_the_disk() -> None:
+    rows = pl.DataFrame({"n": range(300_000)})
+    long = Report("x", "X", Verdict("v"), tables=(Table("t", "Long", (Column("n", "n", "count"),), rows),))
+    (table,) = json.loads(render(long, "json"))["reports"][0]["tables"]
+    assert (len(table["rows"]), table["rows_left_out"]) == (10_000, 290_000)
+    document = render(long, "csv")
+    assert document.count("\n") < 10_020
+    assert "# 290000 more rows are left out" in document
+    assert "… 299990 more rows; the first 10000 with --format csv or json" in render(
+        long, style=Style(rows=10)
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "cells", "shown"),
     [("kernel", 10, "kernel"), ("abcdefghij", 5, "ab…ij"), ("カーネル", 5, "カ…ル"), ("abc", 1, "…")],

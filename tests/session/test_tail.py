@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 from session_logs import append, head, line, new_session, step
 
+from tuiprof.session.output import OutputReader
 from tuiprof.session.records import Head, Step
+from tuiprof.session.summary import read_fold, summarise
 from tuiprof.session.tail import LogReader
 
 STEP = b'{"t":"step","n":%d,"at":5000,"dur":1000000,"ph":{"forward":300000,"backward":500000}}\n'
@@ -54,6 +57,30 @@ def test_foreign_and_damaged_lines_are_counted_and_the_rest_read(tmp_path: Path)
         assert isinstance(last, Step)
         assert math.isnan(last.v["loss"])
         assert math.isinf(last.v["lr"])
+
+
+def test_what_cannot_be_read_is_said_and_holds_nobody_up(tmp_path: Path) -> None:
+    session = new_session(tmp_path, age_s=60)
+    append(session, "rank0", head(session), step(0), b"damaged\n", step(1), b"damaged, too\n")
+    (session.log / "rank1.jsonl").mkdir()
+    os.mkfifo(session.log / "rank2.jsonl")
+    (session.log / "rank3.jsonl").symlink_to("/dev/zero")
+    for output in (session.stdout, session.stderr):
+        output.unlink(missing_ok=True)
+        os.mkfifo(output)
+        reader = OutputReader(output)
+        assert reader.poll() == []
+        reader.close()
+    fold = read_fold(session)
+    assert fold.lead is not None
+    assert len(fold.lead.steps) == 2
+    assert fold.problems == [
+        "2 lines of log/rank0.jsonl cannot be read and are left out",
+        "log/rank1.jsonl cannot be read: Is a directory",
+        "log/rank2.jsonl cannot be read: it is no regular file",
+        "log/rank3.jsonl cannot be read: it is no regular file",
+    ]
+    assert set(fold.problems) <= set(summarise(session).notes)
 
 
 def test_reading_in_small_pieces_gives_the_same(tmp_path: Path) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tuiprof.telemetry import Absent, neuron
-from tuiprof.telemetry._neuron_report import read_recording, replay
+from tuiprof.telemetry._neuron_report import Reports, replay
 from tuiprof.telemetry._stream import documents
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.neuron import BACKEND, Neuron
+
+
+def read_recording(path: Path) -> Iterator[tuple[float, Reports]]:
+    with path.open("rb") as file:
+        yield from replay(documents(file))
 
 
 @pytest.mark.parametrize(

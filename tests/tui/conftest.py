@@ -8,6 +8,7 @@ import pytest
 from trace_app import FOUND
 
 from tuiprof import analyses
+from tuiprof.errors import describe
 
 
 @pytest.fixture
@@ -15,3 +16,4 @@ def made_analyses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Analyses of known answers, so that these tests are about the screen alone."""
     monkeypatch.setenv("TUIPROF_CONFIG", str(tmp_path / "none.toml"))
     monkeypatch.setattr(analyses, "available", lambda: FOUND)
+    monkeypatch.setattr(analyses, "describe", describe)  # one of them fails on purpose

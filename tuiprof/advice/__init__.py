@@ -8,6 +8,7 @@ clock. It does not say what its change wins: it hands out an :class:`~tuiprof.wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import polars as pl
@@ -19,6 +20,7 @@ from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses._memo import remember
 from tuiprof.analyses._scope import plural
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.errors import REPORT_IT, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.plugins import discover
@@ -30,8 +32,14 @@ __all__ = ["ANALYSIS", "AdviceRule", "Evidence", "Finding", "advise", "available
 @cache
 def available() -> dict[str, AdviceRule]:
     """Return every rule by name."""
-    found: dict[str, AdviceRule] = discover("advice", "RULE")
+    found: dict[str, AdviceRule] = discover("advice").items
     return found
+
+
+@cache
+def unavailable() -> dict[str, str]:
+    """Return why a rule cannot be loaded, by its name."""
+    return discover("advice").failed
 
 
 def priorities(trace: Trace, window: Window | None = None) -> Priorities:
@@ -46,13 +54,23 @@ def priorities(trace: Trace, window: Window | None = None) -> Priorities:
     def find() -> Priorities:
         needs = dict.fromkeys(name for rule in available().values() for name in rule.needs)
         evidence = Evidence(trace, {name: run_analysis(name, trace, window) for name in needs})
-        found = [
-            (rule.name, finding) for rule in available().values() for finding in rule.find(trace, evidence)
-        ]
+        found, missing = _ask_all(evidence)
         step = replayed(trace)
-        return prioritise(found, None if isinstance(step, str) else step)
+        return replace(prioritise(found, None if isinstance(step, str) else step), missing=missing)
 
     return remember(trace, f"priorities {window}", find)
+
+
+def _ask_all(evidence: Evidence) -> tuple[list[tuple[str, Finding]], dict[str, str]]:
+    """Return the findings of all rules with the rules' names, and why a rule cannot answer: it alone is missing."""
+    found: list[tuple[str, Finding]] = []
+    missing = dict(unavailable())
+    for rule in available().values():
+        try:
+            found += [(rule.name, finding) for finding in rule.find(evidence.trace, evidence)]
+        except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
+            missing[rule.name] = f"it failed: {describe(error)}"
+    return found, missing
 
 
 def advise(trace: Trace, window: Window | None = None) -> Report:
@@ -72,7 +90,7 @@ def advise(trace: Trace, window: Window | None = None) -> Report:
         tuple(_facts(found, step)),
         (_table(found, trace, step),),
         _RULES,
-        tuple(_notes(found, step)),
+        (*_notes(found, step), *_missing(found)),
         window,
     )
 
@@ -150,6 +168,10 @@ def _notes(found: Priorities, step: Calibrated | str) -> list[str]:
     if any(item.overlaps for item in found.findings):
         notes.append("Findings marked as overlapping win less once those above them are done.")
     return notes
+
+
+def _missing(found: Priorities) -> list[str]:
+    return [f"The rule {name} is unavailable: {why} ({REPORT_IT})." for name, why in found.missing.items()]
 
 
 def _verdict(found: Priorities, trace: Trace) -> Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
@@ -42,10 +42,12 @@ class Priorities:
     Attributes:
         findings: What distorts every figure first, then by what it wins.
         together: What all priced findings win together; None = cannot be told.
+        missing: Why a rule could not answer, by its name.
     """
 
     findings: tuple[Priced, ...]
     together: Win | None
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:

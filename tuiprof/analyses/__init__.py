@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
+from polars.exceptions import PanicException
+
 from tuiprof.analyses._memo import remember
-from tuiprof.errors import UsageProblem
+from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.trust_checks import EVENTLESS
 from tuiprof.plugins import discover
 
 #: From this many events on threads are quicker than one analysis after the other; more than these gain nothing.
@@ -32,6 +36,8 @@ class Analysis:
         question: The question it answers, one sentence.
         run: The pure function.
         order: Place among the tabs; lower comes first.
+        without_events: Whether it also answers on a file that holds no events by its nature, such as a recording of
+            utilisation.
     """
 
     name: str
@@ -39,17 +45,27 @@ class Analysis:
     question: str
     run: Callable[[Trace, Window], Report | Unavailable]
     order: int = 100
+    without_events: bool = False
 
 
 @cache
 def available() -> dict[str, Analysis]:
-    """Return every analysis by name, in tab order."""
-    found: dict[str, Analysis] = discover("analyses", "ANALYSIS")
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+    """Return every analysis by name, in tab order; in place of one that cannot be loaded, one that says so."""
+    found = discover("analyses")
+    every: dict[str, Analysis] = {
+        **found.items,
+        **{name: _broken(name, why) for name, why in found.failed.items() if name not in found.items},
+    }
+    return dict(sorted(every.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def _broken(name: str, why: str) -> Analysis:
+    answer = Unavailable(name, why, REPORT_IT, failed=True)
+    return Analysis(name, name, "", lambda _trace, _window: answer, without_events=True)
 
 
 def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unavailable:
-    """Run one analysis.
+    """Run one analysis; one that fails is unavailable, with the reason, and takes no other with it.
 
     An answer is kept for as long as the trace lives, because others build on it: advice on most.
 
@@ -63,7 +79,30 @@ def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unava
     """
     analysis = _find(name)
     window = window or Window()
-    return remember(trace, f"answer {name} {window}", lambda: analysis.run(trace, window))
+    return remember(trace, f"answer {name} {window}", lambda: _answer(analysis, trace, window))
+
+
+def _answer(analysis: Analysis, trace: Trace, window: Window) -> Report | Unavailable:
+    if not analysis.without_events:
+        nature = next((remark for remark in trace.stats.remarks if remark.code in EVENTLESS), None)
+        if nature is not None:
+            return Unavailable(analysis.name, nature.text, nature.remedy)
+    return attempt(analysis.name, lambda: analysis.run(trace, window))
+
+
+def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Unavailable:
+    """Return an answer, or why making it failed.
+
+    Args:
+        name: Name of what answers.
+        make: Makes the answer.
+    """
+    try:
+        return make()
+    except TuiprofError as error:
+        return Unavailable(name, error.message, error.remedy)
+    except (Exception, PanicException) as error:  # noqa: BLE001 - the one place where a defect is caught
+        return Unavailable(name, f"it failed: {describe(error)}", REPORT_IT, failed=True)
 
 
 def run_all(names: Sequence[str], trace: Trace, window: Window | None = None) -> list[Report | Unavailable]:
@@ -97,9 +136,10 @@ def _find(name: str) -> Analysis:
     """Return an analysis: from the module of its name, so that the others need not be loaded, or from any."""
     own = f"{__name__}.{name}"
     if name.isidentifier() and not name.startswith("_") and find_spec(own) is not None:
-        found: Analysis | None = getattr(import_module(own), "ANALYSIS", None)
-        if found is not None and found.name == name:
-            return found
+        with suppress(Exception):  # why it cannot be loaded is found out below
+            found: Analysis | None = getattr(import_module(own), "ANALYSIS", None)
+            if found is not None and found.name == name:
+                return found
     try:
         return available()[name]
     except KeyError:

@@ -237,8 +237,8 @@ def _sensitivity(gaps: list[_idle.Gaps], bound_share: float) -> Table:
 
 
 def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
-    """Unfold launches of more than one device event."""
-    many = np.flatnonzero(launches.work_count > 1)
+    """Unfold the launches of graphs."""
+    many = np.flatnonzero(launches.graph)
     work = trace.ends[launches.work] - trace.starts[launches.work]
     device = np.bincount(launches.work_launch, weights=work, minlength=len(launches.rows)).astype(np.int64)
     rows = launches.rows[many]
@@ -266,7 +266,7 @@ def _graphs(trace: Trace, scope: Scope, launches: Launches) -> Table:
             Column("event", "event", "count", hidden=True),
         ),
         frame,
-        empty="every launch met one device event",
+        empty="no graph is launched",
     )
 
 
@@ -301,7 +301,7 @@ def _sequence_table(trace: Trace, scope: Scope, launches: Launches) -> Table:
     kernels = trace.is_category("kernel")[launches.work]
     work, launch = launches.work[kernels], launches.rows[launches.work_launch[kernels]]
     # Kernels of one graph are launched together already: nothing to win on the host.
-    alone = launches.work_count[launches.work_launch[kernels]] == 1
+    alone = ((launches.work_count == 1) & ~launches.graph)[launches.work_launch[kernels]]
     rows = _sequences.sequences(trace, work[alone], launch[alone])
     steps = scope.step_count
     rows = rows.with_columns(

@@ -13,6 +13,8 @@ from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints
 
 Mask = npt.NDArray[np.bool_]
+#: Calls that launch a recorded graph: of CUDA, HIP and those that follow them, of SYCL.
+_GRAPH_CALL = r"GraphLaunch|EnqueueGraph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Launches:
         rows: Rows of the calls.
         first_work: Row of the first device work each launched.
         work_count: Number of device events each launched in the whole trace.
+        graph: Whether the call launches a graph, which may be of one node; some calls launch several works without one.
         latency: Start of the first work minus end of the call, ns; negative = the work began before the call
             returned.
         impossible: Whether the work began before the call did, which only clocks that differ can explain.
@@ -35,6 +38,7 @@ class Launches:
     rows: Ints
     first_work: Ints
     work_count: Ints
+    graph: Mask
     latency: Ints
     impossible: Mask
     waits: Mask
@@ -58,7 +62,8 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     launch_of = links.launch_of[work]
     if not len(rows):
         none = np.empty(0, dtype=np.int64)
-        return Launches(none, none, none, none, none.astype(bool), none.astype(bool), none, none, none)
+        no = none.astype(bool)
+        return Launches(none, none, none, no, none, no, no, none, none, none)
     at = np.minimum(np.searchsorted(rows, launch_of), len(rows) - 1)
     ours = rows[at] == launch_of
     work, at = work[ours], at[ours]
@@ -70,7 +75,8 @@ def launches(trace: Trace, low: int, high: int) -> Launches:
     waiting = member(
         rows, _waits.find(trace, Window()).first
     )  # last, because another thread may be finding them
-    return Launches(rows, first_work, count, latency, impossible, waiting, depth, work, at)
+    graph = trace.named(_GRAPH_CALL, rows)
+    return Launches(rows, first_work, count, graph, latency, impossible, waiting, depth, work, at)
 
 
 def _depth_found(trace: Trace, rows: Ints, first_work: Ints) -> Ints:
@@ -131,14 +137,21 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
     end = np.maximum(trace.ends[work], begin)
     begin, end = np.clip(begin, low, high), np.clip(end, low, high)
     keep = end > begin
-    # Time and direction in one number, so that one sort puts an end before a begin at the same instant.
-    moments = np.concatenate((begin[keep] * 4 + 3, end[keep] * 4 + 1, [low * 4 + 2, high * 4 + 2]))
+    # Time and direction in one number, so that one sort puts an end before a begin at the same instant; without a
+    # sign there is room for four times the longest trace.
+    whole = np.array([0, high - low], dtype=np.int64)
+    moments = np.concatenate(((begin[keep] - low) * 4 + 3, (end[keep] - low) * 4 + 1, whole * 4 + 2)).view(
+        np.uint64
+    )
     moments.sort(kind="stable")
-    times, depth = moments >> 2, np.cumsum((moments & 3) - 2)
+    times = (moments >> np.uint64(2)).view(np.int64) + low
+    depth = np.cumsum((moments & np.uint64(3)).view(np.int64) - 2)
     lengths = np.diff(times, append=high)
     area = np.concatenate(([0], np.cumsum(depth * lengths)))
     slices = int(min(slices, high - low))
-    edges = np.linspace(low, high, slices + 1).astype(np.int64)
+    # In whole numbers: what is near 2⁶⁰ ns no float holds exactly.
+    (each, rest), index = divmod(high - low, slices), np.arange(slices + 1)
+    edges = low + each * index + rest * index // slices
     at = np.searchsorted(times, edges, side="right") - 1
     area_at = area[at] + depth[at] * (edges - times[at])
     # Depth at the slice's beginning counts for it too, so each slice reduces from the change before it.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock, RLock
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from tuiprof.model import Trace
 
@@ -21,7 +20,8 @@ class _Kept:
     locks: dict[str, RLock] = field(default_factory=dict)
 
 
-_kept: WeakKeyDictionary[Trace, _Kept] = WeakKeyDictionary()
+#: Attribute of a trace. What is kept may refer to its trace, and a table of traces, weak or not, would then keep both.
+_ATTRIBUTE = "_kept_by_analyses"
 _guard = Lock()
 
 
@@ -36,7 +36,7 @@ def remember(trace: Trace, key: str, make: Callable[[], T]) -> T:
         make: Makes it.
     """
     with _guard:
-        kept = _kept.setdefault(trace, _Kept())
+        kept: _Kept = vars(trace).setdefault(_ATTRIBUTE, _Kept())
         lock = kept.locks.setdefault(key, RLock())
     if key not in kept.values:
         with lock:
@@ -53,6 +53,5 @@ def is_remembered(trace: Trace, key: str) -> bool:
         trace: The trace.
         key: A name of the module that calls.
     """
-    with _guard:
-        kept = _kept.get(trace)
+    kept: _Kept | None = vars(trace).get(_ATTRIBUTE)
     return kept is not None and key in kept.values

@@ -117,12 +117,13 @@ def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailab
         cpu_only: What the question means where the CPU is the device.
         instead: Where to look then.
     """
-    damage = next((remark for remark in trace.trust.remarks if remark.code in ("truncated", "damaged")), None)
+    remarks = trace.trust.remarks
+    damage = next((remark for remark in remarks if remark.code in ("truncated", "damaged")), None)
     if damage is not None:
         return Unavailable(
             name, f"no device activity in the part that could be read: {damage.text}", damage.remedy
         )
-    lost = next((remark for remark in trace.trust.remarks if remark.code == "no-device-work"), None)
+    lost = next((remark for remark in remarks if remark.code == "no-device-work"), None)
     if lost is not None:
         return Unavailable(name, lost.text, lost.remedy)
     return Unavailable(name, f"a CPU-only trace: {cpu_only}", instead)

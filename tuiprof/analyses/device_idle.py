@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
+from tuiprof.analyses._reported_use import reported_use
 from tuiprof.analyses._scope import Scope, device_word, no_device
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -49,7 +50,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     found = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
     found = [gaps for gaps in found if gaps.high > gaps.low]
     if not found:
-        return _unavailable(trace)
+        return reported_use(trace, window, NAME, TITLE) or _unavailable(trace)
     span = sum(gaps.high - gaps.low for gaps in found)
     idle = sum(int(gaps.ns.sum()) for gaps in found)
     in_steps = [scope.in_steps(np.maximum(gaps.launch, 0)) & (gaps.launch >= 0) for gaps in found]
@@ -310,4 +311,4 @@ def _devices(trace: Trace, found: list[_idle.Gaps]) -> list[Table]:
     return [Table("devices", "By device", columns, pl.DataFrame(rows))]
 
 
-ANALYSIS = Analysis(NAME, TITLE, "Where does the device idle, and why?", run, order=30)
+ANALYSIS = Analysis(NAME, TITLE, "Where does the device idle, and why?", run, order=30, without_events=True)

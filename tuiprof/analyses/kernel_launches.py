@@ -218,7 +218,7 @@ def _facts(trace: Trace, figures: _Figures) -> tuple[Fact, ...]:
         ),
         Fact("queue_depth_mean", "queue depth, mean", float(np.mean([d.mean_all for d in depth])), "number"),
         Fact("queue_empty_share", "queue empty", float(np.mean([d.empty_share for d in depth])), "share"),
-        Fact("graph_launches", "graph launches", int((launches.work_count > 1).sum()), "count"),
+        Fact("graph_launches", "graph launches", int(launches.graph.sum()), "count"),
         Fact(
             "blocking_share",
             "launches that blocked until the end",

@@ -208,12 +208,14 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     own = self_times(trace, rows)
     codes = trace.name_codes[rows]
     # An operator that calls itself (aten::to in aten::to) is counted once in its total.
-    parent = trace.nesting.parent[rows]
     nested = np.zeros(len(rows), dtype=bool)
-    at = parent
-    while (at >= 0).any():
-        nested |= (at >= 0) & (trace.name_codes[np.maximum(at, 0)] == codes)
-        at = np.where(at >= 0, trace.nesting.parent[np.maximum(at, 0)], -1)
+    at = trace.nesting.parent[rows]
+    climbing = np.flatnonzero(at >= 0)
+    while len(climbing):
+        above = at[climbing]
+        nested[climbing] = trace.name_codes[above] == codes[climbing]
+        at[climbing] = trace.nesting.parent[above]
+        climbing = climbing[~nested[climbing] & (at[climbing] >= 0)]
     lengths = np.where(nested, 0, trace.ends[rows] - trace.starts[rows])
     frame = pl.DataFrame(
         {

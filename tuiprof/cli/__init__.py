@@ -35,7 +35,7 @@ from tuiprof.cli.running import attach, record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.whatif import whatif
-from tuiprof.errors import TuiprofError
+from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.threads import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
@@ -214,6 +214,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # reporting it once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except PermissionError as error:
+        from tuiprof.report.sanitize import sanitize
+
+        # Whatever looks for a file raises this, wherever it looks.
+        click.echo(
+            f"tuiprof: cannot read {sanitize(str(error.filename or 'a file'))}: {error.strerror}", err=True
+        )
+        click.echo("         change its permissions, or name another file", err=True)
+        return TraceError.exit_code
     except OSError as error:
         if error.errno not in _CANNOT_WRITE:
             raise

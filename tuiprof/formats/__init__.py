@@ -79,7 +79,7 @@ def available() -> dict[str, Format]:
     """Return every format by name, in the order they are asked."""
     from tuiprof.plugins import discover
 
-    found: dict[str, Format] = discover("formats", "FORMAT")
+    found: dict[str, Format] = discover("formats").items
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 
 
@@ -132,8 +132,14 @@ def open_trace(
 
     source, found = _look(Path(path), limit)
     keep_freed()
-    trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
-    trace.siblings = siblings(source.path)
+    try:
+        trace = found.open(source, Options(progress, cancelled, partial, workers, limit, cache))
+    except MemoryError as error:
+        raise TraceError(
+            f"{source.path} needs more memory than there is",
+            "open it on a larger machine, or record fewer steps",
+        ) from error
+    trace.find_siblings = functools.partial(siblings, source.path)
     trace.uncaptured = read_uncaptured(source.path)
     return trace
 
@@ -156,8 +162,13 @@ def _recognise(source: Source) -> Format:
         if candidate.sniff(head, source.path):
             return candidate
     from tuiprof.formats import binaries
+    from tuiprof.plugins import discover
 
-    raise TraceError(*binaries.explain(head, source))
+    message, remedy = binaries.explain(head, source)
+    if failed := discover("formats").failed:
+        unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        message = f"{message}, or it is of a format that is unavailable ({unread})"
+    raise TraceError(message, remedy)
 
 
 def first_bytes(source: Source) -> bytes:

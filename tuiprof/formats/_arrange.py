@@ -53,3 +53,25 @@ def optional(values: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
     series = pl.Series(values)
     absent = values < 0
     return (series.set(pl.Series(absent), None) if absent.any() else series).cast(kind)
+
+
+def step_markers(name: npt.NDArray[Any], step: Ints, start: Ints, end: Ints) -> pl.DataFrame | None:
+    """Return the step marks of an XLA profile as the model has them; of several kinds (train, eval) what occurs most.
+
+    Args:
+        name: What names each mark, shape ``(k,)``.
+        step: Number of the step.
+        start: Its start, ns.
+        end: Its end, ns.
+
+    Returns:
+        ``step``, ``start``, ``end``; None without marks.
+    """
+    if not len(step):
+        return None
+    kinds, counts = np.unique(name, return_counts=True)
+    mine = name == kinds[np.argmax(counts)]
+    frame = pl.DataFrame({"step": step[mine], "start": start[mine], "end": end[mine]})
+    # One step may be marked on several lines at the same time; a number that comes again later is another step.
+    seen_until = pl.col("end").cum_max().shift(1).over("step")
+    return frame.sort("start").filter(seen_until.is_null() | (pl.col("start") >= seen_until))

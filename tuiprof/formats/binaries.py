@@ -38,11 +38,25 @@ def explain(head: bytes, source: Source) -> tuple[str, str]:
         )
     if head.startswith((b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf")):
         return f"{path} is compressed in a way that is not read here", "unpack it, or compress it with gzip"
+    if _is_utf16(head):
+        return (
+            f"{path} is text in UTF-16, and JSON is UTF-8",
+            "convert it (iconv -f UTF-16 -t UTF-8), or write it without the shell's redirection",
+        )
     if head[:1] in (b"{", b"["):
         return f"{path} is JSON, but no trace", "a trace is a list of events, or an object with traceEvents"
     if _is_text(head):
         return f"{path} is text, but not JSON", "give the .json or .json.gz that the profiler wrote"
     return f"{path} is a binary file of an unknown kind", "give the .json or .json.gz that the profiler wrote"
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Return whether every other byte is zero, as in Latin text of two bytes a character, or a mark says so."""
+    pairs = head[:512] if len(head) % 2 == 0 or len(head) > 512 else head[:-1]
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    first, second = pairs[::2], pairs[1::2]
+    return len(pairs) >= 4 and ((not any(first) and all(second)) or (not any(second) and all(first)))
 
 
 def _is_text(head: bytes) -> bool:

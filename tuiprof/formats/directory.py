@@ -108,7 +108,7 @@ def siblings(path: Path) -> TraceSet | None:
         return None
     try:
         with os.scandir(path.parent) as entries:
-            names = [entry.name for entry in entries if alike(entry.name, path.name) and entry.is_file()]
+            names = [entry.name for entry in entries if alike(entry.name, path.name) and _is_file(entry)]
     except OSError:
         return None
     for run in group(path.with_name(name) for name in names):
@@ -161,9 +161,16 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
             if entry.is_dir(follow_symlinks=False):
                 if depth < _DEPTH:
                     folders.append((Path(entry.path), f"{relative}/{entry.name}".lstrip("/"), depth + 1))
-            elif _PERHAPS.search(entry.name) and entry.is_file():
+            elif _PERHAPS.search(entry.name) and _is_file(entry):
                 found.append(_Found(Path(entry.path), relative, bool(_TELLING.search(entry.name))))
     return _believed(found, notes), notes
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link to itself, or into a folder that may not be entered
+        return False
 
 
 def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:

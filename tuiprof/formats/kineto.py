@@ -31,6 +31,7 @@ def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.chrome.layout import NotATrace
     from tuiprof.formats.chrome.pool import start_pool
     from tuiprof.formats.chrome.raw import RawChunks
+    from tuiprof.formats.chrome.stretches import LONGEST
 
     if options.cache and source.size >= cache.WORTH_KEEPING:
         from tuiprof.formats.sidecar import read_sync_sites
@@ -50,6 +51,12 @@ def _open(source: Source, options: Options) -> Trace:
         if pool is not None:
             pool.close()
     stats = _stats(reader, size)
+    if reader.overlong_at is not None and not stats.events:
+        raise TraceError(
+            f"{source.path} has more than {LONGEST >> 20} MiB without the end of an event, from byte "
+            f"{reader.overlong_at:,} on",
+            "no event is that long: record the trace again",
+        )
     if reader.is_list and stats.malformed and not stats.events:
         raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)
     trace = _trace(reader, stats)
@@ -86,6 +93,7 @@ class _Partial:
 
 
 def _stats(reader: EventReader, size: int) -> ReadStats:
+    from tuiprof.formats.chrome.stretches import LONGEST
     from tuiprof.model.trust import ReadStats, Remark
 
     stats = ReadStats(source_bytes=size, truncated=reader.truncated)
@@ -98,6 +106,19 @@ def _stats(reader: EventReader, size: int) -> ReadStats:
                 "copy or record the file again",
                 "bad",
             )
+        )
+    if reader.overlong_at is not None:
+        much = f"more than {LONGEST >> 20} MiB"
+        stats.remarks.append(
+            Remark(
+                "overlong",
+                f"from byte {reader.overlong_at:,} on there are {much} without the end of an event: what follows "
+                "is not read",
+                "record the trace again",
+                "bad",
+            )
+            if reader.truncated
+            else Remark("long-tail", f"behind the events there are {much} of properties, which are not read")
         )
     reader.gathered.count_into(stats)
     return stats

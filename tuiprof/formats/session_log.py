@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
@@ -22,15 +22,20 @@ _MOST_STEPS: Final = 1000
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
 _LONGEST_LINE: Final = 1 << 20
+_UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+#: What 64-bit columns hold, with room for sums: a log may be damaged.
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
 
 
 class _Line(msgspec.Struct):
     """The fields of a log line that matter here; other lines have other fields."""
 
     t: str
-    n: int = -1
-    dur: int = 0
-    ph: dict[str, int] = {}
+    n: _Whole
+    dur: _Whole
+    ph: dict[str, _Whole] = {}
     cap: bool = False
 
 
@@ -68,7 +73,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
                     continue
                 try:
                     step = decode(line)
-                except msgspec.MsgspecError:  # a damaged line, or the one being written
+                except _UNDECODABLE:  # a damaged line, or the one being written
                     continue
                 if step.cap:
                     captured_at = step.n
@@ -94,8 +99,10 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
 
 
 def _usable_cores(meta: Path) -> int | None:
+    if not meta.is_file():  # a pipe would hold up its reader
+        return None
     try:
         devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *_UNDECODABLE):
         return None
     return next((device.details.usable_cores for device in devices if device.kind == "host"), None)

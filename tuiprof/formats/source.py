@@ -1,7 +1,8 @@
 """Where the bytes of a trace come from: a plain file, gzip (also members one after another), or a zip.
 
-Gzip inflates with ISA-L. What a compressed file may inflate to is limited, so that a few kilobytes made to
-fill the memory cannot.
+Gzip inflates with ISA-L. Memory is asked for as bytes arrive, never ahead of them, and two limits stop a few kilobytes
+that were made to fill it: one on what a compressed file may inflate to while it is read piece by piece, and a lower one
+on what a format that needs all of a file at once may hold. One environment variable raises both.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from tuiprof.errors import TraceError
 
-#: Environment variable that raises the limit below, in bytes.
+if TYPE_CHECKING:
+    from zipfile import ZipFile
+
+#: Environment variable that replaces both limits below, in bytes.
 LIMIT_VARIABLE = "TUIPROF_MAX_INFLATED_BYTES"
 DEFAULT_LIMIT = 8 << 30
+#: Of a format that is read at once: an XSpace, the JSON of neuron-profile.
+DEFAULT_WHOLE_LIMIT = 512 << 20
+_BLOCK = 1 << 20
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _WRAPPED_AT_MOST = 3
 
@@ -39,6 +46,7 @@ class Source:
         size: Its size on disk, bytes.
         wrapping: The outermost wrapping.
         limit: Bytes it may inflate to.
+        whole_limit: Bytes that :meth:`whole` may return.
         member: Entry of a zip.
     """
 
@@ -46,6 +54,7 @@ class Source:
     size: int
     wrapping: Wrapping
     limit: int = DEFAULT_LIMIT
+    whole_limit: int = DEFAULT_WHOLE_LIMIT
     member: str = ""
 
     @contextmanager
@@ -53,14 +62,38 @@ class Source:
         """Open the unwrapped bytes, from the beginning."""
         with self.path.open("rb", buffering=0) as file:
             if self.wrapping == "zip":
-                import zipfile
+                from zipfile import ZipFile
 
-                with zipfile.ZipFile(file) as archive, archive.open(self.member) as entry:
+                with _explained(self.path):
+                    archive = ZipFile(file)
+                with archive, _opened(archive, self) as entry:
                     yield Stream(self, file, _unwrapped(entry))
             elif self.wrapping == "gzip":
                 yield Stream(self, file, _unwrapped(_gunzip(file)))
             else:
                 yield Stream(self, file, file)
+
+    def whole(self, padding: bytes = b"") -> bytearray:
+        """Return all unwrapped bytes, for a format that cannot be read piece by piece.
+
+        Args:
+            padding: What to append.
+
+        Raises:
+            Damaged: The compressed stream is broken.
+            TraceError: It is more than ``whole_limit``, or it cannot be read.
+        """
+        data = bytearray()
+        with self.stream() as stream:
+            while part := stream.read_some(_BLOCK):
+                data += part
+                if len(data) > self.whole_limit:
+                    raise TraceError(
+                        f"{self.path} holds more than {self.whole_limit:,} bytes, and its format is read at once",
+                        f"if there is memory for it, raise the limit with {LIMIT_VARIABLE}=<bytes>",
+                    )
+        data += padding
+        return data
 
     def extract(self, offset: int, length: int) -> bytes:
         """Return a stretch of the unwrapped bytes; shorter at the end.
@@ -184,35 +217,36 @@ def open_source(path: Path, limit: int | None = None) -> Source:
             magic = file.read(4)
     except OSError as error:
         raise TraceError(f"cannot read {path}: {error.strerror}", "check its permissions") from error
-    allowed = _limit(limit)
+    limits = _limits(limit)
     if magic.startswith(_GZIP):
-        return Source(path, status.st_size, "gzip", allowed)
+        return Source(path, status.st_size, "gzip", *limits)
     if magic == _ZIP:
-        return Source(path, status.st_size, "zip", allowed, _entry(path))
-    return Source(path, status.st_size, "plain", allowed)
+        return Source(path, status.st_size, "zip", *limits, _entry(path))
+    return Source(path, status.st_size, "plain", *limits)
 
 
-def _limit(limit: int | None) -> int:
-    if limit is not None:
-        return limit
+def _limits(limit: int | None) -> tuple[int, int]:
+    """Return what a file may inflate to, and what may be read of one at once."""
     text = os.environ.get(LIMIT_VARIABLE, "")
-    if not text:
-        return DEFAULT_LIMIT
+    if limit is None and not text:
+        return DEFAULT_LIMIT, DEFAULT_WHOLE_LIMIT
     try:
-        return int(text)
+        limit = int(text) if limit is None else limit
     except ValueError:
         raise TraceError(f"{LIMIT_VARIABLE}={text!r} is no number", "give a number of bytes") from None
+    return limit, limit
 
 
 def _broken() -> tuple[type[Exception], ...]:
     """Return what the decompressors raise on a broken stream."""
     from gzip import BadGzipFile
+    from lzma import LZMAError
     from zipfile import BadZipFile
 
     from isal import isal_zlib
 
     isal_error: Any = isal_zlib.error
-    return EOFError, BadGzipFile, BadZipFile, zlib.error, isal_error
+    return EOFError, BadGzipFile, BadZipFile, LZMAError, zlib.error, isal_error
 
 
 def _gunzip(file: IO[bytes]) -> IO[bytes]:
@@ -226,26 +260,47 @@ def _unwrapped(stream: IO[bytes]) -> IO[bytes]:
     """Look through gzip inside gzip (a browser or a script compressed it again)."""
     import io
 
+    unreadable: tuple[type[Exception], ...] = (*_broken(), OSError)
     for _ in range(_WRAPPED_AT_MOST):
         buffered = io.BufferedReader(stream, 1 << 17)  # type: ignore[type-var]
         try:
             if not buffered.peek(2).startswith(_GZIP):
                 return buffered
-        except _broken():
+        except unreadable:
             return buffered  # whoever reads it meets the same error and reports it
         stream = _gunzip(buffered)
     return stream
 
 
-def _entry(path: Path) -> str:
-    """Choose the trace in a zip."""
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what ``zipfile`` raises of an archive that it cannot open into an error that says so."""
+    import struct
     import zipfile
 
     try:
-        with zipfile.ZipFile(path) as archive:
-            files = [info for info in archive.infolist() if not info.is_dir()]
-    except (zipfile.BadZipFile, OSError) as error:
-        raise TraceError(f"{path} is a damaged zip archive: {error}") from error
+        yield
+    except NotImplementedError as error:  # a method of compression, a version
+        raise TraceError(
+            f"{path} is a zip archive of a kind that is not read here: {error}", "unpack it first"
+        ) from error
+    except RuntimeError as error:
+        raise TraceError(f"{path} cannot be unpacked: {error}", "unpack it first") from error
+    except (zipfile.BadZipFile, struct.error, KeyError, ValueError, EOFError, OSError) as error:
+        raise TraceError(f"{path} is a damaged zip archive: {error}", "copy or record it again") from error
+
+
+def _opened(archive: ZipFile, source: Source) -> IO[bytes]:
+    with _explained(source.path):
+        return archive.open(source.member)
+
+
+def _entry(path: Path) -> str:
+    """Choose the trace in a zip."""
+    from zipfile import ZipFile
+
+    with _explained(path), ZipFile(path) as archive:
+        files = [info for info in archive.infolist() if not info.is_dir()]
     traces = [info for info in files if info.filename.endswith((".json", ".json.gz"))] or files
     if len(traces) != 1:
         names = ", ".join(info.filename for info in traces[:5]) or "nothing"

@@ -212,8 +212,10 @@ class Unavailable:
         analysis: Name of the analysis.
         reason: Why, for example ``"no Python frames in this trace"``.
         remedy: What to do, for example ``"record with --stack"``; empty when nothing helps.
+        failed: It raised, or could not be loaded: a defect, not a property of the trace.
     """
 
     analysis: str
     reason: str
     remedy: str = ""
+    failed: bool = False

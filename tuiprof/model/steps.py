@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
     from tuiprof.model.window import Window
 
-_MARKER = re.compile(r"^ProfilerStep#(\d+)$")
+#: A number that 64 bits hold.
+_MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})$")
 
 
 @dataclass(frozen=True, slots=True)

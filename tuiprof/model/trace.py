@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -147,14 +147,26 @@ class Trace:
         self._raw = raw
         #: What its session recorded of the same steps while no profiler ran; None = it is of no session, or too short.
         self.uncaptured: Uncaptured | None = None
-        #: The ranks of its job, itself among them; None = it is alone, or nobody looked.
-        self.siblings: TraceSet | None = None
+        #: Finds the ranks of its job; None = nobody looks, or it was done.
+        self.find_siblings: Callable[[], TraceSet | None] | None = None
+        self._siblings: TraceSet | None = None
         self._work: dict[int, Ints] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:
         """Return the number of events in the table."""
         return len(self.events)
+
+    @property
+    def siblings(self) -> TraceSet | None:
+        """The ranks of its job, itself among them; None = it is alone, or nobody looked."""
+        if self.find_siblings is not None:
+            self._siblings, self.find_siblings = self.find_siblings(), None
+        return self._siblings
+
+    @siblings.setter
+    def siblings(self, found: TraceSet | None) -> None:
+        self._siblings, self.find_siblings = found, None
 
     # -- columns as arrays ---------------------------------------------------------------------------------
 
@@ -256,7 +268,10 @@ class Trace:
 
     @derived
     def span(self) -> tuple[int, int]:
-        """First start and last end of all events, ns; ``(0, 0)`` when empty."""
+        """First start and last end of all events, ns; without events those of the counters, else ``(0, 0)``."""
+        if not len(self) and self.counters is not None and len(self.counters):
+            at = self.counters["ts"].to_numpy()
+            return int(at.min()), int(at.max())
         if not len(self):
             return 0, 0
         return int(self.starts[0]), int(self.ends.max())

@@ -12,6 +12,8 @@ from tuiprof.model.units import format_count, format_ns
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
 
+#: Remarks of files that hold no events by their nature.
+EVENTLESS = frozenset(("telemetry-only", "summary-only"))
 _ORDER = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
@@ -21,7 +23,9 @@ def examine(trace: Trace) -> Trust:
     Args:
         trace: The trace.
     """
-    remarks = [*trace.stats.remarks, *_reading(trace), *_device(trace), *_host(trace)]
+    remarks = [*trace.stats.remarks, *_reading(trace)]
+    if not EVENTLESS & {remark.code for remark in remarks}:  # then there is nothing that could be missing
+        remarks += [*_device(trace), *_host(trace)]
     return Trust(trace.stats.events, tuple(sorted(remarks, key=lambda r: _ORDER[r.level])))
 
 
@@ -51,8 +55,13 @@ def _device(trace: Trace) -> list[Remark]:
     work, remarks = len(trace.device_work), []
     calls = len(trace.host_calls)
     # XLA's own runtime also runs on a CPU: without a device plane its calls had no device to reach.
-    no_device = trace.info.format == "xplane" and not trace.info.devices
+    of_xla = trace.info.format == "xplane" or trace.info.framework.startswith(
+        ("JAX", "PyTorch/XLA", "TensorFlow")
+    )
+    no_device = of_xla and not trace.info.devices
     if not work and (not calls or no_device):
+        if trace.stats.truncated:  # the profiler writes the devices' events last
+            return [Remark("no-device", "no device activity in the part that could be read", level="warn")]
         return [Remark("no-device", "no device activity recorded: a CPU-only trace")]
     if not work:
         return [

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Unavailable
+
+
+#: Rows of a table that are written for machines; a trace can have a row a name, and names without end. Tables begin
+#: with what costs most.
+MOST_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,16 @@ class Style:
     title: str = ""
 
 
+def in_full(rows: int) -> str:
+    """Return where the rows that people are not shown are to be had.
+
+    Args:
+        rows: Number of rows of the table.
+    """
+    which = "all of them" if rows <= MOST_ROWS else f"the first {MOST_ROWS}"
+    return f"{which} with --format csv or json"
+
+
 @dataclass(frozen=True, slots=True)
 class Renderer:
     """One output format.
@@ -53,7 +68,7 @@ def formats() -> dict[str, Renderer]:
     """Return every output format by name."""
     from tuiprof.plugins import discover
 
-    found: dict[str, Renderer] = discover("report", "RENDERER")
+    found: dict[str, Renderer] = discover("report").items
     return found
 
 
@@ -78,7 +93,11 @@ def render_all(
 
     renderer = formats().get(fmt)
     if renderer is None:
-        raise UsageProblem(f"no output format {fmt!r}", f"there are {', '.join(formats())}")
+        from tuiprof.plugins import discover
+
+        why = discover("report").failed.get(fmt)
+        missing = f"the output format {fmt} is unavailable: {why}" if why else f"no output format {fmt!r}"
+        raise UsageProblem(missing, f"there are {', '.join(formats())}")
     return renderer.render(reports, trust, style or stdout_style())
 
 

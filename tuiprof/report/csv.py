@@ -1,4 +1,4 @@
-"""Reports as CSV, for spreadsheets: every table in full, hidden columns included, plain numbers.
+"""Reports as CSV, for spreadsheets: every table up to 10 000 rows, hidden columns included, plain numbers.
 
 Each table begins with a comment line ``# analysis: title`` and is followed by an empty line. A text that a
 spreadsheet would run as a formula is preceded by an apostrophe.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuiprof.model import Report, Unavailable
-from tuiprof.report import Renderer, Style
+from tuiprof.report import MOST_ROWS, Renderer, Style
 from tuiprof.report.sanitize import sanitize
 
 _FORMULA = ("=", "+", "-", "@")
@@ -42,7 +42,10 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, _style: Style) 
             keys = [column.key for column in table.columns]
             out.write(f"# {report.analysis}.{table.key}: {sanitize(table.title)}\n")
             writer.writerow(keys)
-            writer.writerows([_cell(v) for v in row] for row in table.rows.select(keys).iter_rows())
+            rows = table.rows.select(keys).head(MOST_ROWS)
+            writer.writerows([_cell(v) for v in row] for row in rows.iter_rows())
+            if left := len(table.rows) - len(rows):
+                out.write(f"# {left} more rows are left out\n")
             out.write("\n")
     return out.getvalue()
 

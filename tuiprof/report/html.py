@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.report import Renderer, Style
+from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg import charts
 
 _SIGNS = {"good": "✓", "info": "i", "warn": "!", "bad": "✗"}
 _WORDS = {"good": "good", "info": "for information", "warn": "warning", "bad": "bad"}
-#: Rows of a table in the page; all of them are in CSV and JSON.
+#: Rows of a table in the page; CSV and JSON hold more.
 _ROWS = 1000
 #: Characters of a text that stand on one line before the page may break it.
 _TEXT = 34
@@ -124,9 +124,7 @@ def _table(table: Table) -> str:
         return f'{head}<p class="empty">{escape(table.empty)}</p>{note}'
     rows = table.rows.select([column.key for column in columns]).head(_ROWS)
     if total > _ROWS:
-        note = (
-            f'<p class="below">… {total - _ROWS} more rows; all of them with --format csv or json</p>{note}'
-        )
+        note = f'<p class="below">… {total - _ROWS} more rows; {in_full(total)}</p>{note}'
     if table.prose:
         return head + _findings(columns, rows.rows()) + note
     tops = _tops(columns, rows.rows())

@@ -14,7 +14,8 @@ The shape is stable: keys are only ever added. A document is::
         "units": {"device_empty_ns_per_step": "ns", …},            kind of every fact
         "tables": [{"key": "groups", "title": "…", "note": "…",
                     "columns": [{"key": "empty_ns", "label": "…", "kind": "ns"}, …],
-                    "rows": [{"empty_ns": 740000, …}, …]}, …],     hidden columns included
+                    "rows": [{"empty_ns": 740000, …}, …],            hidden columns included; the first 10 000
+                    "rows_left_out": 0}, …],                         how many more there are
         "rules": [{"name": "…", "text": "…"}, …],
         "notes": ["…", …]},
        {"analysis": "memory", "available": false, "reason": "…", "remedy": "…"}]}
@@ -30,7 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tuiprof.model import Report, Table, Unavailable
-from tuiprof.report import Renderer, Style
+from tuiprof.report import MOST_ROWS, Renderer, Style
 
 SHAPE = 1
 
@@ -77,8 +78,9 @@ def _table(table: Table) -> dict[str, Any]:
         "columns": [{"key": c.key, "label": c.label, "kind": c.kind} for c in table.columns],
         "rows": [
             {key: _number(value) for key, value in zip(keys, row, strict=True)}
-            for row in table.rows.select(keys).iter_rows()
+            for row in table.rows.select(keys).head(MOST_ROWS).iter_rows()
         ],
+        "rows_left_out": max(0, len(table.rows) - MOST_ROWS),
     }
 
 

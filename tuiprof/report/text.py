@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
-from tuiprof.report import Renderer, Style
+from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart
 from tuiprof.report.sanitize import clip, sanitize, width
@@ -99,18 +99,14 @@ def _table(table: Table, style: Style) -> list[str]:
     ):
         lines += _records(columns, heads, cells, style)
         if len(rows) < len(table.rows):
-            lines += _wrap(
-                f"… {len(table.rows) - len(rows)} more; all of them with --format csv or json", style, "  "
-            )
+            lines += _wrap(f"… {len(table.rows) - len(rows)} more; {in_full(len(table.rows))}", style, "  ")
         return lines + (_wrap(table.note, style, "  ") if table.note else [])
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
     lines.append(_paint("  " + _line(heads, columns, widths), "2", style))
     lines += ["  " + _line(row, columns, widths) for row in cells]
     if len(rows) < len(table.rows):
-        lines += _wrap(
-            f"… {len(table.rows) - len(rows)} more rows; all of them with --format csv or json", style, "  "
-        )
+        lines += _wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
     if dropped:
         lines += _wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
     if table.note:

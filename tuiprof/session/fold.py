@@ -204,6 +204,7 @@ class Fold:
         now_ns: Session time of the newest record.
         records: Number of records so far.
         printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
+        problems: What of the logs could not be read, one sentence a file.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -216,6 +217,7 @@ class Fold:
         self.now_ns = 0
         self.records = 0
         self.printed: tuple[int, int] | None = None
+        self.problems: list[str] = []
 
     @property
     def ranks(self) -> list[WriterState]:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tuiprof.session.files import open_regular
 from tuiprof.session.store import Session
 
 #: Longest line shown; the rest is cut and said to be.
@@ -111,7 +112,7 @@ class OutputReader:
 
     def _open(self, until: int | None) -> bool:
         try:
-            self._file = open(self._path, "rb")  # noqa: SIM115 - stays open while it is followed
+            self._file = open_regular(self._path)
         except OSError:
             return False
         size = self._file.seek(0, os.SEEK_END)

@@ -92,7 +92,9 @@ class Live:
             self._rest = None
             self.reader.close()
             self.reader, self._fold = rest.live.reader, rest.live.fold
-        return self._fold.feed(self.reader.poll_batches(max_bytes)) or rest is not self._rest
+        changed = self._fold.feed(self.reader.poll_batches(max_bytes))
+        self._fold.problems = self.reader.problems
+        return changed or rest is not self._rest
 
     def processes(self) -> Processes | None:
         """Return who records and who is recorded, also once the session is deleted; None = not started."""

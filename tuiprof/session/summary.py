@@ -97,6 +97,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
 def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None) -> list[str]:
     """Return what there is to know before believing the figures: why it failed, what went wrong, who else ran."""
     said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
+    said += fold.problems
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
     said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))

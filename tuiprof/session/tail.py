@@ -56,6 +56,7 @@ class LogFile:
         writer: Name of its writer.
         malformed: Lines that are no JSON record (a truncated line, damage).
         unknown: Lines of a type that this version does not know.
+        unreadable: Why it cannot be read; empty = it can.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,6 +64,7 @@ class LogFile:
         self.writer = path.stem
         self.malformed = 0
         self.unknown = 0
+        self.unreadable = ""
         self._file: BinaryIO | None = None
         self._position = 0  # of the first byte not yet decoded
         self._partial = b""
@@ -70,6 +72,8 @@ class LogFile:
     @property
     def behind(self) -> int:
         """Bytes not yet read; the start of a line whose end is not yet written counts as read."""
+        if self.unreadable:
+            return 0
         try:
             return max(0, self.path.stat().st_size - self._position - len(self._partial))
         except OSError:
@@ -87,8 +91,10 @@ class LogFile:
         if self._file is None:
             try:
                 self._file = open_regular(self.path)
-            except OSError:
+            except OSError as error:
+                self.unreadable = error.strerror or str(error)
                 return []
+            self.unreadable = ""
             self._file.seek(self._position)
         block = self._partial + self._file.read(max_bytes)
         cut = block.rfind(b"\n") + 1
@@ -111,11 +117,15 @@ class LogFile:
         """
         if self.behind <= keep_bytes + BLOCK:
             return []
-        with open_regular(self.path) as file:
-            first = file.readline(LONGEST_LINE)
-            file.seek(-keep_bytes, 2)
-            file.readline()  # the line that the cut goes through
-            self._position = file.tell()
+        try:
+            with open_regular(self.path) as file:
+                first = file.readline(LONGEST_LINE)
+                file.seek(-keep_bytes, 2)
+                file.readline()  # the line that the cut goes through
+                self._position = file.tell()
+        except OSError as error:
+            self.unreadable = error.strerror or str(error)
+            return []
         return self._decode(first)
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
@@ -259,6 +269,18 @@ class LogReader:
     def unknown(self) -> int:
         """Lines of types unknown to this version so far."""
         return sum(file.unknown for file in self._files.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read so far, one sentence a file."""
+        said = []
+        for name, file in self._files.items():
+            if file.unreadable:
+                said.append(f"log/{name}.jsonl cannot be read: {file.unreadable}")
+            if file.malformed:
+                lines = "1 line" if file.malformed == 1 else f"{file.malformed} lines"
+                said.append(f"{lines} of log/{name}.jsonl cannot be read and are left out")
+        return said
 
     @property
     def behind(self) -> int:

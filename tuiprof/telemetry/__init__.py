@@ -6,9 +6,10 @@ A module here defines ``BACKEND = Backend(name=..., open=...)`` and is found by 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tuiprof.errors import REPORT_IT, describe
 from tuiprof.plugins import discover
 
 
@@ -89,6 +90,21 @@ class Backend:
 
 
 def backends() -> dict[str, Backend]:
-    """Return every backend by name, in panel order."""
-    found: dict[str, Backend] = discover("telemetry", "BACKEND")
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+    """Return every backend by name, in panel order; one that cannot be loaded or opened is absent, with the reason."""
+    found = discover("telemetry")
+    every: dict[str, Backend] = {
+        name: replace(item, open=_guarded(item.open)) for name, item in found.items.items()
+    }
+    for name, why in found.failed.items():
+        every.setdefault(name, Backend(name, lambda _root, why=why: Absent(why, REPORT_IT)))  # type: ignore[misc]
+    return dict(sorted(every.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def _guarded(open_: Callable[[int | None], Source | Absent]) -> Callable[[int | None], Source | Absent]:
+    def guarded(root: int | None) -> Source | Absent:
+        try:
+            return open_(root)
+        except Exception as error:  # noqa: BLE001 - the drivers behind a backend raise what they like
+            return Absent(f"it failed: {describe(error)}", REPORT_IT)
+
+    return guarded

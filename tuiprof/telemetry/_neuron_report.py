@@ -6,13 +6,12 @@ Every group is optional: which ones a report holds depends on the monitor's conf
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from tuiprof.telemetry import Device, Sample
-from tuiprof.telemetry._stream import documents
 
 _LATENCIES: Final = (
     ("total_latency", "latency"),
@@ -20,6 +19,10 @@ _LATENCIES: Final = (
 )
 _PERCENTILES: Final = (("p50", "p50"), ("p99", "p99"), ("p100", "max"))
 _NS: Final = 1e9
+#: A report that names more cores than any machine has, a longer period or a larger figure, is damaged.
+_MOST_CORES: Final = 4096
+_LONGEST_PERIOD_S: Final = 86_400.0
+_LARGEST: Final = 1e18
 
 
 class Reports:
@@ -49,6 +52,8 @@ class Reports:
             self._hardware.update(_object(report, "neuron_hardware_info"))
             self._system.update(_object(report, "system_data"))
             runtimes = report.get("neuron_runtime_data")
+            if isinstance(runtimes, dict):
+                runtimes = list(runtimes.values())
             if not isinstance(runtimes, list):
                 return
             present = [item for item in runtimes if isinstance(item, dict)]
@@ -62,10 +67,12 @@ class Reports:
     def cores(self) -> int:
         """Number of logical NeuronCores of the machine, as the driver counts them; 0 = not said."""
         with self._lock:
-            return int(
-                _number(self._hardware, "neuron_device_count")
-                * _number(self._hardware, "neuroncore_per_device_count")
-            )
+            cores = _number(self._hardware, "neuron_device_count") * self._cores_a_device
+            return int(cores) if 0 <= cores <= _MOST_CORES else 0
+
+    @property
+    def _cores_a_device(self) -> int:
+        return int(_number(self._hardware, "neuroncore_per_device_count"))
 
     @property
     def error(self) -> str:
@@ -78,14 +85,14 @@ class Reports:
         """Longest period that a group of the last report covers, s."""
         with self._lock:
             groups = [*self._system.values(), *(g for r in self._runtimes.values() for g in r.values())]
-            return max((_number(group, "period") for group in groups), default=0.0)
+            return min(max((_number(group, "period") for group in groups), default=0.0), _LONGEST_PERIOD_S)
 
     def devices(self) -> list[Device]:
         """Return the runtime of the machine and every NeuronCore that the machine has or a report names."""
         samples = [sample.device for sample in self.samples() if sample.device != "neuron"]
         cores = sorted({*samples, *(f"nc{i}" for i in range(self.cores))}, key=lambda key: int(key[2:]))
         with self._lock:
-            hardware, instance = dict(self._hardware), dict(self._instance)
+            hardware, instance, a_device = dict(self._hardware), dict(self._instance), self._cores_a_device
         product = str(hardware.get("neuron_device_type") or "Neuron").capitalize()
         where = {
             "instance_type": instance.get("instance_type"),
@@ -96,7 +103,7 @@ class Reports:
         details = {key: value for key, value in where.items() if isinstance(value, (str, int)) and value}
         size = _number(hardware, "neuron_device_memory_size")
         count = int(_number(hardware, "neuron_device_count"))
-        per_core = int(size / _number(hardware, "neuroncore_per_device_count")) if size and cores else None
+        per_core = int(size) // a_device if size > 0 and a_device > 0 and cores else None
         machine = Device("neuron", "neuron", f"{product} runtime", int(size * count) or None, details)
         return [machine, *(Device(key, "neuron", f"{product} NeuronCore", per_core) for key in cores)]
 
@@ -106,7 +113,7 @@ class Reports:
             runtimes = [dict(groups) for groups in self._runtimes.values()]
             errors = [*self._runtime_errors.values(), str(self._hardware.get("error") or "")]
             system = dict(self._system)
-        cores: dict[str, dict[str, float]] = {}
+        cores: dict[int, dict[str, float]] = {}
         for groups in runtimes:
             _add_cores(groups, cores)
         values, words = _machine(runtimes, system)
@@ -122,25 +129,8 @@ class Reports:
             words["error"] = said
         return [
             Sample("neuron", values, words),
-            *(Sample(f"nc{core}", cores[core]) for core in sorted(cores, key=int)),
+            *(Sample(f"nc{core}", cores[core]) for core in sorted(cores)),
         ]
-
-
-def read_recording(path: Path) -> Iterator[tuple[float, Reports]]:
-    """Read a recorded stream of reports.
-
-    Args:
-        path: File of JSON documents as ``neuron-monitor`` prints them.
-
-    Yields:
-        Seconds since the first report (the monitor writes no time of day: the periods are added up) and the
-        state after each report. The state is one object that moves on.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with path.open("rb") as file:
-        yield from replay(documents(file))
 
 
 def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]:
@@ -150,7 +140,8 @@ def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]
         reports: Decoded documents.
 
     Yields:
-        As :func:`read_recording`.
+        Seconds since the first report (the monitor writes no time of day: the periods are added up) and the
+        state after each report. The state is one object that moves on.
     """
     state, at = Reports(), 0.0
     for report in reports:
@@ -160,10 +151,10 @@ def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]
         yield at, state
 
 
-def _add_cores(groups: dict[str, Any], cores: dict[str, dict[str, float]]) -> None:
+def _add_cores(groups: dict[str, Any], cores: dict[int, dict[str, float]]) -> None:
     """Add what one runtime says about its cores; a core belongs to one runtime at a time."""
-    for core, counters in _object(groups, "neuroncore_counters", "neuroncores_in_use").items():
-        if not core.isdigit() or not isinstance(counters, dict):
+    for key, counters in _object(groups, "neuroncore_counters", "neuroncores_in_use").items():
+        if (core := _index(key)) is None or not isinstance(counters, dict):
             continue
         values = cores.setdefault(core, {})
         values["util"] = values.get("util", 0.0) + _number(counters, "neuroncore_utilization") / 100
@@ -171,13 +162,13 @@ def _add_cores(groups: dict[str, Any], cores: dict[str, dict[str, float]]) -> No
             values["flops_per_s"] = values.get("flops_per_s", 0.0) + _number(counters, "flops")
         # Two physical cores behind a logical one (Trn2): "nc_v3.<n>".
         for name, physical in _object(counters, "v3d").items():
-            if (number := name.rpartition(".")[2]).isdigit() and isinstance(physical, dict):
+            if (number := _index(name.rpartition(".")[2])) is not None and isinstance(physical, dict):
                 values[f"core{number}_util"] = _number(physical, "neuroncore_utilization") / 100
     used = _object(
         groups, "memory_used", "neuron_runtime_used_bytes", "usage_breakdown", "neuroncore_memory_usage"
     )
-    for core, parts in used.items():
-        if core.isdigit() and isinstance(parts, dict):
+    for key, parts in used.items():
+        if (core := _index(key)) is not None and isinstance(parts, dict):
             values = cores.setdefault(core, {})
             here = sum(_number(parts, part) for part in parts)
             values["mem_used_bytes"] = values.get("mem_used_bytes", 0.0) + here
@@ -235,8 +226,16 @@ def _object(value: Any, *path: str) -> dict[str, Any]:
 
 
 def _number(value: Any, key: str) -> float:
+    """Return a figure; 0 where there is none, or none that could be true."""
     found = value.get(key) if isinstance(value, dict) else None
-    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else 0.0
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return 0.0
+    return float(found) if abs(found) < _LARGEST and math.isfinite(found) else 0.0
+
+
+def _index(text: str) -> int | None:
+    """Return the index of a core; None where the text is none."""
+    return int(text) if len(text) <= 4 and text.isdecimal() and int(text) < _MOST_CORES else None
 
 
 def _pid(runtime: dict[str, Any]) -> int:

@@ -28,7 +28,13 @@ def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None)
     size = 0
     for line in lines:
         text = line.strip()
-        if text.startswith(b"{") and text.endswith(b"}") and (whole := _object(text)) is not None:
+        inside = pending and not line.startswith(b"{")  # an object on a line of its own, within one
+        if (
+            not inside
+            and text.startswith(b"{")
+            and text.endswith(b"}")
+            and (whole := _object(text)) is not None
+        ):
             pending, size = [], 0
             yield whole
         elif line.startswith(b"{"):
@@ -47,7 +53,7 @@ def documents(lines: Iterable[bytes], said: Callable[[str], None] | None = None)
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):  # damaged, not UTF-8, or nested beyond sense
+    except (ValueError, RecursionError):  # damaged, not UTF-8, a number without end, or nested beyond sense
         return None
     return value if isinstance(value, dict) else None
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from tuiprof import analyses
-from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
@@ -79,24 +78,15 @@ class Results:
             window: The window.
 
         Returns:
-            Its answer. One that fails is told as unavailable, so that the others still answer.
+            Its answer.
         """
         answer: Answer
-        try:
-            if name == EVENTS:
-                # As large as the trace itself: kept for one window only.
-                self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
-                answer = events_report(self.trace, window)
-            else:
-                answer = analyses.run(name, self.trace, window)
-        except TuiprofError as error:
-            answer = Unavailable(name, error.message, error.remedy)
-        except Exception as error:  # noqa: BLE001 - one broken analysis must not take the others' answers away
-            answer = Unavailable(
-                name,
-                f"this analysis failed on this trace: {type(error).__name__}: {error}",
-                f"`tuiprof report FILE {name}` shows where; please report it",
-            )
+        if name == EVENTS:
+            # As large as the trace itself: kept for one window only.
+            self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
+            answer = analyses.attempt(name, lambda: events_report(self.trace, window))
+        else:
+            answer = analyses.run(name, self.trace, window)
         self._answers[name, window] = answer
         return answer
 

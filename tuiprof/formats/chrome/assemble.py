@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tuiprof.formats._arrange import step_markers
+from tuiprof.formats._times import far_off
 from tuiprof.formats.chrome import pairs, words
 from tuiprof.formats.chrome.columns import Columns
 from tuiprof.formats.chrome.events import MISSING, NONE
 from tuiprof.formats.chrome.gather import Gathered, time_order
 from tuiprof.formats.chrome.lanes import ASYNC, Labels, Lane, describe
+from tuiprof.formats.xplane.words import framework
 from tuiprof.model import Trace, TraceInfo, Track
 from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
 from tuiprof.model.trace import RawSource
@@ -52,9 +56,14 @@ def assemble(
         rows.columns(give_away=complete) for rows in (gathered.spans, gathered.pairs, gathered.instants)
     )
     spans = _with_pairs(spans, ends, gathered, stats)
+    spans, instants = _together(spans, instants, stats)
     origin = _origin(spans, instants)
     lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
     category, device, stream = _places(spans, gathered, lanes)
+    steps = None
+    if labels.of_xla:
+        steps = _xla_marks(spans, category, origin)
+        info = replace(info, framework=info.framework or framework(gathered.names, labels.threads.values()))
     tracks = _tracks(gathered, lanes, spans, device)
     places: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
     del category, device, stream
@@ -62,13 +71,29 @@ def assemble(
     return Trace(
         events,
         tracks,
-        _with_origin(info, _unix_origin(origin, base_unix_ns)),
+        replace(info, origin_unix_ns=_unix_origin(origin, base_unix_ns)),
         stats,
         instants=_instants(instants, gathered, origin),
         counters=_counters(gathered, origin),
         sync_sites=sync_sites,
+        step_markers=steps,
         raw=raw,
     )
+
+
+def _xla_marks(spans: Columns, category: npt.NDArray[np.uint8], origin: int) -> pl.DataFrame | None:
+    """Tell launches and step marks of XLA's profilers, which write no category; return the steps."""
+    unsaid = category == words.CODE["other"]
+    correlation = spans.numbers.get("correlation")
+    if correlation is not None:
+        category[unsaid & (correlation > 0)] = words.CODE["runtime"]
+    step = spans.numbers.pop("step_num", None)
+    if step is None:
+        return None
+    marks = np.flatnonzero((step >= 0) & ~np.isin(category, list(words.ON_DEVICE)))
+    category[marks] = words.CODE["annotation"]
+    start = spans.ts[marks] - origin
+    return step_markers(spans.name[marks], step[marks], start, start + _durations(spans)[marks])
 
 
 def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadStats) -> Columns:
@@ -133,6 +158,19 @@ def _durations(spans: Columns) -> Ints:
     return np.zeros(len(spans), dtype=np.int64) if spans.dur is None else spans.dur
 
 
+def _together(spans: Columns, instants: Columns, stats: ReadStats) -> tuple[Columns, Columns]:
+    """Leave out what lies so far from the rest that its time cannot be true."""
+    starts, durs = spans.ts, _durations(spans)
+    if len(instants):
+        starts = np.concatenate((starts, instants.ts))
+        durs = np.concatenate((durs, np.zeros(len(instants), dtype=np.int64)))
+    far = far_off(starts, durs)
+    if far is None:
+        return spans, instants
+    stats.malformed += int(far.sum())
+    return spans.take(~far[: len(spans)]), instants.take(~far[len(spans) :])
+
+
 def _origin(spans: Columns, instants: Columns) -> int:
     """Return the first instant of the file, on its own clock in ns."""
     firsts = [int(columns.ts.min()) for columns in (spans, instants) if len(columns)]
@@ -144,12 +182,6 @@ def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
         return base_unix_ns + origin
     # Kineto wrote Unix time itself before it had a base: between 2001 and 2100 it is taken for that.
     return origin if 10**18 <= origin < 41 * 10**17 else None
-
-
-def _with_origin(info: TraceInfo, origin_unix_ns: int | None) -> TraceInfo:
-    from dataclasses import replace
-
-    return replace(info, origin_unix_ns=origin_unix_ns)
 
 
 def _places(
@@ -215,7 +247,7 @@ def _by_name_and_lane(
         if cats[cat].lower() in words.BY_NAME:
             word = words.of_device_work(text)
         elif about.kind == "stream":
-            word = "device_annotation" if about.shadow else words.of_device_work(text)
+            word = "device_annotation" if about.shadow else words.of_device_work(text, about.name)
         else:
             word = "other" if about.kind == "other" else words.of_host_event(text)
         codes.append(words.CODE[word])

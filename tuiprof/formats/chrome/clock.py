@@ -12,11 +12,10 @@ from decimal import ROUND_HALF_EVEN, Decimal
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats._times import LIMIT_NS
 from tuiprof.formats.chrome.arrays import Ints, floats, integers
 from tuiprof.formats.chrome.events import MISSING
 
-#: Stamps beyond this could overflow once an origin is subtracted; they are taken for damage. 146 years.
-LIMIT_NS = 1 << 62
 _LIMIT_US = LIMIT_NS // 1000
 _DOT, _MINUS, _ZERO = ord("."), ord("-"), ord("0")
 _WIDEST = 24  # characters of a plain number; longer ones go the slow way

@@ -22,8 +22,8 @@ from tuiprof.formats.chrome.events import (
     Loose,
 )
 
-#: Integer columns beside the times, in the order of the event table; None in a chunk = missing throughout.
-NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes")
+#: Integer columns beside the times: those of the event table, and the number that marks a step.
+NUMBERS = ("device", "stream", "correlation", "external_id", "sequence", "bytes", "step_num")
 #: What instants of the memory allocator add.
 MEMORY_NUMBERS = ("bytes", "address", "total_allocated", "total_reserved", "device_type", "device")
 
@@ -145,7 +145,13 @@ class Books:
 
 
 def build(
-    events: Sequence[AnyEvent], ordinals: Codes, books: Books, *, with_dur: bool = True, linked: bool = True
+    events: Sequence[AnyEvent],
+    ordinals: Codes,
+    books: Books,
+    *,
+    with_dur: bool = True,
+    linked: bool = True,
+    of_xla: bool = False,
 ) -> Columns:
     """Turn events into columns.
 
@@ -155,6 +161,7 @@ def build(
         books: Codebooks to extend.
         with_dur: Whether the events have a length.
         linked: Whether any of them may have a correlation.
+        of_xla: Whether any of them may have the arguments of XLA's profilers.
 
     Raises:
         Untimely: A time cannot be told exactly from the decoded number.
@@ -167,11 +174,11 @@ def build(
         _codes([event.name for event in events], books.names),
         cats,
         books.lane_codes([event.pid for event in events], [event.tid for event in events]),
-        _arguments(events, linked or not books.cats.keys() <= _ON_HOST),
+        _arguments(events, linked or not books.cats.keys() <= _ON_HOST, of_xla),
     )
 
 
-def _arguments(events: Sequence[AnyEvent], linked: bool) -> dict[str, Ints]:
+def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[str, Ints]:
     arguments = [event.args or NO_ARGS for event in events]
     external = _numbers([a.external_id for a in arguments])
     older = _numbers([a.external_id_lower for a in arguments])
@@ -186,6 +193,10 @@ def _arguments(events: Sequence[AnyEvent], linked: bool) -> dict[str, Ints]:
         columns["device"] = _numbers([a.device for a in arguments])
         columns["stream"] = _numbers([a.stream for a in arguments])
         columns["bytes"] = _numbers([a.bytes for a in arguments])
+    if of_xla:
+        of_call = _numbers([a.correlation_id for a in arguments])
+        columns["correlation"] = _first(columns.get("correlation"), of_call)
+        columns["step_num"] = _numbers([a.step_num for a in arguments])
     return {key: column for key, column in columns.items() if column is not None}
 
 

@@ -16,7 +16,6 @@ from tuiprof.formats.chrome.columns import Books, Columns, Untimely, build, iden
 from tuiprof.formats.chrome.events import (
     MISSING,
     AnyEvent,
-    Loosely,
     decode_events,
     decode_exact_events,
     decode_instant,
@@ -245,7 +244,8 @@ def _chunk(
     is_span = phases == _X
     linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event
     chosen, ordinals = (events, every) if is_span.all() else some(is_span)
-    spans = build(chosen, ordinals, books, linked=linked)
+    of_xla = b'"correlation_id"' in listed or b'"step_num"' in listed
+    spans = build(chosen, ordinals, books, linked=linked, of_xla=of_xla)
     counted = np.bincount(phases, minlength=256)
     is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
     pairs = build(*some(is_pair), books, with_dur=False)
@@ -256,7 +256,7 @@ def _chunk(
     rare_at = np.flatnonzero(_RARE[phases]).tolist()
     texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
     instants.numbers = memory_numbers([decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()])
-    rare = [_rare(int(every[i]), events[i], decode_loosely(texts[i])) for i in rare_at]
+    rare = _rare([int(every[i]) for i in rare_at], [events[i] for i in rare_at], [texts[i] for i in rare_at])
     spans, no_time, repaired = _sound(spans)
     pairs, pairs_no_time, _ = _sound(pairs)
     instants, instants_no_time, _ = _sound(instants)
@@ -306,16 +306,21 @@ def _sound(columns: Columns) -> tuple[Columns, int, int]:
     return columns, lost, mended
 
 
-def _rare(ordinal: int, event: AnyEvent, whole: Loosely) -> Rare:
-    ts = int(clock.from_text([bytes(whole.ts)])[0])
-    return Rare(
-        ordinal,
-        event.ph,
-        "" if event.name is None else str(event.name),
-        event.cat or "",
-        identity(event.pid),
-        identity(event.tid),
-        None if ts == MISSING else ts,
-        "" if whole.id is None else str(whole.id),
-        whole.args,
-    )
+def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
+    """Decode events whole; their times all at once, because an array operation an event is slow."""
+    whole = [decode_loosely(text) for text in texts]
+    times = clock.from_text([bytes(event.ts) for event in whole]).tolist()
+    return [
+        Rare(
+            ordinal,
+            event.ph,
+            "" if event.name is None else str(event.name),
+            event.cat or "",
+            identity(event.pid),
+            identity(event.tid),
+            None if ts == MISSING else ts,
+            "" if loosely.id is None else str(loosely.id),
+            loosely.args,
+        )
+        for ordinal, event, loosely, ts in zip(ordinals, events, whole, times, strict=True)
+    ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats._times import LIMIT_NS
 from tuiprof.formats.chrome.arrays import Ints
-from tuiprof.formats.chrome.clock import LIMIT_NS
 
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

@@ -29,6 +29,9 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     sequence: Loose = msgspec.field(default=NONE, name="Sequence number")
     # Ascend's msprof: joins a CANN call with the task it launched.
     connection_id: Loose = NONE
+    # XLA's profilers (JAX) write both as text.
+    correlation_id: Loose = NONE
+    step_num: Loose = NONE
     stream: Loose = NONE
     device: Loose = NONE
     bytes: Loose = NONE

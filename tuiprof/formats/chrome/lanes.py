@@ -17,6 +17,7 @@ _DEVICE_PROCESS = (
     re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|AIU|TPU)\s*(\d+)$", re.IGNORECASE),
     re.compile(r"^Ascend Hardware()", re.IGNORECASE),
 )
+_PLANE = re.compile(r"^/(?:host:CPU$|device:)")
 _DEVICE_LABEL = re.compile(r"^(?:GPU|NPU|XPU|HPU|MTIA|AIU|TPU)\s*(\d*)$", re.IGNORECASE)
 #: Lanes of a device process that show the work again in another grouping, or no work at all.
 _SHADOWS = re.compile(
@@ -46,6 +47,11 @@ class Labels:
     processes: dict[Identity, str] = field(default_factory=dict)
     marks: dict[Identity, str] = field(default_factory=dict)
     threads: dict[tuple[Identity, Identity], str] = field(default_factory=dict)
+
+    @property
+    def of_xla(self) -> bool:
+        """Whether processes are called as XLA's profilers call their planes."""
+        return any(_PLANE.match(name) for name in self.processes.values())
 
     def read(self, events: Iterable[Rare]) -> None:
         """Take in metadata events.

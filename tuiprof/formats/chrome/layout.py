@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 _SPACE = re.compile(r"[ \t\r\n]*")
-_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t\r\n]*:[ \t\r\n]*')
+_KEY = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t\r\n]*+:[ \t\r\n]*+', re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
-_WITHOUT_TRACE = 64 << 20
 
 
 class NotATrace(Exception):
@@ -65,7 +64,7 @@ def find_events(data: bytes, complete: bool) -> Head:
             at = _past_space(text, at + 1)
         key = _KEY.match(text, at)
         if key is None:
-            if complete or len(data) - at > _WITHOUT_TRACE:
+            if complete:
                 raise NotATrace(_without_events(properties))
             raise MoreNeeded
         if key[1] == "traceEvents":

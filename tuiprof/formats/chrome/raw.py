@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tuiprof.errors import TraceError
 from tuiprof.formats.chrome import tolerant
 from tuiprof.formats.source import Damaged, Source
 
@@ -77,7 +78,7 @@ class RawChunks:
     def _events(self, place: ChunkPlace) -> list[bytes]:
         try:
             data = self._source.extract(place.offset, place.length)
-        except (OSError, Damaged):
+        except (OSError, Damaged, TraceError):
             return []  # the file was moved or overwritten since: there is no raw text any more
         pieces = tolerant.split(data)
         texts = [data[start:stop] for start, stop in pieces.slices]

@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from tuiprof.formats.chrome.layout import Head, MoreNeeded, find_events
+from tuiprof.formats.chrome.layout import Head, MoreNeeded, NotATrace, find_events
 from tuiprof.formats.source import Damaged
 
 #: Size of a stretch, bytes: the arrays of one fit the cache of a core.
 SIZE = 2 << 20
+#: An event, and the properties before the list, are no longer than this, which bounds memory whatever a file holds.
+LONGEST = 64 << 20
 #: Bytes read at a time: where a compressed file is damaged, at most so many before that are lost.
 _BLOCK = 1 << 19
 #: Where in a stretch the last boundary is looked for first.
 _WINDOW = 1 << 13
 #: Between two events. Inside a string the quote of the key would end it, so this is hardly ever met there.
-_BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*\"[^\"\\]{1,40}\"[ \t\r\n]*:)")
+_BOUNDARY = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:\"[^\"\\]{1,40}\"[ \t\r\n]*:|\}))")
 
 
 class Readable(Protocol):
@@ -68,7 +70,7 @@ def last_boundary(data: bytes, low: int = 0) -> int | None:
 
 
 def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
-    """Cut the list of a plain file, reading only near the cuts.
+    """Cut the list of a plain file, reading only near the cuts; ends early where an event would be too long.
 
     Args:
         fd: The file.
@@ -89,8 +91,11 @@ def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
             if cut is not None or start == at:
                 break
             window *= 16
+        if cut is None and reach >= LONGEST:
+            yield Stretch(at, reach, None)
+            return
         if cut is None:  # one event longer than this
-            reach *= 2
+            reach = min(2 * reach, LONGEST)
             continue
         yield Stretch(at, start + cut - at, None)
         at, reach = start + cut, size
@@ -103,6 +108,7 @@ class Inflow:
         stream: The unwrapped bytes.
 
     Attributes:
+        ended: Whether all of the stream was read.
         damage: Why the stream ended early; None = it did not.
     """
 
@@ -110,7 +116,7 @@ class Inflow:
         self._stream = stream
         self._held = b""  # read and not handed out; begins behind an event
         self._offset = 0  # of what is held
-        self._ended = False
+        self.ended = False
         self.damage: str | None = None
 
     def open(self) -> Head:
@@ -123,38 +129,43 @@ class Inflow:
         while True:
             self._fill(size)
             try:
-                head = find_events(self._held, self._ended)
+                head = find_events(self._held, self.ended)
             except MoreNeeded:
-                size *= 4
+                if size >= LONGEST:
+                    raise NotATrace(f"has no list of events in its first {LONGEST >> 20} MiB") from None
+                size = min(4 * size, LONGEST)
                 continue
             self._held = self._held[head.first :]
             self._offset = head.first
             return head
 
     def __iter__(self) -> Iterator[Stretch]:
-        """Yield stretches that follow each other without a gap."""
+        """Yield stretches that follow each other without a gap; ends early where an event would be too long."""
         size, searched = SIZE, 0
         while True:
             self._fill(size)
             if not self._held:
                 return
-            end = len(self._held) if self._ended else last_boundary(self._held, max(0, searched - 64))
+            end = len(self._held) if self.ended else last_boundary(self._held, max(0, searched - 64))
+            if end is None and size >= LONGEST:
+                yield Stretch(self._offset, len(self._held), self._held)
+                return
             if end is None:  # one event longer than this
                 searched = len(self._held)
-                size *= 2
+                size = min(2 * size, LONGEST)
                 continue
             stretch = Stretch(self._offset, end, self._held[:end])
             self._held = self._held[end:]
             self._offset += end
             size, searched = SIZE, 0
             yield stretch
-            if self._ended and not self._held:
+            if self.ended and not self._held:
                 return
 
     def _fill(self, size: int) -> None:
         """Hold this many bytes, or all there are."""
         missing = size - len(self._held)
-        if missing <= 0 or self._ended:
+        if missing <= 0 or self.ended:
             return
         parts = [self._held]
         while missing > 0:
@@ -164,7 +175,7 @@ class Inflow:
                 self.damage = str(damage)
                 part = b""
             if not part:
-                self._ended = True
+                self.ended = True
                 break
             parts.append(part)
             missing -= len(part)

@@ -31,10 +31,16 @@ def _int(text: str) -> int | str:
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_int=_int, parse_constant=str)
 _SCANNER = json.JSONDecoder(strict=False)  # only to find where a value ends
 _SPACE = re.compile(r"[ \t\r\n]*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_GARBAGE = re.compile(r'"(?:[^"\\]|\\.)*"|[^,\[\]{}"]+|.', re.DOTALL)
+#: A string, to the end of the text if it does not end. It is never tried twice from one quote, however long it is.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_TOKEN = re.compile(rf"{_STRING}|[\[\]{{}}]", re.DOTALL)
+_GARBAGE = re.compile(rf'{_STRING}|[^,\[\]{{}}"]+|.', re.DOTALL)
 #: The end of a string that has swallowed the beginning of the next event, because a quote is missing.
 _SWALLOWED = re.compile(r"\}[ \t\r\n]*,[ \t\r\n]*\{[ \t\r\n]*\"$")
+#: Characters of an event that are decoded to find its end: most are short.
+_WINDOWS = (1 << 12, 1 << 17, 8 << 20)
+#: Brackets within brackets that no event has: the text around them is not looked at any further.
+_DEEPEST = 500_000
 _FIELDS = {*Event.__struct_encode_fields__, "id"} - {"args"}
 _ARGUMENTS = {*Args.__struct_encode_fields__, *MemoryArgs.__struct_encode_fields__}
 
@@ -102,10 +108,19 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
         Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
         Without a position it does not end in this text.
     """
-    try:
-        return True, _SCANNER.raw_decode(text, at)[1]
-    except (ValueError, RecursionError):
-        pass  # not strict JSON, deeper than the decoder goes, or cut off: follow the brackets
+    for window in _WINDOWS:
+        try:
+            return True, at + _SCANNER.raw_decode(text[at : at + window])[1]
+        except json.JSONDecodeError as error:
+            # The decoder counts lines up to an error, so it is given no more than it needs.
+            if at + window >= len(text) or (
+                error.pos < window - 1 and not error.msg.startswith("Unterminated")
+            ):
+                break
+        except (ValueError, RecursionError):
+            break
+    # Not strict JSON, deeper than the decoder goes, cut off, or so long that its values would fill memory: follow the
+    # brackets.
     stack: list[str] = []
     for token in _TOKEN.finditer(text, at):
         start, character = token.start(), text[token.start()]
@@ -113,9 +128,11 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
             if swallowed := _SWALLOWED.search(text, start, token.end()):
                 return False, text.index("{", swallowed.start())
         elif character in "[{":
-            if stack and stack[-1] == "{" and text[at:start].rstrip(" \t\r\n").endswith(","):
+            if stack and stack[-1] == "{" and _behind_comma(text, start):
                 return False, start  # an object cannot stand where a key must: the bracket before is missing
             stack.append(character)
+            if len(stack) > _DEEPEST:
+                return False, len(text)
         elif (stack[-1] == "{") != (character == "}"):
             following = text.find("{", start)
             return False, None if following < 0 else following
@@ -124,6 +141,14 @@ def extent(text: str, at: int) -> tuple[bool, int | None]:
             if not stack:
                 return True, token.end()
     return False, None
+
+
+def _behind_comma(text: str, at: int) -> bool:
+    """Return whether the last character before a place, spaces left out, is a comma."""
+    at -= 1
+    while at >= 0 and text[at] in " \t\r\n":
+        at -= 1
+    return at >= 0 and text[at] == ","
 
 
 def mend(data: bytes) -> bytes | None:

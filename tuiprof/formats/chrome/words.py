@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tuiprof.formats.xplane.words import of_stream
 from tuiprof.model.schema import CATEGORIES
 
 CODE: Final[dict[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
@@ -80,7 +81,8 @@ def category(word: str) -> str | None:
 
 _COPY = re.compile(r"copy|memcpy|dma|h2d|d2h|d2d", re.IGNORECASE)
 _FILL = re.compile(r"memset|\bfill\b", re.IGNORECASE)
-_WAIT = re.compile(r"^event_(?:wait|record)\b|^barrier|semaphore", re.IGNORECASE)
+#: A whole word at the beginning: kernels may take a semaphore as an argument.
+_WAIT = re.compile(r"^(?:event_(?:wait|record)|barrier|(?:\w+ )?semaphore)\b", re.IGNORECASE)
 _COLLECTIVE = re.compile(
     r"^(?:hcom_|%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast))",
     re.IGNORECASE,
@@ -93,12 +95,15 @@ _PYTHON = re.compile(r"^\$.*\.py:\d+ |^\$<|^<frozen |\.py(?:\(\d+\)|:\d+\))")
 _COMPILE = re.compile(r"backend_compile|(?:Client|Compiler)::Compile|XLAGraphExecutor::Compile")
 
 
-def of_device_work(name: str) -> str:
+def of_device_work(name: str, lane: str = "") -> str:
     """Return the category of an event on a device lane, by its name.
 
     Args:
         name: Event name.
+        lane: Name of the lane; XLA's profilers name streams by what they run.
     """
+    if lane.startswith("Stream #"):
+        return of_stream(name, lane, "")
     if _WAIT.search(name):
         return "sync"
     if _COLLECTIVE.search(name):

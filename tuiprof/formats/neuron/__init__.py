@@ -82,7 +82,7 @@ def _open(source: Source, options: Options) -> Trace:
         if kind == "parquet":
             trace = _read(ParquetTables(path.parent), path.parent, None)
         elif kind == "monitor":
-            trace = monitor.read(path)
+            trace = monitor.read(source)
         else:
             document = _json(source)
             trace = _read(JsonTables({} if kind == "summary" else document), path, document)
@@ -108,10 +108,8 @@ def _json(source: Source) -> dict[str, Any]:
     import msgspec
 
     try:
-        with source.stream() as stream:
-            data = stream.read(source.size if source.wrapping == "plain" else source.limit)
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, Damaged) as error:
+        document = msgspec.json.decode(source.whole())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise TraceError(f"{source.path} is damaged: {error}", "export or copy it again") from error
     if not isinstance(document, dict):
         raise TraceError(f"{source.path} is no Neuron profile: its JSON is no object")
@@ -123,37 +121,42 @@ def _read(tables: Tables, path: Path, document: dict[str, Any] | None) -> Trace:
     from tuiprof.formats.neuron.tables import RawRows
     from tuiprof.model import DeviceInfo, ReadStats, Trace, TraceInfo
 
-    of_system, origin = system.read(tables)
-    of_device = [] if of_system else device.read(tables)
-    events, names, places, backwards = assemble.join([*of_system, *of_device])
+    of_system = system.read(tables)
+    joined = assemble.join(of_system or device.read(tables), from_first=bool(of_system))
     properties = _properties(tables, document)
     metadata = properties.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    remarks = _remarks(tables, properties, events.is_empty())
+    remarks = _remarks(tables, properties, joined.events.is_empty())
     read = ReadStats(
-        events=sum(count for _, _, count in places),
-        phases={table: count for table, _, count in places},
-        malformed=backwards,
+        events=sum(count for _, _, count in joined.places),
+        phases={table: count for table, _, count in joined.places},
+        malformed=joined.lost,
         remarks=remarks,
     )
     if of_system:
-        tracks = system.describe_tracks(names)
-        counters, instants = system.counters(tables, tracks, origin or 0), None
+        tracks = system.describe_tracks(joined.tracks)
+        counters, instants = system.counters(tables, tracks, joined.origin), None
     else:
-        tracks = device.describe_tracks(names)
+        tracks = device.describe_tracks(joined.tracks)
         counters, instants = device.counters(tables, tracks), device.instants(tables, tracks)
     cores = sorted({track.device for track in tracks if track.device is not None})
     kind = str(metadata.get("instance_type") or _nested(properties, "summary", "instance_type") or "")
     info = TraceInfo(
         path,
         "neuron",
-        origin,
+        joined.origin if of_system else None,
         tuple(DeviceInfo(core, f"NeuronCore {core}" + (f" ({kind})" if kind else "")) for core in cores),
         framework="AWS Neuron",
         properties=properties,
     )
     return Trace(
-        events, tracks, info, read, instants=instants, counters=counters, raw=RawRows(tables, places)
+        joined.events,
+        tracks,
+        info,
+        read,
+        instants=instants,
+        counters=counters,
+        raw=RawRows(tables, joined.places),
     )
 
 
@@ -179,6 +182,7 @@ def _nested(properties: dict[str, object], key: str, inner: str) -> object:
 
 
 def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> list[Remark]:
+    from tuiprof.formats.neuron.tables import TEXT
     from tuiprof.model import Remark
 
     remarks = []
@@ -193,8 +197,10 @@ def _remarks(tables: Tables, properties: dict[str, object], no_events: bool) -> 
         remarks.append(Remark("simulation", "a simulation by the compiler, not a measurement", level="bad"))
     for table, column in (("Warning", "message"), ("Error", "description")):
         if tables.has(table):
-            texts = tables.columns(table, (column,))
-            said = texts.get_column(column).unique(maintain_order=True).to_list()[:20] if texts.width else []
+            texts = tables.columns(table, {column: TEXT})
+            said = (
+                texts[column].drop_nulls().unique(maintain_order=True).to_list()[:20] if texts.width else []
+            )
             remarks += [
                 Remark(f"neuron-{table.lower()}", f"Neuron says: {text}", level="warn") for text in said
             ]

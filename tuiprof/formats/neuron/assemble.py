@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats._arrange import in_words, optional, order_of
+from tuiprof.formats._times import far_off
 from tuiprof.formats.neuron.tables import Coded
 from tuiprof.model import Track
 from tuiprof.model.schema import CATEGORY_TYPE
@@ -45,35 +46,52 @@ class Stretch:
     bytes: Ints | int
 
 
-def join(stretches: Sequence[Stretch]) -> tuple[pl.DataFrame, list[str], list[tuple[str, int, int]], int]:
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """All events of a profile.
+
+    Attributes:
+        events: The model's table.
+        tracks: The distinct tracks, in order of their index.
+        places: Ordinals of each stretch: table, first, count.
+        lost: Number of events whose times cannot be true; they are left out.
+        origin: What was subtracted from all times, ns.
+    """
+
+    events: pl.DataFrame
+    tracks: list[str]
+    places: list[tuple[str, int, int]]
+    lost: int = 0
+    origin: int = 0
+
+
+def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
     """Make the event table.
 
     Args:
         stretches: The events.
-
-    Returns:
-        The table, the distinct tracks in order of their index, the ordinals of each stretch (table, first, count),
-        and the number of events that end before they start (they are left out).
+        from_first: Whether times are to count from the first event; else they stay as they are.
     """
     places, first = [], 0
     for stretch in stretches:
         places.append((stretch.table, first, len(stretch.start)))
         first += len(stretch.start)
     if not first:
-        return empty(), [], places, 0
+        return Joined(empty(), [], places)
     name = _chain([stretch.name for stretch in stretches])
     category = _chain([stretch.category for stretch in stretches])
     track = _chain([stretch.track for stretch in stretches])
     start = np.concatenate([stretch.start for stretch in stretches])
     dur = np.concatenate([stretch.dur for stretch in stretches])
     order = _order(start, dur)
+    kept = start if order is None else start[order]
+    origin = int(kept[0]) if from_first and len(kept) else 0
     device, correlation, bytes_ = (_together(stretches, key) for key in ("device", "correlation", "bytes"))
     number = {word: code for code, word in enumerate(CATEGORY_TYPE.categories.to_list())}
     kinds = np.array([number[word] for word in category.words], dtype=np.uint8)
     lane = track.codes.astype(np.int64)
     stream = lane if isinstance(device, int) and device >= 0 else np.where(np.asarray(device) < 0, -1, lane)
     columns: dict[str, npt.NDArray[Any] | int] = {
-        "ts": start,
         "dur": dur,
         "name": name.codes,
         "category": kinds[category.codes],
@@ -87,19 +105,21 @@ def join(stretches: Sequence[Stretch]) -> tuple[pl.DataFrame, list[str], list[tu
     }
     if order is not None:
         columns = {key: value if isinstance(value, int) else value[order] for key, value in columns.items()}
-    count = len(start) if order is None else len(order)
+    count = len(kept)
     ordinal = np.arange(count, dtype=np.uint32) if order is None else order.astype(np.uint32)
     types: dict[str, Any] = {"name": pl.Enum(name.words), "category": CATEGORY_TYPE, "device": pl.Int16}
     series = {key: _series(value, count, types.get(key, pl.Int64)) for key, value in columns.items()}
     series["track"] = series["track"].cast(pl.UInt32)
-    return pl.DataFrame({**series, "ordinal": ordinal}), track.words, places, first - count
+    events = pl.DataFrame({"ts": kept - origin, **series, "ordinal": ordinal})
+    return Joined(events, track.words, places, first - count, origin)
 
 
 def _order(start: Ints, dur: Ints) -> Ints | None:
-    """Return the rows of the table in order, without events that end before they start; None = as they are."""
-    if not (dur < 0).any() and (start[1:] > start[:-1]).all():
+    """Return the rows of the table in order, without those whose times cannot be true; None = as they are."""
+    backwards, far = dur < 0, far_off(start, np.maximum(dur, 0))
+    if far is None and not backwards.any() and (start[1:] > start[:-1]).all():
         return None
-    kept = np.flatnonzero(dur >= 0)
+    kept = np.flatnonzero(~(backwards if far is None else backwards | far))
     return kept[order_of(start[kept], dur[kept])]
 
 

@@ -7,7 +7,20 @@ from typing import Final
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Stretch, track_index
-from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, times, words
+from tuiprof.formats.neuron.tables import (
+    NUMBER,
+    REAL,
+    TEXT,
+    TIMES,
+    Coded,
+    Columns,
+    Tables,
+    coded,
+    moments,
+    numbers,
+    times,
+    words,
+)
 from tuiprof.model import Track
 
 #: Instructions that wait or signal and compute nothing.
@@ -29,6 +42,22 @@ _ENGINES: Final = {
     "sync": "Sync",
 }
 
+_INSTRUCTION: Final[Columns] = {
+    **TIMES,
+    "engine": TEXT,
+    "timeline_track": TEXT,
+    "pcore_idx": TEXT,
+    "opcode": TEXT,
+}
+_TRANSFER: Final[Columns] = {
+    **TIMES,
+    "queue_name": TEXT,
+    "queue_type": TEXT,
+    "timeline_track": TEXT,
+    "transfer_bytes": NUMBER,
+}
+_COLLECTIVE: Final[Columns] = {**TIMES, "operation": TEXT, "stream_id": TEXT, "input_size": NUMBER}
+_SEMAPHORE: Final[Columns] = {"timestamp": NUMBER, "id": TEXT, "value": TEXT}
 #: Table → columns that are a value over time; ``timestamp`` is common.
 _COUNTERS: Final = {
     "PendingDma": ("value",),
@@ -58,10 +87,7 @@ def read(tables: Tables) -> list[Stretch]:
 
 
 def _instructions(tables: Tables) -> Stretch:
-    frame = tables.columns(
-        "Instruction",
-        ("start_ts", "end_ts", "duration_ns", "engine", "timeline_track", "pcore_idx", "opcode"),
-    )
+    frame = tables.columns("Instruction", _INSTRUCTION)
     start, dur = times(frame)
     opcode = coded(frame, "opcode")
     engine = coded(frame, "engine").beside(coded(frame, "timeline_track"), _engine)
@@ -78,11 +104,7 @@ def _kind(opcode: str) -> str:
 
 
 def _transfers(tables: Tables, table: str) -> Stretch:
-    frame = tables.columns(
-        table,
-        ("start_ts", "end_ts", "duration_ns", "queue_name", "queue_type", "queue_idx", "timeline_track", "engine_idx",
-         "transfer_bytes", "op", "variable"),
-    )  # fmt: skip
+    frame = tables.columns(table, _TRANSFER)
     start, dur = times(frame)
     queue = coded(frame, "queue_name").beside(
         coded(frame, "timeline_track"), lambda name, lane: f"DMA {name or lane}"
@@ -93,9 +115,7 @@ def _transfers(tables: Tables, table: str) -> Stretch:
 
 
 def _collectives(tables: Tables) -> Stretch:
-    frame = tables.columns(
-        "CcOp", ("start_ts", "end_ts", "duration_ns", "operation", "stream_id", "input_size")
-    )
+    frame = tables.columns("CcOp", _COLLECTIVE)
     start, dur = times(frame)
     category = Coded.same("collective", len(frame))
     track = coded(frame, "stream_id").map(lambda stream: f"collectives {stream}")
@@ -121,16 +141,16 @@ def instants(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
     """
     frames = []
     if tables.has("SemaphoreUpdate"):
-        frame = tables.columns("SemaphoreUpdate", ("timestamp", "id", "value", "update_source"))
+        frame = tables.columns("SemaphoreUpdate", _SEMAPHORE)
         label = pl.concat_str([pl.lit("S["), words(frame, "id"), pl.lit("] = "), words(frame, "value")])
         frames.append(_instant(frame, pl.select(label).to_series(), "semaphore"))
     for table, text in (("Error", "description"), ("Throttle", "type")):
         if tables.has(table):
-            frame = tables.columns(table, ("timestamp", text))
+            frame = tables.columns(table, {"timestamp": NUMBER, text: TEXT})
             frames.append(_instant(frame, words(frame, text), table.lower()))
     if not frames:
         return None
-    joined = pl.concat(frames).sort("ts")
+    joined = pl.concat(frames).drop_nulls("ts").sort("ts")
     return joined.with_columns(
         pl.lit(track_index(tracks, "NeuronCore"), dtype=pl.UInt32).alias("track"),
         pl.lit(0, dtype=pl.UInt32).alias("ordinal"),
@@ -138,8 +158,9 @@ def instants(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
 
 
 def _instant(frame: pl.DataFrame, name: pl.Series, kind: str) -> pl.DataFrame:
-    at = numbers(frame, "timestamp", 0)
-    return pl.DataFrame({"ts": at, "name": name}).with_columns(pl.lit(kind).alias("category_text"))
+    return pl.DataFrame({"ts": moments(frame), "name": name}).with_columns(
+        pl.lit(kind).alias("category_text")
+    )
 
 
 def counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
@@ -153,13 +174,13 @@ def counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
     for table, series in _COUNTERS.items():
         if not tables.has(table):
             continue
-        frame = tables.columns(table, ("timestamp", *series))
+        frame = tables.columns(table, {"timestamp": NUMBER, **dict.fromkeys(series, REAL)})
         for column in series:
             if column in frame.columns:
-                values = frame[column].cast(pl.Float64, strict=False)
-                made = pl.DataFrame({"ts": numbers(frame, "timestamp", 0), "value": values})
+                made = pl.DataFrame({"ts": moments(frame), "value": frame[column]})
                 frames.append(made.with_columns(pl.lit(table).alias("name"), pl.lit(column).alias("series")))
     if not frames:
         return None
     track = pl.lit(track_index(tracks, "NeuronCore"), dtype=pl.UInt32).alias("track")
-    return pl.concat(frames).with_columns(track).select("ts", "name", "series", "value", "track").sort("ts")
+    together = pl.concat(frames).drop_nulls().with_columns(track)
+    return together.select("ts", "name", "series", "value", "track").sort("ts")

@@ -10,10 +10,32 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.formats.neuron.assemble import Ints, Stretch, track_index
-from tuiprof.formats.neuron.tables import Coded, Tables, coded, numbers, times, words
+from tuiprof.formats.neuron.tables import (
+    NUMBER,
+    REAL,
+    TEXT,
+    TIMES,
+    Coded,
+    Columns,
+    Tables,
+    coded,
+    moments,
+    numbers,
+    times,
+    words,
+)
 from tuiprof.model import Track
 
 _TABLE: Final = "SystemProfileEvents"
+#: An index from here on is no core's.
+_MOST_CORES: Final = 1 << 10
+_EVENT: Final[Columns] = {
+    **TIMES,
+    **dict.fromkeys(("name", "trace_event_source", "instance_id", "process_id", "thread_id", "group"), TEXT),
+    **dict.fromkeys(("pcore_idx", "flow_id", "extra_attributes_json", "exec_id"), TEXT),
+    "nc_idx": NUMBER,
+    "size": NUMBER,
+}
 
 #: Event name → category. The set of names is open: what is not here is told by where it ran.
 _CATEGORIES: Final = {
@@ -41,28 +63,23 @@ _PYTHON: Final = re.compile(r"\.py\(\d+\): ")
 _COPIES: Final = ("dmem_buf_copyin", "dmem_buf_copyout")
 
 
-def read(tables: Tables) -> tuple[list[Stretch], int | None]:
-    """Read the events of a system profile.
+def read(tables: Tables) -> list[Stretch]:
+    """Read the events of a system profile, in Unix time.
 
     Args:
         tables: Its tables.
-
-    Returns:
-        The events, and the Unix time in ns they count from (None without events).
     """
     if not tables.has(_TABLE):
-        return [], None
-    frame = tables.columns(
-        _TABLE,
-        ("name", "start_ts", "end_ts", "duration_ns", "trace_event_source", "instance_id", "process_id", "thread_id",
-         "nc_idx", "pcore_idx", "flow_id", "framework_stream_id", "extra_attributes_json", "group", "exec_id", "size"),
-    )  # fmt: skip
+        return []
+    frame = tables.columns(_TABLE, _EVENT)
+    if frame.is_empty():
+        return []
     start, dur = times(frame)
-    origin = int(start.min())
     name, extra = coded(frame, "name"), words(frame, "extra_attributes_json")
     source = _source(frame, name)
     hardware = np.array([word == "neuron_hw" for word in source.words], dtype=bool)[source.codes]
-    device = np.where(hardware, np.maximum(numbers(frame, "nc_idx").to_numpy(), 0), -1)
+    number = numbers(frame, "nc_idx").to_numpy()
+    device = np.where(hardware, np.where((number >= 0) & (number < _MOST_CORES), number, 0), -1)
     category = name.beside(source, _category)
     thread = coded(frame, "process_id").beside(
         coded(frame, "thread_id"), lambda process, tid: f"{process}/{tid}"
@@ -78,12 +95,10 @@ def read(tables: Tables) -> tuple[list[Stretch], int | None]:
     size = (
         numbers(frame, "size")
         if "size" in frame.columns
-        else extra.str.extract(r'"size"\s*:\s*"?(\d+)').cast(pl.Int64)
+        else extra.str.extract(r'"size"\s*:\s*"?(\d{1,18})').cast(pl.Int64)
     )
     bytes_moved = np.where(_named(name, _COPIES), size.fill_null(-1).to_numpy(), -1)
-    return [
-        Stretch(_TABLE, start - origin, dur, name, category, track, device, correlation, bytes_moved)
-    ], origin
+    return [Stretch(_TABLE, start, dur, name, category, track, device, correlation, bytes_moved)]
 
 
 def _category(name: str, source: str) -> str:
@@ -119,8 +134,7 @@ def _correlation(frame: pl.DataFrame, extra: pl.Series) -> Ints:
     """Number flows from 1 on: the first flow of an event, else its execution on its core."""
     flow = pl.Series([None], dtype=pl.String).new_from_index(0, len(frame))
     if "flow_id" in frame.columns:
-        column = frame["flow_id"]
-        flow = column.list.first().cast(pl.String) if column.dtype == pl.List else column.cast(pl.String)
+        flow = frame["flow_id"]
     execution = (
         words(frame, "exec_id")
         if "exec_id" in frame.columns
@@ -147,7 +161,7 @@ def describe_tracks(names: list[str]) -> tuple[Track, ...]:
     for index, name in enumerate(names):
         if name.startswith("NeuronCore "):
             core, _, physical = name.removeprefix("NeuronCore ").partition(" core ")
-            device = int(core) if core.isdigit() else 0
+            device = int(core) if core.isdecimal() and int(core) < _MOST_CORES else 0
             label = f"NeuronCore {core or 0}" + (f" physical {physical}" if physical else "")
             tracks.append(Track(index, "stream", "Neuron", index, label, device))
         else:
@@ -175,18 +189,19 @@ def counters(tables: Tables, tracks: tuple[Track, ...], origin_unix_ns: int) -> 
     frames = []
     for table, (value, series) in _COUNTERS.items():
         if tables.has(table):
-            frame = tables.columns(table, ("timestamp", value, series))
+            frame = tables.columns(table, {"timestamp": NUMBER, value: REAL, series: TEXT})
             if value in frame.columns:
                 frames.append(
                     pl.DataFrame(
                         {
-                            "ts": numbers(frame, "timestamp", origin_unix_ns) - origin_unix_ns,
+                            "ts": moments(frame) - origin_unix_ns,
                             "series": words(frame, series),
-                            "value": frame[value].cast(pl.Float64, strict=False),
+                            "value": frame[value],
                         }
                     ).with_columns(pl.lit(table).alias("name"))
                 )
     if not frames:
         return None
     track = pl.lit(track_index(tracks, ""), dtype=pl.UInt32).alias("track")
-    return pl.concat(frames).with_columns(track).select("ts", "name", "series", "value", "track").sort("ts")
+    together = pl.concat(frames).drop_nulls().with_columns(track)
+    return together.select("ts", "name", "series", "value", "track").sort("ts")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,9 +19,20 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
+from tuiprof.memory import available_bytes
+from tuiprof.formats._times import LIMIT_NS
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]
+
+#: What a column is read as, whatever type it has in the file.
+NUMBER: Final = pl.Int64
+REAL: Final = pl.Float64
+TEXT: Final = pl.String
+Kind = type[pl.Int64] | type[pl.Float64] | type[pl.String]
+Columns = Mapping[str, Kind]
+
+TIMES: Final[Columns] = {"start_ts": NUMBER, "end_ts": NUMBER, "duration_ns": NUMBER}
 
 _PART: Final = re.compile(r"^([A-Z][A-Za-z]+?)(?:_(\d+))?\.parquet$")
 
@@ -93,8 +105,8 @@ class Tables(Protocol):
     def has(self, table: str) -> bool:
         """Tell whether a table has rows."""
 
-    def columns(self, table: str, wanted: Iterable[str]) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has."""
+    def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null."""
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
         """Return one row, untouched."""
@@ -118,28 +130,25 @@ class ParquetTables:
         """Tell whether a table has rows (the writer leaves out empty ones)."""
         return table in self.files
 
-    def columns(self, table: str, wanted: Iterable[str]) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has.
+    def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
 
         Args:
             table: Its name.
-            wanted: Column names.
+            wanted: Names and kinds.
 
         Raises:
             TraceError: A file of the table is damaged.
         """
-        wanted, frames = list(wanted), []
+        frames = []
         for path in self.files.get(table, []):
-            try:
-                scan = pl.scan_parquet(path)
-                there = scan.collect_schema().names()
-                frames.append(scan.select([name for name in wanted if name in there]).collect())
-            except (pl.exceptions.PolarsError, OSError) as error:
-                reason = str(error).splitlines()[0][:200]
-                raise TraceError(
-                    f"{path} is a damaged Parquet file: {reason}", "write or copy it again"
-                ) from error
-        return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+            with _explained(path):
+                scan = _scan(path)
+                there = [name for name in scan.collect_schema().names() if name in wanted]
+                _must_fit(path, _rows(scan), len(there))
+                found = scan.select(there).collect()
+                frames.append(pl.DataFrame([_as_kind(found[name], wanted[name]) for name in there]))
+        return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
         """Return one row, untouched.
@@ -147,14 +156,74 @@ class ParquetTables:
         Args:
             table: Its name.
             index: Row over all of its files.
+
+        Raises:
+            TraceError: A file of the table is damaged.
         """
         for path in self.files.get(table, []):
-            scan = pl.scan_parquet(path)
-            count = int(scan.select(pl.len()).collect().item())
-            if index < count:
-                return scan.slice(index, 1).collect().row(0, named=True)
+            with _explained(path):
+                scan = _scan(path)
+                count = _rows(scan)
+                if index < count:
+                    return scan.slice(index, 1).collect().row(0, named=True)
             index -= count
         return {}
+
+
+def _scan(path: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+
+
+def _rows(scan: pl.LazyFrame) -> int:
+    return int(scan.select(pl.len()).collect().item())
+
+
+def _must_fit(path: Path, rows: int, columns: int) -> None:
+    """Refuse a file that says to hold more than there is memory for: a few bytes can stand for any number of rows."""
+    if rows * columns * 8 > available_bytes():
+        raise TraceError(
+            f"{path} says to hold {rows:,} rows: more than there is memory for", "open it on a larger machine"
+        )
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what Polars raises of a damaged file into an error that says so."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise TraceError(f"{path} is a damaged Parquet file: {reason}", "write or copy it again") from error
+
+
+def _as_kind(column: pl.Series, kind: Kind) -> pl.Series:
+    """Return a column as another kind; of lists the first item counts, and what cannot be read so is null."""
+    dtype = column.dtype
+    if isinstance(dtype, pl.List):
+        return _as_kind(column.list.first(), kind)
+    if isinstance(dtype, (pl.Categorical, pl.Enum)):
+        return _as_kind(column.cast(pl.String), kind)
+    if dtype != kind and not dtype.is_numeric() and dtype not in (pl.String, pl.Boolean):
+        return pl.Series(column.name, [None], dtype=kind).new_from_index(0, len(column))
+    column = column if dtype == kind else column.cast(kind, strict=False)
+    return column.set(~column.is_finite(), None) if kind is REAL else column
+
+
+def _of_kind(value: Any, kind: Kind) -> Any:
+    """Return a value of JSON as another kind; None where it cannot be read so."""
+    if isinstance(value, list):
+        return _of_kind(value[0], kind) if value and not isinstance(value[0], list) else None
+    if not isinstance(value, (int, float, str)):
+        return None
+    if kind is TEXT:
+        return value if isinstance(value, str) else str(value)
+    try:
+        number = float(value) if kind is REAL or isinstance(value, float) else int(value)
+    except (ValueError, OverflowError):
+        return None
+    if not -(1 << 63) <= number < 1 << 63:
+        return None
+    return number if kind is REAL else int(number)
 
 
 class JsonTables:
@@ -177,20 +246,23 @@ class JsonTables:
         """Tell whether a table has rows."""
         return bool(self.rows.get(table))
 
-    def columns(self, table: str, wanted: Iterable[str]) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has.
+    def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
 
         Args:
             table: Its name.
-            wanted: Column names.
+            wanted: Names and kinds.
         """
         rows, names = self.rows.get(table, []), self._names.get(table, {})
-        columns = {}
-        for name in wanted:
+        columns = []
+        for name, kind in wanted.items():
             key = names.get(name, name)
             if any(key in row for row in rows):
                 values = [row.get(key) for row in rows]
-                columns[name] = pl.Series(name, values, strict=False)
+                try:
+                    columns.append(pl.Series(name, values, dtype=kind))
+                except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):  # they are mixed
+                    columns.append(pl.Series(name, [_of_kind(value, kind) for value in values], dtype=kind))
         return pl.DataFrame(columns)
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
@@ -223,13 +295,16 @@ class RawRows:
         """
         for table, first, count in self._stretches:
             if first <= ordinal < first + count:
-                row = self._tables.row(table, ordinal - first)
+                try:
+                    row = self._tables.row(table, ordinal - first)
+                except TraceError:  # overwritten since: there is no raw text any more
+                    return ""
                 return json.dumps({"table": table, **row}, default=str, ensure_ascii=False, indent=1)
         return ""
 
 
 def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
-    """Return a column as int64; what is missing, or no number, is ``missing``. Numbers may be written as text.
+    """Return a column of numbers; what is missing is ``missing``.
 
     Args:
         frame: The table.
@@ -238,27 +313,44 @@ def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
     """
     if column not in frame.columns:
         return pl.Series(column, [missing], dtype=pl.Int64).new_from_index(0, len(frame))
-    return frame[column].cast(pl.Int64, strict=False).fill_null(missing)
+    return frame[column].fill_null(missing)
 
 
 def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
     """Return starts and lengths, ns.
 
-    A row without a length lasts until its ``end_ts``, where it has one. One without a start lies nowhere: its length is
-    -1.
+    A row without a length lasts until its ``end_ts``, where it has one. One without a start, or with times that no
+    clock shows, lies nowhere: its length is -1.
 
     Args:
-        frame: The table, with ``start_ts``, ``duration_ns`` and ``end_ts``, each as far as it is there.
+        frame: The table, with the columns of :data:`TIMES`, each as far as it is there.
     """
-    start, length = (numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns"))
-    unsaid, lost = length == _NEVER, start == _NEVER
+    start, length, end = (
+        numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns", "end_ts")
+    )
+    lost, unsaid = _no_time(start), length == _NEVER
     if unsaid.any():
-        end = numbers(frame, "end_ts", _NEVER).to_numpy()
-        length = np.where(unsaid, np.where(end == _NEVER, 0, end - start), length)
+        ended = ~_no_time(end) & ~lost
+        length = np.where(unsaid, np.where(ended, end - np.where(ended, start, 0), 0), length)
+    lost |= length >= LIMIT_NS
     if lost.any():
         length = np.where(lost, -1, length)
         start = np.where(lost, 0 if lost.all() else start[~lost].min(), start)
     return start, length
+
+
+def moments(frame: pl.DataFrame) -> pl.Series:
+    """Return when the rows of a table without lengths were taken, ns; null where that is not said.
+
+    Args:
+        frame: The table, with ``timestamp`` as far as it is there.
+    """
+    at = numbers(frame, "timestamp", _NEVER)
+    return at.set(pl.Series(_no_time(at.to_numpy())), None)
+
+
+def _no_time(ns: Ints) -> npt.NDArray[np.bool_]:
+    return (ns <= -LIMIT_NS) | (ns >= LIMIT_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,12 +409,14 @@ class Coded:
         width = max(1, len(other.words))
         narrow = len(self.words) * width < 1 << 32
         pairs = self.codes * (np.uint32(width) if narrow else np.uint64(width)) + other.codes
-        seen = np.zeros(max(1, len(self.words)) * width, dtype=bool)
-        seen[pairs] = True
-        found = np.flatnonzero(seen)
-        place = (np.cumsum(seen) - 1).astype(np.uint32)
+        if len(self.words) * width <= 8 * len(pairs) + 1024:
+            seen = np.zeros(max(1, len(self.words)) * width, dtype=bool)
+            seen[pairs] = True
+            found, codes = np.flatnonzero(seen), (np.cumsum(seen) - 1).astype(np.uint32)[pairs]
+        else:  # a place for each pair that could be would not fit
+            found, codes = np.unique(pairs, return_inverse=True)
         texts = [join(self.words[pair // width], other.words[pair % width]) for pair in found.tolist()]
-        return Coded.of(texts, place[pairs])
+        return Coded.of(texts, codes.astype(np.uint32, copy=False))
 
 
 def coded(frame: pl.DataFrame, column: str) -> Coded:
@@ -334,7 +428,7 @@ def coded(frame: pl.DataFrame, column: str) -> Coded:
     """
     if column not in frame.columns:
         return Coded.same("", len(frame))
-    category = frame[column].cast(pl.String, strict=False).fill_null("").cast(pl.Categorical)
+    category = frame[column].cast(pl.String).fill_null("").cast(pl.Categorical)
     distinct = category.unique()
     # Categories number the words of the whole process; renumber the ones that are here.
     numbers_here = distinct.to_physical().cast(pl.Int64).to_numpy()
@@ -352,4 +446,4 @@ def words(frame: pl.DataFrame, column: str) -> pl.Series:
     """
     if column not in frame.columns:
         return pl.Series(column, [""], dtype=pl.String).new_from_index(0, len(frame))
-    return frame[column].cast(pl.String, strict=False).fill_null("")
+    return frame[column].cast(pl.String).fill_null("")

@@ -30,8 +30,7 @@ def _open(source: Source, options: Options) -> Trace:
     from tuiprof.formats.xplane.wire import PADDING, Damaged
 
     try:
-        with source.stream() as stream:
-            data = stream.read(source.size if source.wrapping == "plain" else source.limit) + PADDING
+        data = source.whole(PADDING)
         trace = Builder(decode(data), source.path).build()
     except Damaged as damage:
         cause = (

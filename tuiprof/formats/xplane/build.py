@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.formats._arrange import in_words, optional, order_of
+from tuiprof.formats._arrange import in_words, optional, order_of, step_markers
 from tuiprof.formats.sidecar import read_sync_sites
 from tuiprof.formats.xplane import words
 from tuiprof.formats.xplane.columns import Lookup, Named, dense, distinct, times
@@ -369,17 +369,10 @@ class Builder:
         ).sort("ts")
 
     def _steps(self, ts: Ints, end: Ints, stats: Named) -> pl.DataFrame | None:
-        """Return the host's step marks; of several kinds (train, eval) the one that occurs most."""
+        """Return the host's step marks."""
         rows = stats.events("step_num")
         rows = rows[self.host[rows]]
-        if not len(rows):
-            return None
-        kinds, counts = np.unique(self.name[rows], return_counts=True)
-        rows = rows[self.name[rows] == kinds[np.argmax(counts)]]
-        frame = pl.DataFrame({"step": stats.ints("step_num")[rows], "start": ts[rows], "end": end[rows]})
-        # One step may be marked on several lines at the same time; a number that comes again later is another step.
-        seen_until = pl.col("end").cum_max().shift(1).over("step")
-        return frame.sort("start").filter(seen_until.is_null() | (pl.col("start") >= seen_until))
+        return step_markers(self.name[rows], stats.ints("step_num")[rows], ts[rows], end[rows])
 
 
 def _stream(name: str, identity: int) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tuiprof.formats._times import LIMIT_NS
 from tuiprof.formats.xplane.space import UNIX_TIME_NS, Space
 from tuiprof.formats.xplane.words import THREAD_ID
 
@@ -17,6 +18,8 @@ Mask = npt.NDArray[np.bool_]
 
 _DOUBLE, _STR, _REF = 2, 5, 7
 _DENSE: Final = 1 << 20
+#: A time of a profile is nearer to its origin than this: 26 days.
+_FAR_PS: Final = 1 << 61
 
 #: Stats that the model needs; the rest stay where they are until an event's raw text is asked for.
 WANTED: Final = (
@@ -190,7 +193,7 @@ class Named:
                 text = self.space.planes[plane_of[event]].stats.get(int(stats.value[row]), "").encode()
             else:
                 at = int(stats.value[row])
-                text = data[at : at + int(stats.size[row])]
+                text = bytes(data[at : at + int(stats.size[row])])
             size = known.get(text)
             if size is None:
                 match = pattern.search(text)
@@ -203,22 +206,31 @@ def times(space: Space) -> tuple[Ints, Ints, int | None]:
     """Return start and end of every event in ps, and the Unix time in ns that they count from, where it is said.
 
     Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is taken off
-    before anything is multiplied, so that picoseconds fit into 64 bits.
+    before anything is multiplied, so that picoseconds fit into 64 bits; events that nevertheless do not fit are marked
+    as damaged, and lie at 0.
 
     Args:
         space: The file.
     """
     stamps = np.array([line.timestamp_ns for line in space.lines], dtype=np.int64)
-    unix = stamps > UNIX_TIME_NS
+    unix = (stamps > UNIX_TIME_NS) & (stamps < LIMIT_NS)
     origin = None
     if unix.any():
-        origin = int(stamps[unix].min())
+        middle = int(np.median(stamps[unix]))
+        origin = int(stamps[unix & (abs(stamps - middle) < _FAR_PS // 1000)].min())
         stamps[unix] -= origin
     else:
         starts = (plane.values.get("profile_start_time") for plane in space.planes)
         origin = next((start for start in starts if isinstance(start, int)), None)
-    begin = (stamps * 1000)[space.line] + space.offset_ps if len(stamps) else space.offset_ps
-    return begin, begin + space.duration_ps, origin
+    lost = abs(stamps) >= _FAR_PS // 1000
+    begin, duration = space.offset_ps, space.duration_ps
+    space.bad |= (begin <= -_FAR_PS) | (begin >= _FAR_PS) | (duration < 0) | (duration >= _FAR_PS)
+    if len(stamps):
+        space.bad |= lost[space.line]
+        begin = (np.where(lost, 0, stamps) * 1000)[space.line] + begin
+    if space.bad.any():
+        begin, duration = np.where(space.bad, 0, begin), np.where(space.bad, 0, duration)
+    return begin, begin + duration, origin
 
 
 def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:

@@ -86,12 +86,10 @@ def _device(plane: Plane, kind: str, index: int) -> DeviceInfo:
 def _framework(space: Space, properties: dict[str, object]) -> str:
     if version := properties.get("jax_version"):
         return f"JAX {version}"
-    names = [metadata.name for plane in space.planes for metadata in plane.events.values()]
-    if any(name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name for name in names):
-        return "PyTorch/XLA"
-    if any(line.name.startswith("TensorFlow ") or line.name.startswith("tf_data") for line in space.lines):
-        return "TensorFlow"
-    return "JAX" if any(name.startswith("PjitFunction(") for name in names) else ""
+    return words.framework(
+        (metadata.name for plane in space.planes for metadata in plane.events.values()),
+        (line.name for line in space.lines),
+    )
 
 
 def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame | None) -> list[Remark]:

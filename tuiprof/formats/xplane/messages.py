@@ -7,11 +7,13 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuiprof.formats.xplane.wire import BYTES, FIXED64, VARINT, fields, signed
+from tuiprof.formats.xplane.wire import BYTES, FIXED64, VARINT, Data, fields, signed
 
 Value = int | float | str | bytes
 
 #: ``oneof value`` of XStat by field number.
+#: Bytes that the text of a compressed stat is inflated to.
+_LONGEST_TEXT = 1 << 20
 DOUBLE, UINT, INT, STR, RAW, REF, COMPRESSED = 2, 3, 4, 5, 6, 7, 8
 
 
@@ -30,12 +32,12 @@ class Metadata:
     span: tuple[int, int]
 
 
-def read_text(data: bytes, start: int, end: int) -> str:
+def read_text(data: Data, start: int, end: int) -> str:
     """Read text; bytes that are not UTF-8 are marked."""
     return data[start:end].decode("utf-8", "replace")
 
 
-def read_entry(data: bytes, start: int, end: int) -> tuple[int, tuple[int, int]]:
+def read_entry(data: Data, start: int, end: int) -> tuple[int, tuple[int, int]]:
     """Read an entry of a map from int64 to a message: the key, and the bounds of the message."""
     key, span = 0, (end, end)
     for number, kind, a, b in fields(data, start, end):
@@ -46,7 +48,7 @@ def read_entry(data: bytes, start: int, end: int) -> tuple[int, tuple[int, int]]
     return key, span
 
 
-def read_metadata(data: bytes, start: int, end: int) -> Metadata:
+def read_metadata(data: Data, start: int, end: int) -> Metadata:
     """Read the metadata of an event."""
     metadata = Metadata("", "", (start, end))
     for number, kind, a, b in fields(data, start, end):
@@ -57,7 +59,7 @@ def read_metadata(data: bytes, start: int, end: int) -> Metadata:
     return metadata
 
 
-def put_stat(data: bytes, start: int, end: int, names: Mapping[int, str], values: dict[str, Value]) -> None:
+def put_stat(data: Data, start: int, end: int, names: Mapping[int, str], values: dict[str, Value]) -> None:
     """Read one stat into a dictionary under its name."""
     key, value = 0, None
     for number, kind, a, b in fields(data, start, end):
@@ -74,17 +76,17 @@ def put_stat(data: bytes, start: int, end: int, names: Mapping[int, str], values
         elif number == STR and kind == BYTES:
             value = read_text(data, a, b)
         elif number == RAW and kind == BYTES:
-            value = data[a:b]
+            value = bytes(data[a:b])
         elif number == COMPRESSED and kind == BYTES:
-            value = _gunzip(data[a:b])
+            value = _gunzip(bytes(data[a:b]))
     if value is not None:
         values[names.get(key, f"<no name {key}>")] = value
 
 
 def _gunzip(packed: bytes) -> str | bytes:
-    """Return the text of a compressed stat; as it is when it is damaged or larger than 64 MiB."""
+    """Return the text of a compressed stat, of a long one its beginning; as it is when it is damaged."""
     try:
-        plain = zlib.decompressobj(wbits=47).decompress(packed, 64 << 20)
+        plain = zlib.decompressobj(wbits=47).decompress(packed, _LONGEST_TEXT)
     except zlib.error:
         return packed
     return plain.decode("utf-8", "replace")

@@ -20,6 +20,7 @@ from tuiprof.formats.xplane.wire import (
     VARINT,
     Buffer,
     Damaged,
+    Data,
     fields,
     signed,
     varint,
@@ -177,7 +178,7 @@ class Space:
         return values
 
 
-def decode(data: bytes) -> Space:
+def decode(data: Data) -> Space:
     """Decode an XSpace.
 
     Args:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 Positions = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+Data = bytes | bytearray
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -39,7 +40,7 @@ class Damaged(ValueError):
     """The bytes are not a message; the text says where."""
 
 
-def varint(data: bytes, position: int) -> tuple[int, int]:
+def varint(data: Data, position: int) -> tuple[int, int]:
     """Read one varint.
 
     Args:
@@ -70,7 +71,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk over the fields of one message.
 
     Args:
@@ -89,6 +90,8 @@ def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, i
         at = position
         tag, position = varint(data, position)
         number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise Damaged(f"byte {at} starts no field (number 0)")
         if kind == VARINT:
             value, position = varint(data, position)
             yield number, kind, value, 0
@@ -102,8 +105,6 @@ def fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, i
             position += size
         else:
             raise Damaged(f"byte {at} starts no field (wire type {kind})")
-        if number == 0:
-            raise Damaged(f"byte {at} starts no field (number 0)")
     if position > end:
         raise Damaged(f"the message at byte {start} ends in the middle of a field")
 
@@ -115,7 +116,7 @@ class Buffer:
         data: The bytes of a file, :data:`PADDING` appended.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Data) -> None:
         self.data = data
         self.size = len(data) - len(PADDING)
         self.bytes = np.frombuffer(data, dtype=np.uint8)

@@ -8,6 +8,7 @@ matched by their last part. Line names are those of ``xplane_schema.cc`` in open
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -143,6 +144,23 @@ def show_name(name: str) -> str:
     if name.startswith("%"):
         return name[1:].partition(" = ")[0]
     return name
+
+
+def framework(names: Iterable[str], lines: Iterable[str]) -> str:
+    """Return whose profile it is, by what only that framework writes; empty = it cannot be told.
+
+    Args:
+        names: Names of events.
+        lines: Names of lines.
+    """
+    jax = False
+    for name in names:
+        if name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name:
+            return "PyTorch/XLA"
+        jax = jax or name.startswith("PjitFunction(")
+    if any(line.startswith(("TensorFlow ", "tf_data")) for line in lines):
+        return "TensorFlow"
+    return "JAX" if jax else ""
 
 
 def of_host(name: str, *, runs_python: bool) -> str:
