@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-import click
-
+from tuiprof.cli.common import say
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.control import stop_unless_over
@@ -85,9 +84,7 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
             if len(asked) > stopped and not status.over:
                 stopped = len(asked)
                 stop_unless_over(session, sig=asked[-1], firm=stopped > 1)
-                click.echo(
-                    "stopping the script; once more kills it" if stopped == 1 else "killing it", err=True
-                )
+                say("stopping the script; once more kills it" if stopped == 1 else "killing it")
             time.sleep(_POLL_S)
     finally:
         show(None)
@@ -115,7 +112,7 @@ def _told(fold: Fold) -> str:
     if stats.count:
         words.append(f"{format_ns(stats.median_ns)} a step")
     words += [
-        f"capture {capture.state}" + (f" ({sanitize(capture.why)})" if capture.why else "")
+        f"capture {capture.state}" + (f" ({capture.why})" if capture.why else "")
         for capture in fold.captures.values()
     ]
     return " · ".join(words)
@@ -126,12 +123,12 @@ class _Plain:
 
     def __init__(self, session: Session) -> None:
         self._next_s = time.monotonic() + _PLAIN_EVERY_S
-        click.echo(f"recording {sanitize(session.title)} into {session.path}", err=True)
+        say(f"recording {session.title} into {session.path}")
 
     def __call__(self, fold: Fold | None) -> None:
         if fold is not None and time.monotonic() >= self._next_s:
             self._next_s += _PLAIN_EVERY_S
-            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold)}", err=True)
+            say(f"{format_ns(fold.now_ns)} · {_told(fold)}")
 
 
 class _Bar:
@@ -158,4 +155,4 @@ class _Bar:
         if fold is None:
             self._progress.stop()
         else:
-            self._progress.update(self._task, told=_told(fold))
+            self._progress.update(self._task, told=sanitize(_told(fold)))

@@ -25,6 +25,15 @@ _LARGEST_SMALL: Final = 64 << 20
 _numbers: Final = itertools.count()
 
 
+def typed_path(text: str) -> Path:
+    """Return a path as a user typed it; ``~`` and ``~name`` stand for a home only where there is one.
+
+    Args:
+        text: As typed.
+    """
+    return Path(os.path.expanduser(text))
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 

@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import read_versioned, write_atomic
+from tuiprof.session.files import read_versioned, typed_path, write_atomic
 from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, make_dir, slug
 
 SCHEMA_VERSION: Final = 1
@@ -320,8 +320,8 @@ def find_ladder(root: Path, text: str) -> LadderRun:
         UsageProblem: There is none.
         SessionError: It cannot be read.
     """
-    path = Path(text).expanduser()
-    if (path / LADDER_FILE).exists():
+    path = typed_path(text)
+    if os.path.exists(path / LADDER_FILE):
         return LadderRun(path)
     paths = ladder_dirs(root)
     if paths and text == "last":

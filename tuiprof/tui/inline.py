@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import shutil
 import signal
 import sys
@@ -19,7 +20,6 @@ from types import FrameType
 from typing import Final, TextIO
 
 from tuiprof.report.ascii import to_ascii
-from tuiprof.report.sanitize import sanitize
 from tuiprof.report.terminal import Terminal, this_terminal
 from tuiprof.session.alerts import alerts
 from tuiprof.session.control import stop_unless_over
@@ -309,4 +309,4 @@ def farewell(session: Session) -> str:
     Args:
         session: It.
     """
-    return f"{sanitize(session.title)} goes on.\n  watch it again:  tuiprof attach {sanitize(session.id)}"
+    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shlex.quote(session.id)}"

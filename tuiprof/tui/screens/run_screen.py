@@ -13,7 +13,6 @@ from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
 from tuiprof.model.units import format_ns
-from tuiprof.report.sanitize import sanitize
 from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
@@ -149,14 +148,14 @@ class RunScreen(RunClock):
         slow = [trigger for trigger in self.armed if trigger.every is None]
         if slow and self.selected is None:
             control.disarm(self.session, slow[0].id)
-            self.app.notify("disarmed: no capture after slow steps", timeout=3, markup=False)
+            self.app.notify("disarmed: no capture after slow steps", timeout=3)
         elif (limit_ns := self.slow_ns()) is None:
-            self.app.notify("too few steps to tell what is slow: T asks", timeout=3, markup=False)
+            self.app.notify("too few steps to tell what is slow: T asks", timeout=3)
         else:
             with self.app.telling_errors():
                 control.arm(self.session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
                 said = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
-                self.app.notify(said, timeout=5, markup=False)
+                self.app.notify(said, timeout=5)
         self.look_armed()
         self.redraw_now()
 
@@ -286,7 +285,7 @@ class RunScreen(RunClock):
             if text:
                 with self.app.telling_errors():
                     add_note(self.session.path, text, t_ns=now, step=self.selected)
-                    self.app.notify("noted; a shows all notes", timeout=3, markup=False)
+                    self.app.notify("noted; a shows all notes", timeout=3)
 
         self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
 
@@ -329,10 +328,10 @@ class RunScreen(RunClock):
         code = self.status.code or 0 if ours and self.status.over else 0
         if self.running:
             known = self.session.path.parent == sessions_root()
-            how = f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
-            title = sanitize(self.session.title)
+            how = f"tuiprof attach {shlex.quote(self.session.id if known else str(self.session.path))}"
+            title = self.session.title
             if len(self.app.screen_stack) > 1:
-                self.app.notify(f"{title} goes on. Come back here, or: {how}", markup=False)
+                self.app.notify(f"{title} goes on. Come back here, or: {how}")
             else:
                 self.app.farewell = f"{title} goes on.\n  watch it again:  {how}"
         self.app.leave(code)
@@ -357,9 +356,9 @@ class RunScreen(RunClock):
             if yes:
                 with self.app.telling_errors():
                     control.request_stop(self.session)
-                    self.app.notify("asked the script to stop", markup=False)
+                    self.app.notify("asked the script to stop")
 
         self.app.push_screen(
-            ConfirmScreen(f"Stop {sanitize(self.session.title)}?", lines, yes="stop it", no="let it run"),
+            ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run"),
             answered,
         )
