@@ -169,17 +169,23 @@ class Made:
     scenarios: Path
 
 
-def make(folder: Path, name: str) -> Made:
-    """Put a text into every place of a trace, a session, a ladder and a scenario that can carry it."""
+def make(folder: Path, name: str, *, raw: bool = False) -> Made:
+    """Put a text into every place of a trace, a session, a ladder and a scenario that can carry it.
+
+    Args:
+        folder: Where to.
+        name: The text.
+        raw: Keep lone surrogates in ``session.json`` and ``ladder.json``, which cannot be read then.
+    """
     root = folder / "sessions"
     scenarios = folder / "scenarios"
     scenarios.mkdir(parents=True)
     trace = folder / file_name(name, ".pt.trace.json")
     write_trace(trace, name)
-    session = _session(root, name)
+    session = _session(root, name, raw)
     write_trace(session / "traces" / file_name(name, ".pt.trace.json"), name)
     write_scenario(scenarios / file_name(name, ".py"), name)
-    return Made(name, root, trace, session, _ladder(root, name), scenarios)
+    return Made(name, root, trace, session, _ladder(root, name, raw), scenarios)
 
 
 def write_trace(path: Path, name: str, steps: int = 3) -> None:
@@ -229,7 +235,7 @@ def write_trace(path: Path, name: str, steps: int = 3) -> None:
     )
 
 
-def run_of(root: Path, name: str, **options: Any) -> Synthetic:
+def run_of(root: Path, name: str, *, raw: bool = False) -> Synthetic:
     """Write a run that goes on, and in which everything has the same name."""
     plain = name.encode("utf-8", "replace").decode()  # our own writers refuse lone surrogates
     made = Synthetic(
@@ -238,7 +244,6 @@ def run_of(root: Path, name: str, **options: Any) -> Synthetic:
         scenario=Scenario(plain, plain, plain),
         argv=("python", plain, "--name", plain),
         ranks=2,
-        **options,
     )
     meta = made.session.meta
     meta.name = meta.host = meta.cwd = meta.python = plain
@@ -247,9 +252,9 @@ def run_of(root: Path, name: str, **options: Any) -> Synthetic:
     ]
     meta.absent = {plain: plain}
     meta.versions = {plain: plain}
-    _write_json(made.session.path / "session.json", meta, plain, name)
+    _write_json(made.session.path / "session.json", meta, plain, name if raw else plain)
     labels = Labels(tags=(plain,), notes=(RunNote(meta.unix_ns, plain, 1_000_000, 3),))
-    _write_json(made.session.path / "labels.json", labels, plain, name)
+    _write_json(made.session.path / "labels.json", labels, plain, name if raw else plain)
     made.start()
     made.run_until(8)
     made.note("warn", plain)
@@ -268,16 +273,16 @@ def run_of(root: Path, name: str, **options: Any) -> Synthetic:
     return made
 
 
-def _session(root: Path, name: str) -> Path:
+def _session(root: Path, name: str, raw: bool) -> Path:
     """Write a session of a run that failed; its folder has the name too."""
-    made = run_of(root, name)
+    made = run_of(root, name, raw=raw)
     made.end(1, why=name.encode("utf-8", "replace").decode())
     place = root / file_name(f"20261121T092115Z-{name}")
     made.session.path.rename(place)
     return place
 
 
-def _ladder(root: Path, name: str) -> Path:
+def _ladder(root: Path, name: str, raw: bool) -> Path:
     """Write a ladder of two rungs with traces and a check that failed; its folder has the name too."""
     path = root / file_name(f"20261121T092116Z-ladder-{name}")
     (path / "trials" / "t1" / "traces").mkdir(parents=True)
@@ -300,7 +305,7 @@ def _ladder(root: Path, name: str) -> Path:
         rounds=1, python=plain, host=plain, machine=plain, cwd=plain, unix_ns=1_790_000_000_000_000_000, rungs=rungs,
         trials=trials, software={plain: plain},
     )  # fmt: skip
-    _write_json(path / "ladder.json", meta, plain, name)
+    _write_json(path / "ladder.json", meta, plain, name if raw else plain)
     (path / "control" / "runner.log").write_bytes(name.encode("utf-8", "surrogatepass") + b"\n")
     return path
 

@@ -303,7 +303,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def _similar(path: Path) -> str:
     """Return what may have been meant by a file that is not there."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         return f"there is no folder {path.parent} either"
     near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
     return (

@@ -243,13 +243,15 @@ def _write(answer: Report, fmt: str, output: Path | None) -> None:
 
 def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
     """Say what can be done next."""
+    from tuiprof.model.characters import shell_word
+
     if stopped:
-        say(f"\ngo on:  tuiprof ladder --resume {shlex.quote(measured.id)}")
+        say(f"\ngo on:  tuiprof ladder --resume {shell_word(measured.id)}")
         return
-    say(f"\nsee it again:  tuiprof ladder --show {shlex.quote(measured.id)}")
+    say(f"\nsee it again:  tuiprof ladder --show {shell_word(measured.id)}")
     traces = [path for path in answer.table("rungs").rows["trace"].to_list() if path]
     if traces:
-        say(f"see a trace:   tuiprof open {shlex.quote(traces[-1])}")
+        say(f"see a trace:   tuiprof open {shell_word(traces[-1])}")
 
 
 def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +99,7 @@ def report(
     """
     from dataclasses import replace
 
+    from tuiprof.model.characters import shell_word
     from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
@@ -109,7 +109,7 @@ def report(
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
-            say(f"tuiprof: what sets the ranks apart: tuiprof report {shlex.quote(target)} ranks")
+            say(f"tuiprof: what sets the ranks apart: tuiprof report {shell_word(target)} ranks")
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, trust = run_analyses(trace, analyses, step), trace.trust.text

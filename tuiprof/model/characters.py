@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from typing import Final
 
 #: C0, DEL and C1 controls, of which escape sequences begin with one; what Unicode draws as nothing, or lets hide, turn
@@ -22,3 +24,15 @@ def as_utf8(text: str) -> str:
         text: For example the name of a file.
     """
     return text.encode("utf-8", "replace").decode()
+
+
+def shell_word(text: str) -> str:
+    """Return text as one word of a command that can be pasted into a shell.
+
+    Args:
+        text: For example the name of a folder; what is not printed is written as bash, zsh and ksh read it in ``$'…'``.
+    """
+    if not UNSAFE.search(text):
+        return shlex.quote(text)
+    plain = (chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
+    return f"$'{''.join(plain)}'"

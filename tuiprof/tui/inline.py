@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shlex
 import shutil
 import signal
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Set
 from types import FrameType
 from typing import Final, TextIO
 
+from tuiprof.model.characters import shell_word
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.terminal import Terminal, this_terminal
 from tuiprof.session.alerts import alerts
@@ -309,4 +309,4 @@ def farewell(session: Session) -> str:
     Args:
         session: It.
     """
-    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shlex.quote(session.id)}"
+    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from abc import abstractmethod
 from pathlib import Path
@@ -12,6 +11,7 @@ from textual import work
 from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
+from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
 from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
@@ -328,7 +328,7 @@ class RunScreen(RunClock):
         code = self.status.code or 0 if ours and self.status.over else 0
         if self.running:
             known = self.session.path.parent == sessions_root()
-            how = f"tuiprof attach {shlex.quote(self.session.id if known else str(self.session.path))}"
+            how = f"tuiprof attach {shell_word(self.session.id if known else str(self.session.path))}"
             title = self.session.title
             if len(self.app.screen_stack) > 1:
                 self.app.notify(f"{title} goes on. Come back here, or: {how}")
