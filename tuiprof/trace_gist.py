@@ -21,6 +21,7 @@ import msgspec
 
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
+from tuiprof.own_process import module_command, module_environment
 from tuiprof.session.files import write_atomic
 from tuiprof.threads import bound_threads
 
@@ -189,7 +190,8 @@ def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
     """Return what a trace says first, as another process finds."""
     try:
         with subprocess.Popen(
-            (sys.executable, "-m", "tuiprof.trace_gist", str(path)),
+            module_command("tuiprof.trace_gist", os.path.abspath(path)),
+            env=module_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

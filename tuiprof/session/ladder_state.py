@@ -244,7 +244,16 @@ class LadderRun:
         Raises:
             SessionError: It is gone, or cannot be read.
         """
-        return Session(self.root / (trial.session or "none"))
+        return Session(self.session_path(trial))
+
+    def session_path(self, trial: Trial) -> Path:
+        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`.
+
+        Args:
+            trial: The trial.
+        """
+        name = trial.session
+        return self.root / (name if name == Path(name).name and name != ".." else "none")
 
     def put(self, trial: Trial) -> None:
         """Store a trial: a new one at the end, or what became of one that was running.

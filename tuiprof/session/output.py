@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tuiprof.model.characters import UNSAFE
+from tuiprof.session.files import open_regular
 from tuiprof.session.store import Session
 
 #: Longest line shown; the rest is cut and said to be.
@@ -106,7 +107,7 @@ class OutputReader:
 
     def _open(self, until: int | None) -> bool:
         try:
-            self._file = open(self._path, "rb")  # noqa: SIM115 - stays open while it is followed
+            self._file = open_regular(self._path)
         except OSError:
             return False
         size = self._file.seek(0, os.SEEK_END)
@@ -159,7 +160,7 @@ class Tee:
         for path, stream in self._pairs:
             if path not in self._files:
                 try:
-                    self._files[path] = open(path, "rb")  # noqa: SIM115 - stays open while it is followed
+                    self._files[path] = open_regular(path)
                 except OSError:
                     continue
             while block := self._files[path].read(1 << 16):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
+#: In ``control``: who records and who is recorded.
+PROCESS_FILE: Final = "process.json"
 #: In ``control``: the request of a user that the run end.
 STOP_FILE: Final = "stop.json"
 #: A session without a supervisor is being started if it is younger than this.
@@ -124,7 +126,7 @@ def processes(session: Session) -> process.Processes | None:
     Args:
         session: The session.
     """
-    return read_small_json(session.control / "process.json", process.Processes)
+    return read_small_json(session.control / PROCESS_FILE, process.Processes)
 
 
 def status(session: Session) -> Status:

@@ -6,7 +6,9 @@ the rest arrives), a line may be damaged (it is counted), and files appear by th
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +68,13 @@ class LogFile:
         self._file: BinaryIO | None = None
         self._position = 0  # of the first byte not yet decoded
         self._partial = b""
+        self._unreadable = False
 
     @property
     def behind(self) -> int:
-        """Bytes not yet read; the start of a line whose end is not yet written counts as read."""
+        """Bytes not yet read; the start of a line whose end is not yet written counts as read, and what cannot be."""
+        if self._unreadable:
+            return 0
         try:
             return max(0, self.path.stat().st_size - self._position - len(self._partial))
         except OSError:
@@ -88,7 +93,9 @@ class LogFile:
             try:
                 self._file = open_regular(self.path)
             except OSError:
+                self._unreadable = True
                 return []
+            self._unreadable = False
             self._file.seek(self._position)
         block = self._partial + self._file.read(max_bytes)
         cut = block.rfind(b"\n") + 1
@@ -96,6 +103,9 @@ class LogFile:
         self._position += cut
         if len(self._partial) > LONGEST_LINE:
             self._position += len(self._partial)
+            if not self._partial.strip(b"\0"):  # a hole may be far larger than the disk
+                self._position = _data_after(self.path, self._position)
+                self._file.seek(self._position)
             self._partial = b""
             self.malformed += 1
         return self._decode(block[:cut]) if cut else []
@@ -204,6 +214,18 @@ class LogFile:
         except (ValueError, *UNDECODABLE):
             self.malformed += 1
             return None
+
+
+def _data_after(path: Path, position: int) -> int:
+    """Return where the next bytes are that take room on the disk, at most the end; nobody wrote what lies before."""
+    try:
+        with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
+            try:
+                return os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                return file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position
+    except OSError:
+        return position
 
 
 class _Timed(msgspec.Struct):

@@ -287,9 +287,11 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_watch(self) -> None:
         """Watch the trial that runs."""
+        from tuiprof.session.ladder_state import LadderRun
+
         view = self._view
         if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
-            self.app.open_session(view.folder / "trials" / view.trial.session)
+            self.app.open_session(LadderRun(view.folder, view.meta).session_path(view.trial))
 
     @on(Choices.Chosen, "#rungs")
     def _chosen(self) -> None:

@@ -1,0 +1,505 @@
+"""Sessions, ladders and scenarios that others made: what is put in place of their files, and what they point at."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tests import hostile
+from tests.campaigns.campaign import Options, Outcome
+from tests.hostile import Made, within
+from tuiprof.errors import TuiprofError
+from tuiprof.session import process
+from tuiprof.session.control import armed, disarm, put_capture, request_stop
+from tuiprof.session.labels import add_note
+from tuiprof.session.ladder_runner import Runner, stop
+from tuiprof.session.ladder_state import LadderRun
+from tuiprof.session.meta import CaptureRequest
+from tuiprof.session.records import Capture
+from tuiprof.session.store import Session
+from tuiprof.session.viewing import store_viewing
+from tuiprof.tui.library_data import Library
+
+PROMISE = "Opening what others made ends in time and in bounded memory, runs nothing, and changes nothing outside of it."
+
+_TUIPROF: Final = str(Path(sys.executable).with_name("tuiprof"))
+_PATIENCE_S: Final = 60
+_MEMORY: Final = 3 << 30
+_SECRET: Final = "SECRET-OF-ANOTHER-FOLDER"
+
+# -- files that are something else -------------------------------------------------------------------------
+
+#: Below a session, and below a ladder.
+_FILES: Final = (
+    "session.json", "labels.json", "stdout.log", "stderr.log", "log/rank0.jsonl", "log/recorder.jsonl",
+    "control/process.json", "control/stop.json", "control/trigger-slow.json", "views/1-1.json", "source/train.py",
+    "traces/plain.pt.trace.json", "traces/plain.syncs.jsonl",
+)  # fmt: skip
+_LADDER_FILES: Final = ("ladder.json", "trials/t1/session.json", "control/runner.json", "control/runner.log",
+                        "trials/t1/traces/plain.pt.trace.json")  # fmt: skip
+_FOLDERS: Final = ("log", "traces", "control", "views", "source")
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the name of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _huge(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)  # takes no room
+
+
+def _one_line(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.write(b'{"t":"note","level":"warn","text":"')
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+
+
+KINDS: Final[dict[str, Callable[[Path], None]]] = {
+    "a pipe": _fifo, "a socket": _socket, "a link to an endless device": _endless, "a link to itself": _itself,
+    "a folder": _folder, "a terabyte of nothing": _huge, "one line of 64 MB": _one_line,
+}  # fmt: skip
+
+
+def run(options: Options) -> Outcome:
+    """Try every kind in every place, and everything that a folder can point at."""
+    outcome = Outcome()
+    with ThreadPoolExecutor(2) as pool:
+        cases = list(_odd_files(options))
+        for name, problems in pool.map(lambda case: (case[0], case[1]()), cases):
+            outcome.cases += 1
+            outcome.failures += [f"{name}: {problem}" for problem in problems]
+    for try_ in _TRIES:
+        folder = options.folder / try_.__name__
+        folder.mkdir()
+        outcome.cases += 1
+        name = try_.__name__.strip("_").replace("_", " ")
+        try:
+            outcome.failures += [f"{name}: {problem}" for problem in try_(folder)]
+        except _CannotTry as why:
+            outcome.skipped.append(f"{name}: {why}")
+    return outcome
+
+
+class _CannotTry(Exception):
+    """A case needs what is not here."""
+
+
+def _limited() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+
+
+def tuiprof(*args: object, cwd: Path | None = None, **env: str) -> list[str]:
+    """Run tuiprof where it may take little time and memory; return what is wrong with how it ended."""
+    environment = {**os.environ, "TUIPROF_CONFIG": os.devnull, "TUIPROF_TRACE_CACHE": "off", **env}
+    what = " ".join(str(arg) for arg in args if not isinstance(arg, Path) and "--s" not in str(arg)[:3])
+    began = time.monotonic()
+    with subprocess.Popen(
+        [_TUIPROF, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=cwd, env=environment, preexec_fn=_limited, start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            out, err = started.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            return [f"{what} hangs after {time.monotonic() - began:.0f} s"]
+    said = err.decode(errors="replace")
+    problems = []
+    if "Traceback" in said or "panicked" in said:
+        problems.append(f"{what}: {said.strip().splitlines()[-1][:200]}")
+    if started.returncode not in (0, 1, 2, 3, 4, 5):
+        problems.append(f"{what} ended with {started.returncode}: {said.strip()[-200:]}")
+    if _SECRET.encode() in out:
+        problems.append(f"{what} shows a file of another folder")
+    return problems
+
+
+def _verbs(made: Made, picture: Path) -> list[tuple[object, ...]]:
+    """Return every verb that looks at folders; none of them may do more."""
+    here = ("--sessions", made.root, "--scenarios", made.scenarios)
+    return [
+        (*here, "list"),
+        (*here, "list", "--json"),
+        (*here, "report", made.session, "all"),
+        (*here, "ladder", "--show", made.ladder),
+        (*here, "compare", made.session, made.trace),
+        (*here, "compare", f"{made.ladder}:plain", f"{made.ladder}:plain2"),
+        (*here, "check", made.session, "--max", "step_median_ms=1"),
+        (*here, "snapshot", "--screen", "library", "-o", picture),
+        (*here, "snapshot", made.session, "--press", "l", "--press", "a", "-o", picture),
+        (*here, "snapshot", made.ladder, "--press", "s", "-o", picture),
+        (*here, "doctor"),
+    ]
+
+
+def _place(path: Path, kind: Callable[[Path], None]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    kind(path)
+
+
+def _odd_files(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Yield each case: in short all places but the one that names the session at once, else each by itself."""
+    for kind, make in KINDS.items():
+        if options.short:
+            yield (
+                f"{kind} in every place",
+                lambda kind=kind, make=make: _tried(  # type: ignore[misc]
+                    options.folder / kind, make, _FILES[1:], _LADDER_FILES[1:], (1, 2, 3, 8)
+                ),
+            )
+            continue
+        for name in _FILES:
+            yield (
+                f"{kind} as {name}",
+                lambda kind=kind, make=make, name=name: _tried(  # type: ignore[misc]
+                    options.folder / f"{kind} {name.replace('/', ' ')}", make, (name,), ()
+                ),
+            )
+        for name in _LADDER_FILES:
+            yield (
+                f"{kind} as {name} of a ladder",
+                lambda kind=kind, make=make, name=name: _tried(  # type: ignore[misc]
+                    options.folder / f"{kind} ladder {name.replace('/', ' ')}", make, (), (name,)
+                ),
+            )
+        yield (
+            f"{kind} as a script",
+            lambda kind=kind, make=make: _tried_script(options.folder / f"{kind} script", make),
+        )  # type: ignore[misc]
+
+
+def _tried(
+    folder: Path, make: Callable[[Path], None], files: tuple[str, ...], ladder_files: tuple[str, ...],
+    chosen: tuple[int, ...] = tuple(range(11)),
+) -> list[str]:  # fmt: skip
+    made = _plain(folder)
+    for name in files:
+        _place(made.session / name, make)
+    for name in ladder_files:
+        _place(made.ladder / name, make)
+    verbs = _verbs(made, folder / "picture.txt")
+    return [problem for index in chosen for problem in tuiprof(*verbs[index])]
+
+
+def _tried_script(folder: Path, make: Callable[[Path], None]) -> list[str]:
+    made = _plain(folder)
+    (made.scenarios / "other.py").write_text("print()")
+    _place(made.scenarios / "odd.py", make)
+    _place(made.scenarios / "other.toml", make)
+    return [problem for index in (7, 10) for problem in tuiprof(*_verbs(made, folder / "picture.txt")[index])]
+
+
+def _plain(folder: Path) -> Made:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = hostile.make(folder, "plain")
+    source = {
+        "script": "train.py",
+        "digests": {"train.py": "0"},
+        "kept": ["train.py", "../../outside/secret.py"],
+    }
+    _edit(made.session / "session.json", source=source)
+    (made.session / "source").mkdir()
+    (made.session / "source" / "train.py").write_text("print()")
+    return made
+
+
+def _edit(path: Path, **changed: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+
+def _running(made: Made) -> Session:
+    """Return a session that goes on, as far as its files say."""
+    return Session(hostile.run_of(made.root, "plain").session.path)
+
+
+# -- what leads out ----------------------------------------------------------------------------------------
+
+
+def _outside(folder: Path) -> Path:
+    """Make a folder of somebody else, in which nothing may change."""
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "secret.py").write_text(f"# {_SECRET}\n")
+    (outside / "trigger.json").write_text("{}")
+    (outside / "precious.txt").write_text("precious")
+    hostile.write_trace(outside / "secret.pt.trace.json", _SECRET)
+    return outside
+
+
+def _changed(outside: Path, before: set[str]) -> list[str]:
+    now = within(outside)
+    problems = [f"{path} was made" for path in now - before] + [f"{path} is gone" for path in before - now]
+    if (outside / "precious.txt").is_file() and (outside / "precious.txt").read_text() != "precious":
+        problems.append("a file was written over")
+    return problems
+
+
+def _names_that_lead_out(folder: Path) -> list[str]:
+    made, outside = _plain(folder), _outside(folder)
+    shutil.copytree(made.session, outside / "session")
+    for path in (outside / "session" / "traces").glob("*.json"):
+        path.unlink()
+    hostile.write_trace(outside / "session" / "traces" / "x.pt.trace.json", _SECRET)
+    before = within(outside)
+    ladder = LadderRun(made.ladder)
+    problems = []
+    for name in (
+        "../../../outside/session",
+        str(outside / "session"),
+        "..",
+        ".",
+        "t1/../../../../outside/session",
+    ):
+        ladder.meta.trials = [msgspec.structs.replace(trial, session=name) for trial in ladder.meta.trials]
+        ladder.save()
+        problems += tuiprof("ladder", "--show", made.ladder, "-f", "json")
+    running = _running(made)
+    at = running.meta.mono_ns + 9_000_000_000
+    for path in ("../../outside/secret.pt.trace.json", str(outside / "secret.pt.trace.json")):
+        record = Capture(at, "c1", "written", 3, 4, path)
+        with open(running.log / "rank0.jsonl", "ab") as log:
+            log.write(msgspec.json.encode(record) + b"\n")
+        problems += tuiprof(
+            "snapshot", running.path, "--press", "t", "--press", "1", "-o", folder / "picture.txt"
+        )
+        problems += (
+            [] if _SECRET not in (folder / "picture.txt").read_text() else [f"a capture at {path} is opened"]
+        )
+    return problems + tuiprof("report", made.session, "all") + _changed(outside, before)
+
+
+def _requests_whose_names_lead_out(folder: Path) -> list[str]:
+    made, outside = _plain(folder), _outside(folder)
+    session = _running(made)
+    for name in ("x/../../../outside/trigger", "../../outside/trigger", "/outside/trigger"):
+        (session.control / "trigger-x").mkdir(exist_ok=True)
+        (session.control / "trigger-slow.json").write_text(json.dumps({"id": name, "times": 2.0}))
+    target = os.path.relpath(outside / "trigger", session.control / "trigger-x")
+    (session.control / "trigger-slow.json").write_text(json.dumps({"id": f"x/{target}", "times": 2.0}))
+    before = within(outside)
+    for request in armed(session):
+        disarm(session, request.id)
+    return _changed(outside, before)
+
+
+def _links_that_lead_out(folder: Path) -> list[str]:
+    made, outside = _plain(folder), _outside(folder)
+    session = _running(made)
+    before = within(outside)
+    for name in ("control", "views"):
+        if (session.path / name).is_dir():
+            shutil.copytree(session.path / name, outside / name)
+            shutil.rmtree(session.path / name)
+        else:
+            (outside / name).mkdir()
+        (session.path / name).symlink_to(outside / name)
+    (session.path / "labels.json").unlink(missing_ok=True)
+    (session.path / "labels.json").symlink_to(outside / "precious.txt")
+    before = within(outside)
+    for write in (
+        lambda: put_capture(session, CaptureRequest("c7", 3)),
+        lambda: request_stop(session),
+        lambda: store_viewing(session.path, 1.0, 1.0),
+        lambda: add_note(session.path, "a note"),
+    ):
+        try:
+            write()
+        except TuiprofError:
+            continue
+    return _changed(outside, before)
+
+
+def _names_of_files_that_are_not_finished(folder: Path) -> list[str]:
+    """Whoever may write into a folder can guess the name that a file has before it is finished."""
+    made, outside = _plain(folder), _outside(folder)
+    for number in range(4_000):
+        (made.session / f".labels.json.{os.getpid()}-{number}.tmp").symlink_to(outside / "precious.txt")
+    before = within(outside)
+    try:
+        add_note(made.session, "a note")
+    except TuiprofError:
+        pass
+    return _changed(outside, before)
+
+
+def _a_trash_that_leads_out(folder: Path) -> list[str]:
+    made, outside = _plain(folder), _outside(folder)
+    (made.root / ".trash").symlink_to(outside)
+    before = within(outside)
+    try:
+        Library(sessions=made.root).throw_away(made.session)
+    except TuiprofError:
+        pass
+    return _changed(outside, before)
+
+
+def _a_deleted_session_with_links_out(folder: Path) -> list[str]:
+    made, outside = _plain(folder), _outside(folder)
+    (made.session / "traces" / "all").symlink_to(outside)
+    link = made.root / "20261121T092117Z-linked"
+    link.symlink_to(outside)
+    before = within(outside)
+    library = Library(sessions=made.root)
+    thrown = library.throw_away(made.session), library.throw_away(link)
+    problems = _changed(outside, before)
+    library.bring_back(thrown[0], made.session)
+    library.bring_back(thrown[1], link)
+    if not (made.session / "session.json").exists() or not link.is_symlink():
+        problems.append("what was deleted is not back as it was")
+    return problems + _changed(outside, before)
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def _trap(folder: Path) -> tuple[Path, Path]:
+    """Make a program that leaves a mark, and return it and the mark."""
+    mark, program = folder / "it-ran", folder / "program"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.chmod(0o755)
+    return program, mark
+
+
+def _commands_of_a_ladder(folder: Path) -> list[str]:
+    made = _plain(folder)
+    program, mark = _trap(folder)
+    (folder / "bin").mkdir()
+    shutil.copy(program, folder / "bin" / "python")
+    script = folder / "script.py"
+    script.write_text(f"open({str(mark)!r}, 'w')")
+    ladder = LadderRun(made.ladder)
+    meta = ladder.meta
+    meta.python, meta.script, meta.cwd, meta.host, meta.rounds = str(program), str(script), str(folder), "", 3
+    meta.rungs = tuple(
+        msgspec.structs.replace(rung, command=(str(program),), check=(), reason="") for rung in meta.rungs
+    )
+    meta.trials = []
+    meta.inode = made.ladder.stat().st_ino + 1
+    ladder.save()
+    _edit(made.session / "session.json", argv=[str(program)], python=str(program), cwd=str(folder))
+    problems = []
+    for verb in (
+        *_verbs(made, folder / "picture.txt"),
+        ("--sessions", made.root, "ladder", "--resume", made.ladder),
+        ("--sessions", made.root, "ladder", "--resume", "last"),
+        ("--sessions", made.root, "snapshot", made.ladder, "--press", "r", "-o", folder / "picture.txt"),
+        ("--sessions", made.root, "snapshot", made.session, "--press", "r", "-o", folder / "picture.txt"),
+    ):
+        problems += tuiprof(*verb)
+        if mark.exists():
+            problems.append(
+                f"{' '.join(str(arg) for arg in verb if not isinstance(arg, Path))} runs a command"
+            )
+            mark.unlink()
+    return problems
+
+
+def _modules_of_the_working_directory(folder: Path) -> list[str]:
+    """A folder may hold modules under the names of ours and of those that we use."""
+    made = _plain(folder)
+    mark = folder / "it-ran"
+    trap = f"open({str(mark)!r}, 'w').write(__file__)\n"
+    for name in (
+        "polars",
+        "msgspec",
+        "numpy",
+        "json",
+        "psutil",
+        "textual",
+        "sitecustomize",
+        "usercustomize",
+        "click",
+    ):
+        (folder / f"{name}.py").write_text(trap)
+    (folder / "tuiprof").mkdir()
+    (folder / "tuiprof" / "__init__.py").write_text(trap)
+    (folder / "tuiprof" / "trace_gist.py").write_text(trap)
+    problems = []
+    for verb in _verbs(made, folder / "picture.txt"):
+        problems += tuiprof(
+            *verb, cwd=folder, XDG_CACHE_HOME=str(folder / "cache"), TUIPROF_TRACE_CACHE=str(folder / "cache")
+        )
+        if mark.exists():
+            name = " ".join(str(arg) for arg in verb if not isinstance(arg, Path))
+            problems.append(f"{name} imports {mark.read_text()}")
+            mark.unlink()
+    return problems
+
+
+def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
+    """Another user's folder names a process of yours as its script; asking the run to stop must not end that."""
+    if os.geteuid() != 0:
+        raise _CannotTry("only root can give a folder to another user")
+    made = _plain(folder)
+    session = _running(made)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as victim:
+        who = process.identify(victim.pid)
+        assert who is not None
+        gone = process.ProcessId(who.pid, "0")
+        named = process.Processes(gone, who, process.place())
+        (session.control / "process.json").write_bytes(msgspec.json.encode(named))
+        (made.ladder / "control" / "runner.json").write_bytes(
+            msgspec.json.encode(Runner(who, process.place()))
+        )
+        for path in (session.path, session.control, session.control / "process.json", made.ladder,
+                     made.ladder / "control", made.ladder / "control" / "runner.json"):  # fmt: skip
+            os.chown(path, 65534, 65534)
+        for ask in (lambda: request_stop(session, firm=True), lambda: stop(made.ladder)):
+            try:
+                ask()
+            except TuiprofError:
+                continue
+        time.sleep(0.1)
+        dead = victim.poll() is not None
+        victim.kill()
+    return ["a process of somebody else was ended"] if dead else []
+
+
+_TRIES: Final[tuple[Callable[[Path], list[str]], ...]] = (
+    _names_that_lead_out,
+    _requests_whose_names_lead_out,
+    _links_that_lead_out,
+    _names_of_files_that_are_not_finished,
+    _a_trash_that_leads_out,
+    _a_deleted_session_with_links_out,
+    _commands_of_a_ladder,
+    _modules_of_the_working_directory,
+    _a_process_of_yours_under_the_name_of_a_run,
+)
