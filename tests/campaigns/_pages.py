@@ -40,7 +40,8 @@ addEventListener("load", async () => {
 });
 </script><body>"""
 #: What a page must be able to do, or the others' silence says nothing.
-_RUNS: Final = f"<!doctype html><title>x</title><script>document.title='{RAN}';window.{RAN}=1</script><img src='{BEACON}/control'>"
+_SCRIPT: Final = f"document.title='{RAN}';window.{RAN}=1"
+_RUNS: Final = f"<!doctype html><title>x</title><script>{_SCRIPT}</script><img src='{BEACON}/control'>"
 
 
 def browser() -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -33,9 +32,8 @@ from tuiprof.session.store import Session
 from tuiprof.session.viewing import store_viewing
 from tuiprof.tui.library_data import Library
 
-PROMISE = "Opening what others made ends in time and in bounded memory, runs nothing, and changes nothing outside of it."
+PROMISE = "Opening what others made ends, in bounded memory, runs nothing and changes nothing outside of it."
 
-_TUIPROF: Final = str(Path(sys.executable).with_name("tuiprof"))
 _PATIENCE_S: Final = 60
 _MEMORY: Final = 3 << 30
 _SECRET: Final = "SECRET-OF-ANOTHER-FOLDER"
@@ -121,32 +119,51 @@ class _CannotTry(Exception):
     """A case needs what is not here."""
 
 
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+def tuiprof(
+    *verbs: tuple[object, ...], cwd: Path | None = None, mark: Path | None = None, **env: str
+) -> list[str]:
+    """Run verbs of tuiprof where they may take little time and memory; return what is wrong with how they ended.
 
-
-def tuiprof(*args: object, cwd: Path | None = None, **env: str) -> list[str]:
-    """Run tuiprof where it may take little time and memory; return what is wrong with how it ended."""
+    Args:
+        *verbs: Their arguments.
+        cwd: Working directory.
+        mark: A file that is there once something has run that must not.
+        **env: Environment.
+    """
     environment = {**os.environ, "TUIPROF_CONFIG": os.devnull, "TUIPROF_TRACE_CACHE": "off", **env}
-    what = " ".join(str(arg) for arg in args if not isinstance(arg, Path) and "--s" not in str(arg)[:3])
-    began = time.monotonic()
-    with subprocess.Popen(
-        [_TUIPROF, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=cwd, env=environment, preexec_fn=_limited, start_new_session=True,
-    ) as started:  # fmt: skip
-        try:
-            out, err = started.communicate(timeout=_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)
-            return [f"{what} hangs after {time.monotonic() - began:.0f} s"]
-    said = err.decode(errors="replace")
+    lines = [[os.fsdecode(arg) if isinstance(arg, Path) else str(arg) for arg in verb] for verb in verbs]
+    read, write = os.pipe()
+    driver = Path(__file__).with_name("_verbs.py")
+    done = subprocess.Popen(
+        [sys.executable, str(driver), str(write), str(_PATIENCE_S), str(_MEMORY)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=cwd,
+        env=environment,
+        pass_fds=(write,),
+    )
+    os.close(write)
+    assert done.stdin is not None
+    done.stdin.write(json.dumps(lines).encode())
+    done.stdin.close()
     problems = []
-    if "Traceback" in said or "panicked" in said:
-        problems.append(f"{what}: {said.strip().splitlines()[-1][:200]}")
-    if started.returncode not in (0, 1, 2, 3, 4, 5):
-        problems.append(f"{what} ended with {started.returncode}: {said.strip()[-200:]}")
-    if _SECRET.encode() in out:
-        problems.append(f"{what} shows a file of another folder")
+    with open(read) as report:
+        for verb in verbs:
+            what = " ".join(str(arg) for arg in verb if not isinstance(arg, Path) and str(arg)[:3] != "--s")
+            line = report.readline()
+            if not line:
+                problems.append(f"{what} ends the process: {done.wait()}")
+                break
+            status, out, err = json.loads(line)
+            if status not in (0, 1, 2, 3, 4, 5):
+                problems.append(f"{what} ended with {status}: {err.strip()[-200:]}")
+            if _SECRET in out:
+                problems.append(f"{what} shows a file of another folder")
+            if mark is not None and mark.exists():
+                problems.append(f"{what} ran what it must not: {mark.read_text()}")
+                mark.unlink()
+    done.wait()
     return problems
 
 
@@ -215,7 +232,7 @@ def _tried(
     for name in ladder_files:
         _place(made.ladder / name, make)
     verbs = _verbs(made, folder / "picture.txt")
-    return [problem for index in chosen for problem in tuiprof(*verbs[index])]
+    return tuiprof(*(verbs[index] for index in chosen))
 
 
 def _tried_script(folder: Path, make: Callable[[Path], None]) -> list[str]:
@@ -223,7 +240,8 @@ def _tried_script(folder: Path, make: Callable[[Path], None]) -> list[str]:
     (made.scenarios / "other.py").write_text("print()")
     _place(made.scenarios / "odd.py", make)
     _place(made.scenarios / "other.toml", make)
-    return [problem for index in (7, 10) for problem in tuiprof(*_verbs(made, folder / "picture.txt")[index])]
+    verbs = _verbs(made, folder / "picture.txt")
+    return tuiprof(verbs[7], verbs[10])
 
 
 def _plain(folder: Path) -> Made:
@@ -289,20 +307,19 @@ def _names_that_lead_out(folder: Path) -> list[str]:
     ):
         ladder.meta.trials = [msgspec.structs.replace(trial, session=name) for trial in ladder.meta.trials]
         ladder.save()
-        problems += tuiprof("ladder", "--show", made.ladder, "-f", "json")
+        problems += tuiprof(("ladder", "--show", made.ladder, "-f", "json"))
     running = _running(made)
     at = running.meta.mono_ns + 9_000_000_000
     for path in ("../../outside/secret.pt.trace.json", str(outside / "secret.pt.trace.json")):
         record = Capture(at, "c1", "written", 3, 4, path)
         with open(running.log / "rank0.jsonl", "ab") as log:
             log.write(msgspec.json.encode(record) + b"\n")
-        problems += tuiprof(
-            "snapshot", running.path, "--press", "t", "--press", "1", "-o", folder / "picture.txt"
-        )
+        shot = ("snapshot", running.path, "--press", "t", "--press", "1", "-o", folder / "picture.txt")
+        problems += tuiprof(shot)
         problems += (
             [] if _SECRET not in (folder / "picture.txt").read_text() else [f"a capture at {path} is opened"]
         )
-    return problems + tuiprof("report", made.session, "all") + _changed(outside, before)
+    return problems + tuiprof(("report", made.session, "all")) + _changed(outside, before)
 
 
 def _requests_whose_names_lead_out(folder: Path) -> list[str]:
@@ -339,10 +356,8 @@ def _links_that_lead_out(folder: Path) -> list[str]:
         lambda: store_viewing(session.path, 1.0, 1.0),
         lambda: add_note(session.path, "a note"),
     ):
-        try:
+        with contextlib.suppress(TuiprofError):
             write()
-        except TuiprofError:
-            continue
     return _changed(outside, before)
 
 
@@ -352,10 +367,8 @@ def _names_of_files_that_are_not_finished(folder: Path) -> list[str]:
     for number in range(4_000):
         (made.session / f".labels.json.{os.getpid()}-{number}.tmp").symlink_to(outside / "precious.txt")
     before = within(outside)
-    try:
+    with contextlib.suppress(TuiprofError):
         add_note(made.session, "a note")
-    except TuiprofError:
-        pass
     return _changed(outside, before)
 
 
@@ -363,10 +376,8 @@ def _a_trash_that_leads_out(folder: Path) -> list[str]:
     made, outside = _plain(folder), _outside(folder)
     (made.root / ".trash").symlink_to(outside)
     before = within(outside)
-    try:
+    with contextlib.suppress(TuiprofError):
         Library(sessions=made.root).throw_away(made.session)
-    except TuiprofError:
-        pass
     return _changed(outside, before)
 
 
@@ -414,21 +425,15 @@ def _commands_of_a_ladder(folder: Path) -> list[str]:
     meta.inode = made.ladder.stat().st_ino + 1
     ladder.save()
     _edit(made.session / "session.json", argv=[str(program)], python=str(program), cwd=str(folder))
-    problems = []
-    for verb in (
+    here = ("--sessions", made.root)
+    return tuiprof(
         *_verbs(made, folder / "picture.txt"),
-        ("--sessions", made.root, "ladder", "--resume", made.ladder),
-        ("--sessions", made.root, "ladder", "--resume", "last"),
-        ("--sessions", made.root, "snapshot", made.ladder, "--press", "r", "-o", folder / "picture.txt"),
-        ("--sessions", made.root, "snapshot", made.session, "--press", "r", "-o", folder / "picture.txt"),
-    ):
-        problems += tuiprof(*verb)
-        if mark.exists():
-            problems.append(
-                f"{' '.join(str(arg) for arg in verb if not isinstance(arg, Path))} runs a command"
-            )
-            mark.unlink()
-    return problems
+        (*here, "ladder", "--resume", made.ladder),
+        (*here, "ladder", "--resume", "last"),
+        (*here, "snapshot", made.ladder, "--press", "r", "-o", folder / "picture.txt"),
+        (*here, "snapshot", made.session, "--press", "r", "-o", folder / "picture.txt"),
+        mark=mark,
+    )
 
 
 def _modules_of_the_working_directory(folder: Path) -> list[str]:
@@ -451,16 +456,14 @@ def _modules_of_the_working_directory(folder: Path) -> list[str]:
     (folder / "tuiprof").mkdir()
     (folder / "tuiprof" / "__init__.py").write_text(trap)
     (folder / "tuiprof" / "trace_gist.py").write_text(trap)
-    problems = []
-    for verb in _verbs(made, folder / "picture.txt"):
-        problems += tuiprof(
-            *verb, cwd=folder, XDG_CACHE_HOME=str(folder / "cache"), TUIPROF_TRACE_CACHE=str(folder / "cache")
-        )
-        if mark.exists():
-            name = " ".join(str(arg) for arg in verb if not isinstance(arg, Path))
-            problems.append(f"{name} imports {mark.read_text()}")
-            mark.unlink()
-    return problems
+    cache = str(folder / "cache")
+    return tuiprof(
+        *_verbs(made, folder / "picture.txt"),
+        cwd=folder,
+        mark=mark,
+        XDG_CACHE_HOME=cache,
+        TUIPROF_TRACE_CACHE=cache,
+    )
 
 
 def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
@@ -482,10 +485,8 @@ def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
                      made.ladder / "control", made.ladder / "control" / "runner.json"):  # fmt: skip
             os.chown(path, 65534, 65534)
         for ask in (lambda: request_stop(session, firm=True), lambda: stop(made.ladder)):
-            try:
+            with contextlib.suppress(TuiprofError):
                 ask()
-            except TuiprofError:
-                continue
         time.sleep(0.1)
         dead = victim.poll() is not None
         victim.kill()
