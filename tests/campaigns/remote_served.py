@@ -251,12 +251,12 @@ def _read(folder: Path, url: str, answer: _Answer) -> list[str]:
             if path.read_bytes() == _TRACE.read_bytes()
             else f"a copy of other bytes ({path.stat().st_size})"
         )
+    except Cancelled:
+        ended = "stopped"
     except TraceError as error:
         ended = "an error" if answer.ends == "an error" else f"an error: {error}"
         if bad := hostile.obeyed(str(error)):
             ended = f"an error that obeys {bad[:2]}"
-    except Cancelled:
-        ended = "stopped"
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what the campaign looks for
         ended = f"{type(error).__name__}: {error}"[:200]
     took_s = time.monotonic() - began
