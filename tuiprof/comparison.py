@@ -100,7 +100,12 @@ class Side:
 
 
 def open_side(
-    target: str | Path, *, root: Path | None = None, opener: Opener = open_trace, rank: int | None = None
+    target: str | Path,
+    *,
+    root: Path | None = None,
+    opener: Opener = open_trace,
+    fetcher: Callable[[str], Path] = fetch,
+    rank: int | None = None,
 ) -> Side:
     """Open a trace file or directory, a URL, a session or a rung of a measured ladder.
 
@@ -111,6 +116,7 @@ def open_side(
             session of that scenario and variant.
         root: Folder of sessions; None = the default one.
         opener: Reads a trace file; give one with progress, or one that can be cancelled.
+        fetcher: Copies what is behind a URL; the same.
         rank: Which rank of a directory or session; None = the lowest.
 
     Raises:
@@ -119,7 +125,7 @@ def open_side(
         SessionError: The session or ladder cannot be read.
     """
     text = str(target)
-    path = fetch(text) if is_url(text) else typed_path(text)
+    path = fetcher(text) if is_url(text) else typed_path(text)
     root = sessions_root(root)
     if os.path.exists(path) and not (path / "session.json").exists():
         file = open_set(path).file(rank)

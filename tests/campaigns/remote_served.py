@@ -29,6 +29,7 @@ import psutil
 
 from tests import hostile
 from tests.campaigns.campaign import Options, Outcome
+from tests.terminals import in_terminal
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled
 from tuiprof.formats.remote import LIMIT_VARIABLE, PATIENCE_VARIABLE, PLACE_VARIABLE, fetch
@@ -121,54 +122,79 @@ def _answers() -> dict[str, _Answer]:
     size = len(body)
     bomb = gzip.compress(b" " * (64 << 20))
     half = size // 2
+    ok = "HTTP/1.1 200 OK\r\n"
 
     def then(*parts: Callable[[Handler], None]) -> Callable[[Handler], None]:
         return lambda handler: [part(handler) for part in parts] and None
+
+    def raw(content: bytes) -> Callable[[Handler], None]:
+        return lambda handler: handler.wfile.write(content) and None
 
     def to(where: str) -> Callable[[Handler], None]:
         return lambda handler: _begin(handler, 302, Location=where, Content_Length=0)
 
     return {
-        "an honest one": _Answer(lambda h: _body(h, size, body), "a copy", lambda h: _begin(h, Content_Length=size)),
+        "an honest one": _Answer(
+            lambda h: _body(h, size, body), "a copy", lambda h: _begin(h, Content_Length=size)
+        ),
         "one that knows no HEAD": _Answer(lambda h: _body(h, size, body), "a copy"),
         "one that says no length": _Answer(lambda h: _body(h, None, body), "a copy"),
         "one that compresses unasked": _Answer(
-            lambda h: _body(h, len(gzip.compress(body)), gzip.compress(body), Content_Encoding="gzip"), "a copy"
+            lambda h: _body(h, len(gzip.compress(body)), gzip.compress(body), Content_Encoding="gzip"),
+            "a copy",
         ),
         "never answers": _Answer(_stall, head=_stall),
         "answers a HEAD alone": _Answer(_stall, head=lambda h: _begin(h, Content_Length=size)),
         "stalls after the headers": _Answer(then(lambda h: _body(h, size, b""), _stall)),
         "stalls in the middle": _Answer(then(lambda h: _body(h, size, body[:half]), _stall)),
-        "stalls in the status line": _Answer(then(lambda h: h.wfile.write(b"HTTP/1."), _stall)),
+        "stalls in the status line": _Answer(then(raw(b"HTTP/1."), _stall)),
         "says more than there is": _Answer(lambda h: _body(h, size * 2, body)),
-        "says less than there is": _Answer(lambda h: _body(h, None, body), head=lambda h: _begin(h, Content_Length=half)),
+        "says less than there is": _Answer(
+            lambda h: _body(h, None, body), head=lambda h: _begin(h, Content_Length=half)
+        ),
         "says a length below zero": _Answer(lambda h: _body(h, -5, body)),
         "says no number": _Answer(lambda h: _body(h, None, body, Content_Length="many")),
-        "says two lengths": _Answer(lambda h: (h.wfile.write(
-            f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nContent-Length: {half}\r\n\r\n".encode()), h.wfile.write(body))[0] and None),
-        "says more than fits": _Answer(lambda h: _body(h, _LIMIT * 4, body), head=lambda h: _begin(h, Content_Length=_LIMIT * 4)),
+        "says two lengths": _Answer(
+            raw(f"{ok}Content-Length: {size}\r\nContent-Length: {half}\r\n\r\n".encode() + body)
+        ),
+        "says more than fits": _Answer(
+            lambda h: _body(h, _LIMIT * 4, body), head=lambda h: _begin(h, Content_Length=_LIMIT * 4)
+        ),
         "never ends": _Answer(then(lambda h: _begin(h), lambda h: _endlessly(h, b" " * 65536))),
-        "never ends, in chunks": _Answer(then(
-            lambda h: _begin(h, Transfer_Encoding="chunked"), lambda h: _endlessly(h, b"1000\r\n" + b" " * 4096 + b"\r\n"))),
+        "never ends, in chunks": _Answer(
+            then(
+                lambda h: _begin(h, Transfer_Encoding="chunked"),
+                lambda h: _endlessly(h, b"1000\r\n" + b" " * 4096 + b"\r\n"),
+            )
+        ),
         "drips": _Answer(then(lambda h: _begin(h), lambda h: _endlessly(h, b" ", 0.3)), "stopped"),
         "ends in the middle": _Answer(lambda h: _body(h, size, body[:half])),
         "breaks in the middle": _Answer(then(lambda h: _body(h, size, body[:half]), _reset)),
         "breaks at once": _Answer(_reset, head=_reset),
-        "a chunk that is none": _Answer(lambda h: _body(h, None, b"zz\r\nabc\r\n0\r\n\r\n", Transfer_Encoding="chunked")),
-        "says gzip and sends none": _Answer(lambda h: _body(h, size, b"plain" * 100, Content_Encoding="gzip")),
+        "a chunk that is none": _Answer(
+            lambda h: _body(h, None, b"zz\r\nabc\r\n0\r\n\r\n", Transfer_Encoding="chunked")
+        ),
+        "says gzip and sends none": _Answer(
+            lambda h: _body(h, size, b"plain" * 100, Content_Encoding="gzip")
+        ),
         "says an encoding that is not known": _Answer(lambda h: _body(h, size, body, Content_Encoding="br")),
         "a bomb in the encoding": _Answer(lambda h: _body(h, len(bomb), bomb, Content_Encoding="gzip")),
         "leads to a file": _Answer(to("file:///etc/passwd"), head=to("file:///etc/passwd")),
         "leads to another protocol": _Answer(to("ftp://127.0.0.1/x"), head=to("ftp://127.0.0.1/x")),
         "leads in a circle": _Answer(to("/t.xplane.pb.gz"), head=to("/t.xplane.pb.gz")),
         "leads nowhere": _Answer(to("http://[::1"), head=to("http://[::1")),
-        "headers without end": _Answer(then(
-            lambda h: h.wfile.write(b"HTTP/1.1 200 OK\r\n"), lambda h: _endlessly(h, b"X-A: " + b"b" * 4096 + b"\r\n"))),
-        "no HTTP at all": _Answer(lambda h: h.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n") and None),
-        "a status that is none": _Answer(lambda h: h.wfile.write(b"HTTP/1.1 999999 \x1b[2J\r\n\r\n") and None),
-        "an error with a long page": _Answer(then(lambda h: _begin(h, 500), lambda h: _endlessly(h, b"<html>" * 9999))),
-        "what tells a terminal something": _Answer(lambda h: _body(h, size, body, ETag="\x1b]0;OWNED\x07"), "a copy"),
-    }  # fmt: skip
+        "headers without end": _Answer(
+            then(raw(ok.encode()), lambda h: _endlessly(h, b"X-A: " + b"b" * 4096 + b"\r\n"))
+        ),
+        "no HTTP at all": _Answer(raw(b"SSH-2.0-OpenSSH_9.6\r\n")),
+        "a status that is none": _Answer(raw(b"HTTP/1.1 999999 \x1b[2J\r\n\r\n")),
+        "an error with a long page": _Answer(
+            then(lambda h: _begin(h, 500), lambda h: _endlessly(h, b"<html>" * 9999))
+        ),
+        "what tells a terminal something": _Answer(
+            lambda h: _body(h, size, body, ETag="\x1b]0;OWNED\x07"), "a copy"
+        ),
+    }
 
 
 def _remote(options: Options) -> list[Found]:
@@ -178,8 +204,10 @@ def _remote(options: Options) -> list[Found]:
         for name in ("answers a HEAD alone", "stalls after the headers", "stalls in the status line"):
             del answers[name]
     with _Liar(answers) as base:
-        return [(f"a server: {name}", _read(options.folder, f"{base}/{i}/t.xplane.pb.gz", answer))
-                for i, (name, answer) in enumerate(answers.items())]  # fmt: skip
+        found = [(f"a server: {name}", _read(options.folder, f"{base}/{i}/t.xplane.pb.gz", answer))
+                 for i, (name, answer) in enumerate(answers.items())]  # fmt: skip
+        silent = f"{base}/{list(answers).index('stalls in the middle')}/t.xplane.pb.gz"
+        return [*found, ("leaving a screen while a server is silent", _left(silent))]
 
 
 class _Liar:
@@ -188,7 +216,7 @@ class _Liar:
     def __init__(self, answers: dict[str, _Answer]) -> None:
         by_number = list(answers.values())
 
-        class Lying(Handler):
+        class Lying(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def _do(self, *, head: bool) -> None:
@@ -269,6 +297,21 @@ def _read(folder: Path, url: str, answer: _Answer) -> list[str]:
     if ended != "a copy" and left:
         problems.append(f"left {sorted(left)}")
     return problems
+
+
+def _left(url: str) -> list[str]:
+    """Leave the dashboard while it waits for a server that says nothing more."""
+    command = [sys.executable, "-m", "tuiprof", "compare", "--tui", url, str(_TRACE)]
+    with in_terminal(command, 100, 30, **{PATIENCE_VARIABLE: "60"}) as terminal:
+        terminal.until_shown("cancel")
+        terminal.press("\x1b")
+        began = time.monotonic()
+        try:
+            terminal.until_over(30.0)
+        except AssertionError:
+            return ["it goes on after half a minute"]
+        took_s = time.monotonic() - began
+    return [] if took_s <= _OUTLIVES_S else [f"it ends after {took_s:.0f} s"]
 
 
 # -- our server --------------------------------------------------------------------------------------------
@@ -539,20 +582,41 @@ async def _many_pages(server: _Served, count: int) -> list[str]:
 
 #: What a page may send, and no page of ours does. Text is sent as text, bytes as a binary message.
 _MESSAGES: Final[dict[str, str | bytes]] = {
-    "no JSON": "{", "nothing": "", "no list": "{}", "a number": "17", "null": "null", "an empty list": "[]",
-    "a list of lists": "[[[]]]", "deep": "[" * 50_000, "no type": '[null, "x"]', "an unknown type": '["reboot", {}]',
-    "stdin without text": '["stdin"]', "stdin with a number": '["stdin", 5]', "stdin with a list": '["stdin", ["a"]]',
-    "stdin with a lone surrogate": '["stdin", "\\ud800"]', "stdin with controls": json.dumps(["stdin", "\x00\x1b\x9b\x7f" * 100]),
-    "stdin with half an escape": '["stdin", "\\u001b["]', "a paste of 100 kB": json.dumps(["stdin", "x" * 100_000]),
-    "resize without sizes": '["resize"]', "resize to text": '["resize", {"width": "a", "height": "b"}]',
-    "resize to nothing": '["resize", {"width": 0, "height": 0}]', "resize below zero": '["resize", {"width": -5, "height": -5}]',
+    "no JSON": "{",
+    "nothing": "",
+    "no list": "{}",
+    "a number": "17",
+    "null": "null",
+    "an empty list": "[]",
+    "a list of lists": "[[[]]]",
+    "deep": "[" * 50_000,
+    "no type": '[null, "x"]',
+    "an unknown type": '["reboot", {}]',
+    "stdin without text": '["stdin"]',
+    "stdin with a number": '["stdin", 5]',
+    "stdin with a list": '["stdin", ["a"]]',
+    "stdin with a lone surrogate": '["stdin", "\\ud800"]',
+    "stdin with controls": json.dumps(["stdin", "\x00\x1b\x9b\x7f" * 100]),
+    "stdin with half an escape": '["stdin", "\\u001b["]',
+    "a paste of 100 kB": json.dumps(["stdin", "x" * 100_000]),
+    "resize without sizes": '["resize"]',
+    "resize to text": '["resize", {"width": "a", "height": "b"}]',
+    "resize to nothing": '["resize", {"width": 0, "height": 0}]',
+    "resize below zero": '["resize", {"width": -5, "height": -5}]',
     "resize beyond sense": '["resize", {"width": 1000000000, "height": 1000000000}]',
-    "resize to fractions": '["resize", {"width": 80.5, "height": 1e300}]', "resize to NaN": '["resize", {"width": NaN, "height": 24}]',
-    "resize to a list": '["resize", [80, 24]]', "resize to true": '["resize", {"width": true, "height": true}]',
-    "ping without": '["ping"]', "ping with all sorts": '["ping", {"a": [1, 2, null]}]', "ping with much": json.dumps(["ping", "x" * 100_000]),
-    "focus with more": '["focus", 1, 2, 3]', "blur": '["blur"]', "a message of the process": '["quit"]',
-    "bytes": b"\x00\xff" * 100, "bytes like text": b'["stdin", "q"]',
-}  # fmt: skip
+    "resize to fractions": '["resize", {"width": 80.5, "height": 1e300}]',
+    "resize to NaN": '["resize", {"width": NaN, "height": 24}]',
+    "resize to a list": '["resize", [80, 24]]',
+    "resize to true": '["resize", {"width": true, "height": true}]',
+    "ping without": '["ping"]',
+    "ping with all sorts": '["ping", {"a": [1, 2, null]}]',
+    "ping with much": json.dumps(["ping", "x" * 100_000]),
+    "focus with more": '["focus", 1, 2, 3]',
+    "blur": '["blur"]',
+    "a message of the process": '["quit"]',
+    "bytes": b"\x00\xff" * 100,
+    "bytes like text": b'["stdin", "q"]',
+}
 
 
 def _frame(
@@ -588,10 +652,8 @@ _FRAMES: Final[dict[str, bytes]] = {
 def _messages(server: _Served, options: Options) -> Iterator[Found]:
     """Messages and frames that no page of ours sends."""
     chosen = list(_MESSAGES.items())
-    if options.short:  # all of them, but on few pages
-        pages = [dict(chosen[i::3]) for i in range(3)]
-    else:
-        pages = [dict([one]) for one in chosen]
+    every = 8 if options.short else 1
+    pages = [dict(chosen[i : i + every]) for i in range(0, len(chosen), every)]
     for group in pages:
         yield f"messages: {', '.join(group)}", asyncio.run(_send(server, list(group.values())))
     frames = list(_FRAMES.items())
@@ -691,7 +753,7 @@ def _ends(options: Options) -> Iterator[Found]:
                     for one in dashboards:
                         with contextlib.suppress(psutil.Error):
                             one.resume()
-                gone = until(lambda: not any(_lives(one) for one in dashboards), _OUTLIVES_S)
+                gone = until(lambda them=dashboards: not any(map(_lives, them)), _OUTLIVES_S)  # type: ignore[misc]
                 problems = (
                     [] if ended and took_s <= _OUTLIVES_S else [f"the server ended after {took_s:.1f} s"]
                 )
