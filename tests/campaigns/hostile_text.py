@@ -56,7 +56,7 @@ def run(options: Options) -> Outcome:
             folder = options.folder / f"text {outcome.cases}"
             made = hostile.make(folder, text, raw=key == "lone surrogates")
             found = [*_commands(made, pages, key), *_completion(made)]
-            if key != "lone surrogates" and (not options.short or key == "mixture 0"):
+            if key != "lone surrogates" and (not options.short or key == "all"):
                 found += asyncio.run(_screens(made, folder, pages, key))
             outcome.cases += len(found)
             outcome.failures += [f"{key}: {where}: {what}" for where, whats in found for what in whats]
@@ -75,8 +75,9 @@ def _texts(options: Options) -> dict[str, str]:
     """Return each text of the corpus, and mixtures of several; in short mixtures alone, which hold all of them."""
     if options.short:
         brief = [text for text in CORPUS.values() if len(text) < 1000]
-        # What matters at the beginning of a text is told by the full form.
-        return {f"mixture {i}": " ".join(brief[i::2]) for i in range(2)}
+        # Little of it has room on a screen: what ends a program comes first. Each text alone is for the full form.
+        worst = "\x1b[2J[/][@click=app.leave_all]x[/]\u202e\n<b>\u3164"
+        return {"all": " ".join((worst, *brief)), "every other": " ".join(brief[1::2])}
     rng = options.rng("mixtures")
     mixtures = {
         f"mixture {i}": rng.choice(("", " ", "\n")).join(rng.sample(list(CORPUS.values()), rng.randint(2, 5)))
