@@ -43,9 +43,10 @@ async def test_a_widget_that_forgets_is_made_harmless(tmp_path: Path) -> None:
 
 
 def test_a_line_keeps_its_width() -> None:
-    (kept,) = TextAlone().apply([Segment(f"a{WORST}b")], Color(0, 0, 0))
+    text = "".join(CORPUS[name] for name in ("C0 and DEL", "C1", "CSI", "bidi override", "zero width"))
+    (kept,) = TextAlone().apply([Segment(f"a{text}b")], Color(0, 0, 0))
     assert not obeyed(kept.text)
-    assert cell_len(kept.text) == cell_len(f"a{WORST}b")
+    assert cell_len(kept.text) == cell_len(f"a{text}b")
 
 
 async def test_a_title_and_a_notice_are_no_markup(tmp_path: Path) -> None:
