@@ -131,9 +131,9 @@ def obeyed_in_lines(text: str) -> list[str]:
     return obeyed(_COLOURS.sub("", text).replace("\n", ""))
 
 
-def obeyed_on_screen(sent: bytes) -> list[str]:
+def obeyed_on_screen(sent: str) -> list[str]:
     """Return the same of all that a screen sent to its terminal, without the sequences that ours send."""
-    return obeyed(_OURS.sub("", sent.decode("utf-8")))
+    return obeyed(_OURS.sub("", sent))
 
 
 def file_name(text: str, ending: str = "") -> str:

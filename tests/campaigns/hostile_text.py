@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import contextlib
 import csv
 import io
@@ -475,7 +476,10 @@ def _sent(sent: bytes) -> list[str]:
     clipboard = "".join(base64.b64decode(text).decode() for text in copied.findall(sent)).replace("\t", "")
     problems = [f"the clipboard gets {bad}" for bad in obeyed(clipboard)[:3]]
     try:
-        problems += [f"the screen sends {bad}" for bad in hostile.obeyed_on_screen(copied.sub(b"", sent))[:3]]
+        whole = codecs.getincrementaldecoder("utf-8")().decode(
+            copied.sub(b"", sent)
+        )  # it may end in a character
+        problems += [f"the screen sends {bad}" for bad in hostile.obeyed_on_screen(whole)[:3]]
     except UnicodeDecodeError as error:
         problems.append(f"the screen sends what is not UTF-8: {error}")
     for payload in (b"\x1b]0;", b"\x1b]8;", b"\x1bP1", b"\x1bc", b"\x1b_", b"\x1b[6n", b"OWNED\x07"):
