@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 = a free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--token", help="What a browser must bring (default: a random one).", envvar="TUIPROF_TOKEN")
+@click.option(
+    "--token",
+    envvar="TUIPROF_TOKEN",
+    help="What a browser must bring (default: a random one). Given here it can be seen in a list of processes; in the "
+    "variable TUIPROF_TOKEN it cannot.",
+)
 @click.pass_obj
 def serve(invocation: Invocation, target: str | None, port: int, host: str, token: str | None) -> int:
     """Show the dashboard, a SESSION, a measured LADDER or a trace FILE in a browser.
