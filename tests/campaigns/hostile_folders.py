@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,13 +57,12 @@ def _fifo(path: Path) -> None:
 
 
 def _socket(path: Path) -> None:
-    here = os.getcwd()
-    os.chdir(path.parent)  # the name of a socket is short
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as made:
-            made.bind(path.name)
+            made.bind(f"/proc/self/fd/{folder}/{path.name}")  # the name of a socket is short
     finally:
-        os.chdir(here)
+        os.close(folder)
 
 
 def _endless(path: Path) -> None:
@@ -99,20 +99,28 @@ def run(options: Options) -> Outcome:
     """Try every kind in every place, and everything that a folder can point at."""
     outcome = Outcome()
     with ThreadPoolExecutor(2) as pool:
-        cases = list(_odd_files(options))
-        for name, problems in pool.map(lambda case: (case[0], case[1]()), cases):
+        cases = [*_odd_files(options), *_ways(options)]
+        for name, found in pool.map(_tried_one, cases):
+            if isinstance(found, _CannotTry):
+                outcome.skipped.append(f"{name}: {found}")
+                continue
             outcome.cases += 1
-            outcome.failures += [f"{name}: {problem}" for problem in problems]
-    for try_ in _TRIES:
-        folder = options.folder / try_.__name__
-        folder.mkdir()
-        outcome.cases += 1
-        name = try_.__name__.strip("_").replace("_", " ")
-        try:
-            outcome.failures += [f"{name}: {problem}" for problem in try_(folder)]
-        except _CannotTry as why:
-            outcome.skipped.append(f"{name}: {why}")
+            outcome.failures += [f"{name}: {problem}" for problem in found]
     return outcome
+
+
+def _tried_one(case: tuple[str, Callable[[], list[str]]]) -> tuple[str, list[str] | _CannotTry]:
+    try:
+        return case[0], case[1]()
+    except _CannotTry as why:
+        return case[0], why
+
+
+def _ways(options: Options) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    for way in _WAYS:
+        folder = options.folder / way.__name__
+        folder.mkdir()
+        yield way.__name__.strip("_").replace("_", " "), partial(way, folder)
 
 
 class _CannotTry(Exception):
@@ -134,7 +142,7 @@ def tuiprof(
     lines = [[os.fsdecode(arg) if isinstance(arg, Path) else str(arg) for arg in verb] for verb in verbs]
     read, write = os.pipe()
     driver = Path(__file__).with_name("_verbs.py")
-    done = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(driver), str(write), str(_PATIENCE_S), str(_MEMORY)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -142,28 +150,29 @@ def tuiprof(
         cwd=cwd,
         env=environment,
         pass_fds=(write,),
-    )
-    os.close(write)
-    assert done.stdin is not None
-    done.stdin.write(json.dumps(lines).encode())
-    done.stdin.close()
-    problems = []
-    with open(read) as report:
-        for verb in verbs:
-            what = " ".join(str(arg) for arg in verb if not isinstance(arg, Path) and str(arg)[:3] != "--s")
-            line = report.readline()
-            if not line:
-                problems.append(f"{what} ends the process: {done.wait()}")
-                break
-            status, out, err = json.loads(line)
-            if status not in (0, 1, 2, 3, 4, 5):
-                problems.append(f"{what} ended with {status}: {err.strip()[-200:]}")
-            if _SECRET in out:
-                problems.append(f"{what} shows a file of another folder")
-            if mark is not None and mark.exists():
-                problems.append(f"{what} ran what it must not: {mark.read_text()}")
-                mark.unlink()
-    done.wait()
+    ) as done:
+        os.close(write)
+        assert done.stdin is not None
+        done.stdin.write(json.dumps(lines).encode())
+        done.stdin.close()
+        problems = []
+        with open(read) as report:
+            for verb in verbs:
+                what = " ".join(
+                    str(arg) for arg in verb if not isinstance(arg, Path) and str(arg)[:3] != "--s"
+                )
+                line = report.readline()
+                if not line:
+                    problems.append(f"{what} ends the process: {done.wait()}")
+                    break
+                status, out, err = json.loads(line)
+                if status not in (0, 1, 2, 3, 4, 5):
+                    problems.append(f"{what} ended with {status}: {err.strip()[-200:]}")
+                if _SECRET in out:
+                    problems.append(f"{what} shows a file of another folder")
+                if mark is not None and mark.exists():
+                    problems.append(f"{what} ran what it must not: {mark.read_text()}")
+                    mark.unlink()
     return problems
 
 
@@ -493,7 +502,7 @@ def _a_process_of_yours_under_the_name_of_a_run(folder: Path) -> list[str]:
     return ["a process of somebody else was ended"] if dead else []
 
 
-_TRIES: Final[tuple[Callable[[Path], list[str]], ...]] = (
+_WAYS: Final[tuple[Callable[[Path], list[str]], ...]] = (
     _names_that_lead_out,
     _requests_whose_names_lead_out,
     _links_that_lead_out,

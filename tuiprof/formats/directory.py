@@ -161,7 +161,7 @@ def _look(top: Path) -> tuple[list[_Found], list[str]]:
             if entry.is_dir(follow_symlinks=False):
                 if depth < _DEPTH:
                     folders.append((Path(entry.path), f"{relative}/{entry.name}".lstrip("/"), depth + 1))
-            elif _PERHAPS.search(entry.name) and entry.is_file():
+            elif _PERHAPS.search(entry.name) and os.path.isfile(entry.path):
                 found.append(_Found(Path(entry.path), relative, bool(_TELLING.search(entry.name))))
     return _believed(found, notes), notes
 
