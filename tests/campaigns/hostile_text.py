@@ -53,7 +53,6 @@ def run(options: Options) -> Outcome:
     """Put every text of the corpus, and mixtures of them, through every output."""
     outcome = Outcome()
     with _environment(_QUIET), Pages() as pages, ThreadPoolExecutor(1) as beside:
-        terminals = beside.submit(_terminals, options.folder / "terminals")
         for key, text in _texts(options).items():
             folder = options.folder / f"text {outcome.cases}"
             made = hostile.make(folder, text, raw=key == "lone surrogates")
@@ -62,6 +61,7 @@ def run(options: Options) -> Outcome:
                 found += asyncio.run(_screens(made, folder, pages, key))
             outcome.cases += len(found)
             outcome.failures += [f"{key}: {where}: {what}" for where, whats in found for what in whats]
+        terminals = beside.submit(_terminals, options.folder / "terminals")
         outcome.cases += len(_TERMINALS)
         outcome.failures += terminals.result()
         if browser() is None:

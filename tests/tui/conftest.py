@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import textual.app
+import textual.pilot
+from on_screen import at_rest
 from trace_app import FOUND
 
 from tuiprof import analyses
+
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = at_rest
 
 
 @pytest.fixture
