@@ -83,6 +83,7 @@ def open_trace(
         >>> trace.steps.numbers.tolist()
         [10, 11]
     """
+    import os
     from pathlib import Path
 
     from tuiprof import formats
@@ -90,7 +91,11 @@ def open_trace(
     from tuiprof.formats.remote import fetch, is_url
 
     url = str(target)
-    path = fetch(url, progress=progress, cancelled=cancelled) if is_url(url) else Path(target).expanduser()
+    path = (
+        fetch(url, progress=progress, cancelled=cancelled)
+        if is_url(url)
+        else Path(os.path.expanduser(target))
+    )
     found = open_set(path, run=run) if path.is_dir() or run is not None or rank is not None else None
     trace = formats.open_trace(
         path if found is None else found.file(rank).path,

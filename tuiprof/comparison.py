@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from tuiprof.model.report import Kind
 from tuiprof.run_setup import session_setup, trace_setup
 from tuiprof.script_comparison import compare_scripts
 from tuiprof.session.crowding import crowded
+from tuiprof.session.files import typed_path
 from tuiprof.session.ladder_state import Figures, LadderRun, Trial, find_ladder
 from tuiprof.session.store import Session, find_session, session_dirs, sessions_root
 from tuiprof.session.summary import read_fold
@@ -102,7 +104,12 @@ class Side:
 
 
 def open_side(
-    target: str | Path, *, root: Path | None = None, opener: Opener = open_trace, rank: int | None = None
+    target: str | Path,
+    *,
+    root: Path | None = None,
+    opener: Opener = open_trace,
+    fetcher: Callable[[str], Path] = fetch,
+    rank: int | None = None,
 ) -> Side:
     """Open a trace file or directory, a URL, a session or a rung of a measured ladder.
 
@@ -113,6 +120,7 @@ def open_side(
             session of that scenario and variant.
         root: Folder of sessions; None = the default one.
         opener: Reads a trace file; give one with progress, or one that can be cancelled.
+        fetcher: Copies what is behind a URL; the same.
         rank: Which rank of a directory or session; None = the lowest.
 
     Raises:
@@ -121,14 +129,14 @@ def open_side(
         SessionError: The session or ladder cannot be read.
     """
     text = str(target)
-    path = fetch(text) if is_url(text) else Path(target).expanduser()
+    path = fetcher(text) if is_url(text) else typed_path(text)
     root = sessions_root(root)
-    if path.exists() and not (path / "session.json").exists():
+    if os.path.exists(path) and not (path / "session.json").exists():
         file = open_set(path).file(rank)
         trace = opener(file.path)
         return Side(text, file.path.name, trace, setup=trace_setup(trace))
     name, colon, variant = text.rpartition(":")
-    if colon and name and not path.exists():
+    if colon and name and not os.path.exists(path):
         found = _rung(root, text, name, variant, opener) or _newest(root, text, name, variant, opener, rank)
         if found is not None:
             return found

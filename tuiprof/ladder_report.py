@@ -17,6 +17,7 @@ from tuiprof.formats import open_trace
 from tuiprof.ladder_kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder_why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
+from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Kind, Level
 from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
 from tuiprof.session.ladder import pending, schedule
@@ -229,7 +230,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "note": rung.note,
         "why": one.why,
         "remedy": one.remedy,
-        "trace": str(trace.path) if trace and trace.path else "",
+        "trace": as_utf8(str(trace.path)) if trace and trace.path else "",
     }
 
 
@@ -341,7 +342,7 @@ def _trials(ladder: LadderRun) -> Table:
             "steps": trial.figures.steps if trial.figures else None,
             "wall_ns": trial.wall_ns or None,
             "why": trial.why,
-            "session": f"{ladder.id}/trials/{trial.session}" if trial.session else "",
+            "session": as_utf8(f"{ladder.id}/trials/{trial.session}") if trial.session else "",
         }
         for trial in ladder.meta.trials
     ]
@@ -385,11 +386,13 @@ def listing(ladders: Sequence[LadderRun | Exception], root: Path) -> Report:
     rows: list[tuple[str, str, int | None, int | None]] = []
     for ladder in ladders:
         if isinstance(ladder, Exception):
-            rows.append((str(ladder), "unreadable", None, None))
+            rows.append((as_utf8(str(ladder)), "unreadable", None, None))
             continue
         left = len(pending(ladder.meta))
         total = len(schedule(ladder.meta))
-        rows.append((ladder.id, f"{left} trials left" if left else "complete", len(ladder.meta.rungs), total))
+        rows.append(
+            (as_utf8(ladder.id), f"{left} trials left" if left else "complete", len(ladder.meta.rungs), total)
+        )
     columns = (
         Column("id", "ladder"),
         Column("state", "state"),

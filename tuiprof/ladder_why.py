@@ -15,6 +15,7 @@ from tuiprof.analyses.compare import compare
 from tuiprof.errors import TuiprofError
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace
+from tuiprof.model.characters import shell_word
 from tuiprof.session.ladder_state import LadderMeta, LadderRun, Trial
 
 WHY_RULE: Final = (
@@ -126,7 +127,7 @@ def seen(traces: Traces, variant: str) -> Seen:
         return Seen(None, problem=problem)
     trace = traces.get(variant)
     if trace is None:
-        return Seen(path, problem=f"its trace cannot be read: tuiprof report {path}")
+        return Seen(path, problem=f"its trace cannot be read: tuiprof report {shell_word(str(path))}")
     # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
     syncs = figure_of(run("sync_events", trace), "syncs_per_step") if trace.device_indices else None
     launches = figure_of(run("kernel_launches", trace), "launches_per_step")

@@ -22,6 +22,7 @@ import msgspec
 from tuiprof import __version__
 from tuiprof.errors import SessionError, TraceError, TuiprofError
 from tuiprof.hangup import exit_with_parent, lifeline
+from tuiprof.own_process import module_command, module_environment
 from tuiprof.session.files import write_atomic
 from tuiprof.threads import bound_threads
 
@@ -176,11 +177,14 @@ def _locked(file: int) -> bool:
 def _work_out(path: Path, cancelled: Callable[[], bool]) -> Gist:
     """Return what a trace says first, as another process finds."""
     try:
-        command = (sys.executable, "-m", "tuiprof.trace_gist", str(path))
         with (
             lifeline() as stdin,
             subprocess.Popen(
-                command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                module_command("tuiprof.trace_gist", os.path.abspath(path)),
+                env=module_environment(),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             ) as process,
         ):
             deadline = time.monotonic() + PATIENCE_S

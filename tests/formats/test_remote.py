@@ -143,11 +143,11 @@ def test_nobody_answers(server: tuple[str, type[_Handler]]) -> None:
 def test_passwords_and_signatures_are_not_repeated(
     raised: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_arguments: object) -> None:
+    def fails(*_arguments: object, **_options: object) -> None:
         raise raised
 
     files = type("Files", (), {"info": staticmethod(fails)})
-    connect = fails if isinstance(raised, ValueError) else lambda _url: (files, "")
+    connect = fails if isinstance(raised, ValueError) else lambda _url, **_: (files, "")
     monkeypatch.setattr(fsspec.core, "url_to_fs", connect)
     with pytest.raises(TraceError) as caught:
         fetch("http://me:pw@host/x.json?sig=abc")
@@ -261,7 +261,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_protocol_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(url: str) -> Any:
+    def missing(url: str, **_options: object) -> Any:
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)

@@ -198,6 +198,8 @@ def test_a_ladder_from_beginning_to_end(toys: Path, tmp_path: Path) -> None:
 
 
 def test_it_stops_after_a_trial_and_goes_on_where_it_was(toys: Path, tmp_path: Path) -> None:
+    script = SCRIPT.replace('"slow": 0.008', '"slow": 0.003')
+    (toys / "toy.py").write_text(script, encoding="utf-8")
     meta = planned(toys, variants=["slow", "quick"], rounds=1, steps=300)  # long enough to be stopped
     ladder = create(tmp_path, msgspec.structs.replace(meta, rungs=tuple(_unchecked(meta))))
     asked: list[Progress] = []
@@ -207,10 +209,10 @@ def test_it_stops_after_a_trial_and_goes_on_where_it_was(toys: Path, tmp_path: P
     assert len(pending(ladder.meta)) == 3
     # Asked twice, it stops the trial itself, which is then repeated.
     again = LadderRun(ladder.path)
-    (toys / "toy.py").write_text(SCRIPT.replace("0.008", "3"), encoding="utf-8")
+    (toys / "toy.py").write_text(script.replace("0.003", "3"), encoding="utf-8")
     with pytest.raises(SessionError, match="not what it was, since"):
         list(run(again))
-    (toys / "toy.py").write_text(SCRIPT, encoding="utf-8")
+    (toys / "toy.py").write_text(script, encoding="utf-8")
     asked.clear()
     for progress in run(again, lambda: len(asked)):
         asked.extend([progress, progress])

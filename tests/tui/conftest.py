@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import textual.app
+import textual.pilot
+from on_screen import at_rest
 from trace_app import FOUND
 
 from tuiprof import analyses
 from tuiprof.errors import describe
+
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = at_rest
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from textual._context import active_app
 from textual.pilot import Pilot
 
 from tuiprof.tui.app import TuiprofApp
@@ -20,13 +21,40 @@ def screen_text(app: TuiprofApp) -> str:
     )
 
 
-async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 15.0) -> None:
+async def at_rest(*_: float) -> None:
+    """Wait until no message waits to be handled and nothing waits to be drawn.
+
+    Textual's own pilot waits until the process takes no processor time: 20 ms twice a key at least, up to a second
+    where a thread works, and on a busy machine for something else than on an idle one.
+    """
+    app = active_app.get()
+    pilot: Pilot[int] = Pilot(app)
+    while app.screen_stack:
+        await pilot._wait_for_screen()
+        screen = app.screen
+        drawn = not (screen._dirty_widgets or screen._callbacks or screen._recompose_required) and not (
+            screen._layout_required or screen._scroll_required or screen._repaint_required
+        )
+        pumps = (app, *screen.walk_children(with_self=True))
+        if drawn and not any(pump._next_callbacks or not pump._message_queue.empty() for pump in pumps):
+            return
+        if not drawn:
+            screen._on_timer_update()
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something to become true; fail with what the screen shows when it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it never came; the screen shows:\n" + screen_text(pilot.app))  # type: ignore[arg-type]
-        await pilot.pause(0.05)
+        await pilot.pause(0.02)
+
+
+async def workers_done(pilot: Pilot[int]) -> None:
+    """Wait until nothing is loaded or worked out any more, and what came of it is drawn."""
+    await until(pilot, lambda: all(worker.is_finished for worker in pilot.app.workers))
+    await pilot.pause()
 
 
 async def until_shown(pilot: Pilot[int], *texts: str) -> str:

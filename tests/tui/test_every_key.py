@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown
+from on_screen import screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from test_ladder_screen import SCRIPT, measured
 from test_live import recorded
@@ -37,16 +37,17 @@ def keys(bindings: list[object]) -> list[str]:
 async def press_all(pilot: Pilot[int], home: type, pressed: list[str]) -> None:
     """Press keys one after the other, coming back to the screen after each."""
     app = pilot.app
+
+    def is_home() -> bool:
+        return isinstance(app.screen, home) and not isinstance(app.focused, Input)
+
     for key in pressed:
         await pilot.press(key)
-        await pilot.pause(0.05)
+        await workers_done(pilot)  # one may open a screen
         for _ in range(3):
-            if isinstance(app.screen, home) and not isinstance(app.focused, Input):
-                break
-            await pilot.press("escape")
-            await pilot.pause(0.1)
-        assert isinstance(app.screen, home), key
-        assert not isinstance(app.focused, Input), key
+            if not is_home():
+                await pilot.press("escape")
+        assert is_home(), key
 
 
 @pytest.fixture

@@ -49,7 +49,14 @@ def settle(terminal: InTerminal, *texts: str) -> None:
     before = -1
     while len(terminal.received) - before > 200:
         before = len(terminal.received)
-        terminal.pump(0.7)
+        terminal.pump(0.4)
+
+
+def draw_anew(terminal: InTerminal) -> None:
+    """Ask for everything to be drawn anew, and wait until that begins."""
+    before = len(terminal.received)
+    terminal.press(CTRL_L)
+    terminal.until(lambda: len(terminal.received) - before > 100)
 
 
 def picture(terminal: InTerminal) -> list[object]:
@@ -61,10 +68,8 @@ def disturb(terminal: InTerminal) -> None:
     """Write to the terminal from another process, as ``wall`` does."""
     other_end = psutil.Process(terminal.pid).terminal()
     assert other_end is not None  # else a file of that name would be written
-    before = picture(terminal)
     subprocess.run(["sh", "-c", f'printf %s "$1" > {other_end}', "sh", MESS], check=True)
-    terminal.until(lambda: picture(terminal) != before)
-    terminal.pump(0.3)
+    terminal.until(lambda: not terminal.screen.cursor.hidden)  # the end of it
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,7 @@ def test_a_key_of_the_configuration_draws_anew(tmp_path: Path) -> None:
         before = picture(terminal)
         disturb(terminal)
         terminal.press("\x1b[15~")
-        settle(terminal, "stream 7")
-        assert picture(terminal) == before
+        terminal.until(lambda: picture(terminal) == before)
 
 
 def test_another_size_and_back_is_as_a_fresh_start() -> None:
@@ -108,17 +112,15 @@ def test_another_size_and_back_is_as_a_fresh_start() -> None:
         terminal.resize(80, 24)
         settle(terminal, "Syncs by place")
         with trace(80, 24) as other:
-            assert picture(terminal) == picture(other)
+            other.until(lambda: terminal.pump(0.01) and picture(terminal) == picture(other))
         terminal.resize(160, 48)
-        settle(terminal, "Syncs by place", "stream 7")
-        assert picture(terminal) == fresh
+        terminal.until(lambda: picture(terminal) == fresh)
         # Faster than anybody looks: what the terminal cut away on the way comes back.
         os.kill(terminal.pid, signal.SIGSTOP)
         terminal.resize(60, 20)
         terminal.resize(160, 48)
         os.kill(terminal.pid, signal.SIGCONT)
-        settle(terminal, "Syncs by place", "stream 7")
-        assert picture(terminal) == fresh
+        terminal.until(lambda: picture(terminal) == fresh)
 
 
 def test_what_goes_on_while_the_size_changes_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -134,13 +136,13 @@ def test_what_goes_on_while_the_size_changes_leaves_nothing_behind(tmp_path: Pat
     with in_terminal(run, 160, 48) as terminal:
         terminal.until_shown("● running", "step time", "loss")
         for columns, lines in ((80, 24), (160, 48), (100, 30), (50, 16), (120, 36)) * 2:
+            before = len(terminal.received)
             terminal.resize(columns, lines)
-            terminal.pump(0.15)
+            terminal.until(lambda before=before: len(terminal.received) > before)  # type: ignore[misc]
         terminal.press(" ")
         settle(terminal, "paused")
         shown = picture(terminal)
-        terminal.press(CTRL_L)
-        terminal.pump(0.5)
+        draw_anew(terminal)
         terminal.until(lambda: picture(terminal) == shown)
     (path,) = session_dirs(tmp_path / "s")
     request_stop(Session(path), firm=True)
@@ -167,8 +169,7 @@ def test_to_the_shell_and_back(shell: InTerminal) -> None:
     shell.press(CTRL_Z)
     shell.until_shown("Stopped")
     shell.press("stty sane; clear; fg\n")
-    settle(shell, "Syncs by place", "stream 7")
-    assert picture(shell) == before
+    shell.until(lambda: picture(shell) == before)
     assert modes(shell)[3] == as_set[3]  # neither echo nor lines
     shell.press("q")
     shell.until(lambda: modes(shell)[3] == own[3])
@@ -185,8 +186,7 @@ def test_stopped_without_a_word_and_gone_on(shell: InTerminal) -> None:
     os.kill(job, signal.SIGSTOP)
     shell.until_shown("Stopped")
     shell.press("fg\n")
-    settle(shell, "Syncs by place", "stream 7")
-    assert picture(shell) == before
+    shell.until(lambda: picture(shell) == before)
     shell.press("?")  # each key once, whole
     shell.until_shown("esc closes")
     shell.press("\x1b")
@@ -216,14 +216,12 @@ def test_detached_and_attached_at_another_size(tmp_path: Path) -> None:
         with in_terminal(attach, 80, 24) as terminal:
             settle(terminal, "Syncs by place")
             shown = terminal.text()
-            terminal.press(CTRL_L)
-            terminal.pump(0.5)
+            draw_anew(terminal)
             terminal.until(lambda: terminal.text() == shown)
             terminal.press("\x02d")
             assert terminal.until_over() == 0
         with in_terminal(attach, 160, 48) as terminal:
-            settle(terminal, "Syncs by place", "stream 7")
-            assert terminal.screen.display[:-1] == fresh
+            terminal.until(lambda: terminal.screen.display[:-1] == fresh)
     finally:
         subprocess.run([*tmux, "kill-server"], check=False, capture_output=True)
 

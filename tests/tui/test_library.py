@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from on_screen import screen_text, until, until_shown
+from on_screen import screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from textual import events
 from textual.widgets import Input
@@ -38,7 +38,7 @@ async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
         await pilot.press("tab", "end")
         await until_shown(pilot, "cannot run here: no-such-package-anywhere", "pip install")
         await pilot.press("r")
-        await pilot.pause(0.2)
+        await workers_done(pilot)
         assert isinstance(app.screen, LibraryScreen)  # no form for what cannot run
 
 

@@ -9,6 +9,7 @@ import pytest
 from on_screen import screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.pilot import Pilot
+from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
 
 from tuiprof.resources import shipped
@@ -163,7 +164,8 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
         await until_shown(pilot, "there is no /")
         app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
         await pilot.press("end", "2")
-        await pilot.pause(0.3)
+        field = app.screen.query_one(Input)
+        await until(pilot, lambda: field._suggestion != "")
         await pilot.press("tab", "enter")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen))
         assert app.screen.session.path == made.session.path  # type: ignore[attr-defined]

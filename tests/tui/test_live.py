@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from on_screen import live, screen_text, until, until_shown
+from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
+from textual.pilot import Pilot
 
 from tuiprof.session import control
 from tuiprof.session.launch import LaunchSpec, start, wait
@@ -78,16 +79,27 @@ async def test_the_verdict_and_the_way_out_are_seen_at_any_size(
         assert all(len(line) <= size[0] for line in text.splitlines())
 
 
+async def tick(pilot: Pilot[int], times: int) -> None:
+    """Let the timer of the live screen go off, each time as if it were long ago that it did."""
+    screen = pilot.app.screen
+    assert isinstance(screen, LiveScreen)
+    for _ in range(times):
+        screen._slow_at = screen._drawn_at = screen._printed_at = 0.0
+        screen.tick()
+        await pilot.pause()
+
+
 async def test_nothing_is_drawn_when_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recorded(tmp_path, 20)
     made.end()
     app = live(made.session.path)
     async with app.run_test(size=(160, 48)) as pilot:
         await until_shown(pilot, "finished")
-        await pilot.pause(0.6)
+        await tick(pilot, 5)
+        await workers_done(pilot)
         shown: list[object] = []
         monkeypatch.setattr(app, "_display", lambda *args: shown.append(args))
-        await pilot.pause(1.2)
+        await tick(pilot, 10)
         assert shown == []
 
 
@@ -276,7 +288,7 @@ async def test_a_paused_view_stands_still(tmp_path: Path) -> None:
         await pilot.press("space")
         before = await until_shown(pilot, "view paused")
         made.run_until(11)
-        await pilot.pause(0.8)
+        await tick(pilot, 5)
         assert screen_text(app) == before
         await pilot.press("space")
         await until_shown(pilot, f"step {made.steps - 1}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from on_screen import live, until_shown
+from on_screen import live, until_shown, workers_done
 from synthetic import Synthetic
 from textual.pilot import Pilot
 
@@ -65,7 +65,8 @@ def test_live(tmp_path: Path, snap_compare: Any, size: tuple[int, int]) -> None:
     async def settled(pilot: Pilot[int]) -> None:
         now, before = await until_shown(pilot, "finished after", "27.0 ms"), ""
         while now != before:  # the chart's edge and what is worked out meanwhile come to rest
-            await pilot.pause(0.6)
+            pilot.app.screen.tick(asked=True)  # type: ignore[attr-defined]
+            await workers_done(pilot)
             now, before = await until_shown(pilot, "finished after"), now
 
     assert snap_compare(live(made.session.path), terminal_size=size, run_before=settled)

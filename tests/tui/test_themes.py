@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from made_traces import small_trace
-from on_screen import screen_text, until
+from on_screen import screen_text, until, workers_done
 from synthetic import Synthetic
 from textual.screen import Screen
 
@@ -85,7 +85,7 @@ async def test_every_screen_in_every_theme(
         if screen == "trace":
             await app.push_screen(TraceScreen(trace=small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
-        await pilot.pause(0.3)
+        await workers_done(pilot)
         assert app.theme == theme
         await pilot.press("question_mark")
         await until(pilot, lambda: "esc closes" in screen_text(app))
@@ -116,10 +116,9 @@ async def test_ascii_alone(screen: str, session: Path, monkeypatch: pytest.Monke
         if screen == "trace":
             await app.push_screen(TraceScreen(trace=small_trace()))
         await until(pilot, lambda: "help" in screen_text(app))
-        await pilot.pause(0.3)
         for keys in ((), ("question_mark",), ("escape", "ctrl+p")):
             await pilot.press(*keys)
-            await pilot.pause(0.2)
+            await workers_done(pilot)
             text = screen_text(app)
             assert text.isascii(), [c for c in text if not c.isascii()][:20]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from on_screen import live, until, until_shown
+from on_screen import live, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
 
@@ -19,28 +19,35 @@ from tuiprof.tui.start import Start
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_five_steps_each_on_the_screen_it_speaks_of(
+    tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tour, "_HOLD_S", 60.0)  # a busy machine fills a screen slowly
     app = TuiprofApp(Start.library(sessions=tmp_path))
+
+    async def on_the_card(*texts: str) -> None:
+        await until_shown(pilot, *texts)
+        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+
     async with app.run_test(size=size) as pilot:
         await until_shown(pilot, "metrics")
         await pilot.press("ctrl+t")
-        await until_shown(pilot, "1 of 5", "What can be run")
+        await on_the_card("1 of 5", "What can be run")
         assert isinstance(app.screen, LibraryScreen)
         await pilot.press("enter")
-        await until_shown(pilot, "2 of 5", "replay", "median")
+        await on_the_card("2 of 5", "replay", "median")
         assert isinstance(app.screen, LiveScreen)
         await pilot.press("space")
-        await until_shown(pilot, "3 of 5", "syncs a step")
+        await on_the_card("3 of 5", "syncs a step")
         assert isinstance(app.screen, TraceScreen)
-        await pilot.pause(0.3)
         await pilot.press("enter")
-        await until_shown(pilot, "4 of 5", "step 22")
+        await on_the_card("4 of 5", "step 22")
         await pilot.press("backspace")
-        await until_shown(pilot, "3 of 5")
+        await on_the_card("3 of 5")
         await pilot.press("enter")
-        await until_shown(pilot, "4 of 5", "step 22")
+        await on_the_card("4 of 5", "step 22")
         await pilot.press("enter")
-        await until_shown(pilot, "5 of 5", "What to change")
+        await on_the_card("5 of 5", "What to change")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         assert not app.screen.query(tour.TourCard)
@@ -55,7 +62,7 @@ async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
         await pilot.press("enter")
         await until_shown(pilot, "2 of 5")
         await pilot.press("escape")
-        await pilot.pause(0.2)
+        await workers_done(pilot)
         assert isinstance(app.screen, LiveScreen)
         assert not app.screen.query(tour.TourCard)
 

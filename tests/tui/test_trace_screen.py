@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from made_traces import MS, trace_of
+from on_screen import until
 from textual.pilot import Pilot
 from trace_app import app_of, settle
 
@@ -116,11 +117,8 @@ async def test_details_follow_the_cursor_and_show_source_that_is_here(tmp_path: 
         assert "▸    20  line_20 = 20" in text
         app.table.focus()
         await pilot.press("up")
-        await pilot.pause(0.2)
-        await settle(pilot)
         detail = app.view.query_one(DetailPane)
-        assert detail.event is not None
-        assert trace.name(detail.event.row) == "aten::item"
+        await until(pilot, lambda: detail.event is not None and trace.name(detail.event.row) == "aten::item")
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (120, 36), (160, 48), (200, 50)])

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from made_traces import HOSTILE
+from on_screen import until
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
@@ -154,7 +155,10 @@ async def test_the_table_is_exported_exactly_as_it_shows(
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("5", "/", *"category ~ runtime", "enter", "right", "s")
+        await pilot.press("5", "/", *"category ~ runtime", "enter")
+        await until(pilot, lambda: len(app.table.rows) == 4)
+        await pilot.press("right", "s")
+        await until(pilot, lambda: app.table.sorted_by is not None)
         await settle(pilot)
         await pilot.press("e")
         await pilot.pause()

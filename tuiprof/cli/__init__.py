@@ -26,7 +26,7 @@ import click
 from tuiprof import __version__
 from tuiprof.cli import completing
 from tuiprof.cli.checking import check
-from tuiprof.cli.common import Invocation
+from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
@@ -57,7 +57,7 @@ class _Verbs(click.Group):
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            if Path(args[0]).exists():
+            if os.path.exists(args[0]):
                 hint = f" To open a file: tuiprof open {args[0]}"
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
@@ -111,7 +111,7 @@ def cli(
     try:
         scenarios = (*scenarios, *scenario_folders())
     except TuiprofError as problem:  # most verbs can do without
-        click.echo(f"tuiprof: {problem}", err=True)
+        say(f"tuiprof: {problem}")
     invocation.sessions, invocation.scenarios = sessions, scenarios
     # By the environment: the dashboard may run in a process of its own.
     if theme:
@@ -197,17 +197,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()  # or a full disk would be told by a traceback at exit
     except click.exceptions.Abort:
-        click.echo("tuiprof: interrupted", err=True)
+        say("tuiprof: interrupted")
         return 130
     except click.ClickException as error:
-        _with_hint(error, args).show()
+        shown = io.StringIO()
+        _with_hint(error, args).show(shown)
+        say(shown.getvalue())  # it quotes what was typed, or what a pattern found
         return error.exit_code
     except TuiprofError as error:
-        from tuiprof.report.sanitize import sanitize_lines  # names of files and traces are others' words
-
-        click.echo(f"tuiprof: {sanitize_lines(error.message)}", err=True)
+        say(f"tuiprof: {error.message}")
         if error.remedy:
-            click.echo(f"         {sanitize_lines(error.remedy)}", err=True)
+            say(f"         {error.remedy}")
         return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe went away (`tuiprof report … | head`): not an error; keep Python from
@@ -227,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _CANNOT_WRITE:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"tuiprof: the output could not be written: {error.strerror}", err=True)
+        say(f"tuiprof: the output could not be written: {error.strerror}")
         return 1
     return result if isinstance(result, int) else 0
 

@@ -89,17 +89,16 @@ def _reports(
 def _notes(reports: Sequence[Report | Unavailable]) -> list[str]:
     """Return what there is to know of a recording before believing its figures: whether the machine was crowded, …"""
     from tuiprof.model import Report
-    from tuiprof.report.sanitize import sanitize
 
     session = next((it for it in reports if isinstance(it, Report) and it.analysis == "session"), None)
-    return [sanitize(note) for note in session.notes] if session is not None else []
+    return list(session.notes) if session is not None else []
 
 
 def _text(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
-    from tuiprof.report.sanitize import sanitize
+    from tuiprof.report.sanitize import for_log, sanitize
 
     lines = [f"{_MARK[result.outcome]} {result.sentence}" for result in results]
-    return "".join(f"{sanitize(line)}\n" for line in [*lines, *(f"! {note}" for note in notes)])
+    return for_log("".join(f"{sanitize(line)}\n" for line in [*lines, *(f"! {note}" for note in notes)]))
 
 
 def _json(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
@@ -109,26 +108,31 @@ def _json(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
 
 def _junit(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
     """JUnit XML as CI servers read it: one test case a limit."""
+    from tuiprof.report.sanitize import sanitize
+
     failed = sum(result.outcome == "failed" for result in results)
     unknown = sum(result.outcome == "unknown" for result in results)
     suite = ElementTree.Element(
         "testsuite", name="tuiprof", tests=str(len(results)), failures=str(failed), errors=str(unknown)
     )
     for result in results:
-        case = ElementTree.SubElement(suite, "testcase", classname=target, name=result.limit.key)
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=sanitize(target), name=sanitize(result.limit.key)
+        )
         if result.outcome != "passed":
             kind = "failure" if result.outcome == "failed" else "error"
-            ElementTree.SubElement(case, kind, message=result.sentence)
+            ElementTree.SubElement(case, kind, message=sanitize(result.sentence))
     if notes:
-        ElementTree.SubElement(suite, "system-out").text = "\n".join(notes)
+        ElementTree.SubElement(suite, "system-out").text = "\n".join(map(sanitize, notes))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _github(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
-    """Workflow commands; what is special in them is escaped as GitHub's runner decodes it."""
+    """Workflow commands; ``%`` is escaped as GitHub's runner decodes it, and line breaks are none any more."""
+    from tuiprof.report.sanitize import sanitize
 
     def escaped(text: str) -> str:
-        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        return sanitize(text).replace("%", "%25")
 
     levels = {"passed": "notice", "failed": "error", "unknown": "warning"}
     said = [(levels[result.outcome], result.sentence) for result in results]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
     from tuiprof.tui.start import Start
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def say(text: str) -> None:
+    """Write narration to standard error: text of others in it is shown, never obeyed.
+
+    Args:
+        text: Lines.
+    """
+    from tuiprof.report.sanitize import for_log, sanitize_lines
+
+    click.echo(for_log(sanitize_lines(text)), err=True)
 
 
 class Positive(click.FloatRange):
@@ -129,12 +141,12 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     if is_url(text):
         return None
     path = Path(text)
-    if path.exists() and not (path / "session.json").exists():
+    if os.path.exists(path) and not (path / "session.json").exists():
         return None
     try:
         return find_session(sessions_root(invocation.sessions), text)
     except UsageProblem:
-        if path.exists() or not ("/" in text or path.suffix):
+        if os.path.exists(path) or not ("/" in text or path.suffix):
             raise
         raise UsageProblem(f"there is no file or session {text!r}", _similar(path)) from None
 
@@ -152,7 +164,7 @@ def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
     from tuiprof.session.store import LADDER_FILE, find_session, sessions_root
 
     path = Path(text)
-    if is_url(text) or (path.exists() and not (path / LADDER_FILE).exists()):
+    if is_url(text) or (os.path.exists(path) and not (path / LADDER_FILE).exists()):
         return None
     root = sessions_root(invocation.sessions)
     try:
@@ -216,7 +228,7 @@ def traces_at(
     found = open_set(path, run=run, opener=open_with_progress)
     found.file(rank)  # a rank that is not there is said before anything else
     if line := found.line(rank):
-        click.echo(f"tuiprof: {line}", err=True)
+        say(f"tuiprof: {line}")
     return found
 
 
@@ -236,24 +248,23 @@ def converted(path: Path, wanted: bool | None) -> Path:
     import shlex
 
     from tuiprof.formats import conversion
-    from tuiprof.report.sanitize import sanitize
 
     found = conversion.possible(path) if wanted is not False else None
     if found is None:
         return path
     if conversion.done_before(found):
-        click.echo(f"tuiprof: {path} was converted before; opening {found.out}", err=True)
+        say(f"tuiprof: {path} was converted before; opening {found.out}")
         return found.out
-    command = sanitize(shlex.join(found.command))
+    command = shlex.join(found.command)
     if wanted is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return path  # reading it says what to run
-        click.echo(f"{sanitize(str(path))} is {found.what}. To convert it:\n  {command}", err=True)
+        say(f"{path} is {found.what}. To convert it:\n  {command}")
         if not click.confirm("Run this now?", default=False, err=True):
             return path
     else:
-        click.echo(f"tuiprof: running {command}", err=True)
-    return conversion.convert(found, lambda line: click.echo(f"  {sanitize(line)}", err=True))
+        say(f"tuiprof: running {command}")
+    return conversion.convert(found, lambda line: say(f"  {line}"))
 
 
 def open_with_progress(path: Path) -> Trace:
@@ -292,7 +303,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def _similar(path: Path) -> str:
     """Return what may have been meant by a file that is not there."""
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         return f"there is no folder {path.parent} either"
     near = difflib.get_close_matches(path.name, (entry.name for entry in path.parent.iterdir()), n=1)
     return (

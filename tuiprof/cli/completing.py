@@ -128,5 +128,5 @@ def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
     # A name with other characters would be read by the shell as something else.
-    plain = re.compile(r"[\w.:~+-]+")
+    plain = re.compile(r"\w[\w.:~+-]*", re.ASCII)
     return [CompletionItem(name) for name in names if name.startswith(incomplete) and plain.fullmatch(name)]

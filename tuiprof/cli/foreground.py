@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from tuiprof import hangup
+from tuiprof.cli.common import say
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.control import stop_unless_over
@@ -85,8 +84,7 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
                 stopped = len(asked)
                 stop_unless_over(session, sig=asked[-1], firm=stopped > 1, known=feed.processes())
                 with contextlib.suppress(OSError):
-                    said = "stopping the script; once more kills it" if stopped == 1 else "killing it"
-                    click.echo(said, err=True)
+                    say("stopping the script; once more kills it" if stopped == 1 else "killing it")
             time.sleep(_POLL_S)
     finally:
         with contextlib.suppress(OSError):
@@ -117,7 +115,7 @@ def _told(fold: Fold, problem: str) -> str:
     if stats.count:
         words.append(f"{format_ns(stats.median_ns)} a step")
     words += [
-        f"capture {capture.state}" + (f" ({sanitize(capture.why)})" if capture.why else "")
+        f"capture {capture.state}" + (f" ({capture.why})" if capture.why else "")
         for capture in fold.captures.values()
     ]
     return " · ".join(words)
@@ -128,12 +126,12 @@ class _Plain:
 
     def __init__(self, session: Session) -> None:
         self._next_s = time.monotonic() + _PLAIN_EVERY_S
-        click.echo(f"recording {sanitize(session.title)} into {session.path}", err=True)
+        say(f"recording {session.title} into {session.path}")
 
     def __call__(self, fold: Fold | None, problem: str) -> None:
         if fold is not None and time.monotonic() >= self._next_s:
             self._next_s += _PLAIN_EVERY_S
-            click.echo(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}", err=True)
+            say(f"{format_ns(fold.now_ns)} · {_told(fold, problem)}")
 
 
 class _Bar:
@@ -160,4 +158,4 @@ class _Bar:
         if fold is None:
             self._progress.stop()
         else:
-            self._progress.update(self._task, told=_told(fold, problem))
+            self._progress.update(self._task, told=sanitize(_told(fold, problem)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, Positive
+from tuiprof.cli.common import Invocation, Positive, say
 from tuiprof.hangup import signals_kept
 
 if TYPE_CHECKING:
@@ -156,7 +156,6 @@ def ladder(
 
 def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Device]]:
     """Return the ladder, and what telemetry sees if one of its variants is about that."""
-    from tuiprof.report.sanitize import sanitize
     from tuiprof.session.scenarios import SameName, find_ladder, scan
 
     scanned = scan(invocation.scenarios)
@@ -165,7 +164,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
         raise click.UsageError(f"which ladder? There are {known}")
     for problem in scanned.problems:
         if isinstance(problem, SameName) and problem.name == name:
-            click.echo(sanitize(f"passed over: {problem}"), err=True)
+            say(f"passed over: {problem}")
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
@@ -177,7 +176,6 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 def _trusted(measured: LadderRun) -> None:
     """Let the user look at the commands of a ladder that somebody else may have made before any of them is run."""
     from tuiprof.errors import SessionError
-    from tuiprof.report.sanitize import sanitize
     from tuiprof.session.ladder_guard import must_be_own
 
     try:
@@ -186,9 +184,9 @@ def _trusted(measured: LadderRun) -> None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         meta = measured.meta
-        click.echo(sanitize(f"{problem.message}. In {meta.cwd} it would run:"), err=True)
+        say(f"{problem.message}. In {meta.cwd} it would run:")
         for rung in meta.rungs:
-            click.echo(sanitize(f"  {shlex.join((meta.python or 'python', *rung.command))}"), err=True)
+            say(f"  {shlex.join((meta.python or 'python', *rung.command))}")
         if not click.confirm("Run these?", default=False, err=True):
             raise
 
@@ -249,13 +247,15 @@ def _write(answer: Report, fmt: str, output: Path | None) -> None:
 
 def _afterwards(measured: LadderRun, answer: Report, stopped: bool) -> None:
     """Say what can be done next."""
+    from tuiprof.model.characters import shell_word
+
     if stopped:
-        click.echo(f"\ngo on:  tuiprof ladder --resume {measured.id}", err=True)
+        say(f"\ngo on:  tuiprof ladder --resume {shell_word(measured.id)}")
         return
-    click.echo(f"\nsee it again:  tuiprof ladder --show {measured.id}", err=True)
+    say(f"\nsee it again:  tuiprof ladder --show {shell_word(measured.id)}")
     traces = [path for path in answer.table("rungs").rows["trace"].to_list() if path]
     if traces:
-        click.echo(f"see a trace:   tuiprof open {traces[-1]}", err=True)
+        say(f"see a trace:   tuiprof open {shell_word(traces[-1])}")
 
 
 def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], None]:
@@ -286,15 +286,14 @@ def _left(progress: Progress) -> str:
 def _outcome(progress: Progress) -> str:
     """Return how a trial ended, in words."""
     from tuiprof.model.units import format_ns
-    from tuiprof.report.sanitize import sanitize
 
     trial = progress.trial
     if trial.kind == "check" and trial.state == "done":
-        return "equal" if trial.equal else sanitize(trial.why) or "it says nothing of its numbers"
+        return "equal" if trial.equal else trial.why or "it says nothing of its numbers"
     if trial.state == "done":
         timed = f"{format_ns(trial.figures.median_ns)} a step" if trial.figures else ""
-        return sanitize(trial.why) or (timed if trial.kind == "timing" else "captured")
-    return ": ".join(filter(None, (trial.state, sanitize(trial.why))))
+        return trial.why or (timed if trial.kind == "timing" else "captured")
+    return ": ".join(filter(None, (trial.state, trial.why)))
 
 
 class _Plain:
@@ -302,14 +301,14 @@ class _Plain:
 
     def __init__(self, measured: LadderRun) -> None:
         self._rounds = measured.meta.rounds
-        click.echo(f"measuring {measured.meta.ladder} into {measured.path}", err=True)
+        say(f"measuring {measured.meta.ladder} into {measured.path}")
 
     def __call__(self, progress: Progress | None) -> None:
         if progress is None or not progress.ended:
             return
         parts = [f"{_told(progress, self._rounds)}: {_outcome(progress)}", _left(progress)]
         text = " · ".join(filter(None, parts if progress.done < progress.total else parts[:1]))
-        click.echo(f"{progress.done}/{progress.total} {text}", err=True)
+        say(f"{progress.done}/{progress.total} {text}")
 
 
 class _Bar:
@@ -337,9 +336,11 @@ class _Bar:
         if progress is None:
             self._bar.stop()
             return
-        told = _told(progress, self._rounds)
+        from tuiprof.report.sanitize import sanitize
+
+        told = sanitize(_told(progress, self._rounds))
         self._bar.update(
             self._task, description=told, completed=progress.done, total=progress.total, left=_left(progress)
         )
         if progress.ended:
-            self._console.print(f"{told}: {_outcome(progress)}", markup=False, soft_wrap=True)
+            self._console.print(f"{told}: {sanitize(_outcome(progress))}", markup=False, soft_wrap=True)

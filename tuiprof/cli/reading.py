@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tuiprof.cli.common import (
     convert_option,
     ladder_or_none,
     open_screen,
+    say,
     session_or_none,
     trace_options,
     traces_at,
@@ -98,6 +100,7 @@ def report(
     from dataclasses import replace
 
     from tuiprof.analyses.shared.replay import trust
+    from tuiprof.model.characters import shell_word
     from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
@@ -107,7 +110,7 @@ def report(
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
-            click.echo(f"tuiprof: what sets the ranks apart: tuiprof report {target} ranks", err=True)
+            say(f"tuiprof: what sets the ranks apart: tuiprof report {shell_word(target)} ranks")
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
@@ -219,14 +222,14 @@ def list_(invocation: Invocation, as_json: bool) -> int:
     if as_json:
         import msgspec
 
-        for summary in summaries:
-            sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+        for summary in summaries:  # ASCII alone, as the reports in JSON
+            sys.stdout.write(json.dumps(msgspec.to_builtins(summary), separators=(",", ":")) + "\n")
         return 0
     from tuiprof.session.ladder_state import list_ladders
 
     ladders = list_ladders(root)
     if not summaries and not ladders:
-        click.echo(f"no sessions in {root}; record one: tuiprof record metrics:naive", err=True)
+        say(f"no sessions in {root}; record one: tuiprof record metrics:naive")
         return 0
     from dataclasses import replace
 

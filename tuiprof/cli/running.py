@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, launch_options, open_screen
+from tuiprof.cli.common import Invocation, launch_options, open_screen, say
 from tuiprof.cli.triggers import trigger_options, triggers
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ def _watch_inline(session: Session) -> int | None:
     if outcome == "dashboard":
         return None
     if outcome == "left":
-        click.echo(farewell(session), err=True)
+        say(farewell(session))
         return 0
     from dataclasses import replace
 
     from tuiprof.report import render_all
-    from tuiprof.report.sanitize import sanitize
+    from tuiprof.report.sanitize import for_log, sanitize
     from tuiprof.session.summary import summarise
     from tuiprof.trace_gist import ask
 
@@ -68,8 +69,8 @@ def _watch_inline(session: Session) -> int | None:
     sys.stdout.write(render_all([replace(report, tables=tables, rules=())]))
     if traces := session.traces():
         gist = ask(traces[-1])
-        click.echo(sanitize(f"trace: {gist.line or gist.problem}"))
-    click.echo(f"\nsee it:  tuiprof open {session.id}", err=True)
+        click.echo(for_log(sanitize(f"trace: {gist.line or gist.problem}")))
+    say(f"\nsee it:  tuiprof open {session.id}")
     status = session.status()
     return status.code if status.code is not None else 1
 
@@ -117,7 +118,7 @@ def record(
         sys.stdout.flush()
     sys.stdout.write(render_all(reports, "json" if as_json else "text", trust=trust))
     if not quiet:
-        click.echo(f"\nsee it:  tuiprof open {session.id}", err=True)
+        say(f"\nsee it:  tuiprof open {session.id}")
     return code
 
 
@@ -236,7 +237,7 @@ def launch_spec(
         if steps is not None:
             raise click.UsageError("--steps is for scenarios; give your script its own arguments after --")
         return replace(spec, argv=command)
-    if target.endswith(".py") or Path(target).is_file():
+    if target.endswith(".py") or os.path.isfile(target):
         return replace(spec, argv=("python", target, *(command or ())))
     return _scenario_spec(
         invocation, spec, target, preset, steps, command or (), may_be_earlier="@" not in (capture or "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, ladder_or_none, session_or_none
+from tuiprof.cli.common import Invocation, ladder_or_none, say, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.tui.start import Start
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 = a free one."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--token", help="What a browser must bring (default: a random one).", envvar="TUIPROF_TOKEN")
+@click.option(
+    "--token",
+    envvar="TUIPROF_TOKEN",
+    help="What a browser must bring (default: a random one). Given here it can be seen in a list of processes; in the "
+    "variable TUIPROF_TOKEN it cannot.",
+)
 @click.pass_obj
 def serve(invocation: Invocation, target: str | None, port: int, host: str, token: str | None) -> int:
     """Show the dashboard, a SESSION, a measured LADDER or a trace FILE in a browser.
@@ -40,15 +45,14 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
         ) from error
     server = DashboardServer(start, host=host, port=port, token=token)
     if not is_loopback(host):
-        click.echo(
+        say(
             f"tuiprof: warning: {host} can be reached from other machines. Whoever has the token can run scripts "
-            "here as you, and the connection is not encrypted: better 127.0.0.1 and an SSH tunnel.",
-            err=True,
+            "here as you, and the connection is not encrypted: better 127.0.0.1 and an SSH tunnel."
         )
 
     def ready() -> None:
         click.echo(server.address)
-        click.echo("Ctrl+C ends it", err=True)
+        say("Ctrl+C ends it")
 
     serve_until_interrupted(server, ready)
     return 0

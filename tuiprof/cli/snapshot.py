@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, ladder_or_none, session_or_none
+from tuiprof.cli.common import Invocation, ladder_or_none, say, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.tui.snapshot import Picture
@@ -86,7 +86,7 @@ def snapshot(
         from tuiprof.errors import UsageProblem
 
         raise UsageProblem(f"{output} cannot be written: {error.strerror}") from error
-    click.echo(f"{output}  {size[0]}×{size[1]}", err=True)
+    say(f"{output}  {size[0]}×{size[1]}")
     return 0
 
 

@@ -148,7 +148,7 @@ def _look(path: Path, limit: int | None) -> tuple[Source, Format]:
     """Return where the bytes come from and the format they are in."""
     from tuiprof.formats.source import Source, open_source
 
-    if path.is_dir():
+    if os.path.isdir(path):
         for candidate in available().values():
             if candidate.directory is not None and candidate.directory(path):
                 return Source(path, 0, "plain"), candidate

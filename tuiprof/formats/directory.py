@@ -85,7 +85,7 @@ def every_set(path: Path, *, opener: Callable[[Path], Trace] | None = None) -> t
     from tuiprof import formats
 
     opener = opener or formats.open_trace
-    if not path.is_dir() or _is_one(path):
+    if not os.path.isdir(path) or _is_one(path):
         return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
     found, notes = _look(path)
     runs = _runs(found)

@@ -3,6 +3,9 @@
 A remote file is copied once, block by block, into the user's cache directory, named after its URL and what the server
 says of its version (ETag, time of change, size), and read from there: a trace is read from several places at once,
 which a connection cannot do. The copies share a limit; the longest unused go first.
+
+A server is not believed: one that falls silent is given up, what is longer or shorter than it said is refused, and what
+has no said length may not be longer than the limit.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
@@ -24,10 +30,17 @@ from tuiprof.formats.sidecar import sidecar_name
 
 #: ``off`` = keep no copy beyond this process; a path = keep them there.
 PLACE_VARIABLE: Final = "TUIPROF_REMOTE_CACHE"
-#: Most bytes that all copies may take.
+#: Most bytes that all copies may take; also of one whose length the server does not say.
 LIMIT_VARIABLE: Final = "TUIPROF_REMOTE_CACHE_BYTES"
+#: Seconds without a byte after which a web server is given up.
+PATIENCE_VARIABLE: Final = "TUIPROF_REMOTE_TIMEOUT_S"
 _DEFAULT_LIMIT: Final = 16 << 30
+_DEFAULT_PATIENCE_S: Final = 60.0
 _BLOCK: Final = 4 << 20
+#: So often is looked whether the copy is still wanted.
+_LOOK_S: Final = 0.1
+#: Characters of what a library says that are repeated.
+_MOST_SAID: Final = 300
 _URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _REMEDY: Final = "pip install 'tuiprof[remote]'"
 #: Which package brings a protocol that fsspec itself does not.
@@ -44,6 +57,7 @@ _PACKAGES: Final = {
 }
 
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:
@@ -70,9 +84,7 @@ def fetch(url: str, *, progress: Progress | None = None, cancelled: Callable[[],
     """
     system, path = _connect(url)
     with _explained(url):
-        info = system.info(path)
-        is_folder = info.get("type") == "directory"
-        files = _listed(system, path, url) if is_folder else [info, *_beside(system, info)]
+        files, is_folder = _stoppable(lambda: _found(system, path, url), cancelled)
     folder = _place() / _identity(url, files)
     local = folder / _name(url)
     if not folder.is_dir():
@@ -99,7 +111,7 @@ def _connect(url: str) -> tuple[Any, str]:
     except ImportError:
         raise TraceError(f"{_without_secrets(url)} is remote, and fsspec is not installed", _REMEDY) from None
     try:
-        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+        return fsspec.core.url_to_fs(url, **_options(protocol))  # type: ignore[no-any-return]
     except ImportError as error:
         package = _PACKAGES.get(protocol.lower(), "")
         more = f" {package}" if package and package != "aiohttp" else ""
@@ -111,6 +123,59 @@ def _connect(url: str) -> tuple[Any, str]:
             f"{_without_secrets(url)}: {_redacted(str(error))}",
             "s3://, gs://, http:// and https:// are read, or copy the file here",
         ) from None
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    """Return what a file system is told beyond the URL: of the web, when a server is given up.
+
+    By itself aiohttp gives up what takes five minutes in all, which a large trace on a slow line does.
+    """
+    if protocol.lower() not in ("http", "https"):
+        return {}
+    import aiohttp
+
+    try:
+        patience_s = float(os.environ.get(PATIENCE_VARIABLE) or _DEFAULT_PATIENCE_S)
+    except ValueError:
+        patience_s = _DEFAULT_PATIENCE_S
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=patience_s, sock_read=patience_s)
+    return {"client_kwargs": {"timeout": timeout}}
+
+
+def _stoppable(
+    work: Callable[[], T], cancelled: Callable[[], bool] | None, tick: Callable[[], None] = lambda: None
+) -> T:
+    """Do what may wait for a server in a thread, which is left behind when it is not wanted any more.
+
+    Args:
+        work: What to do.
+        cancelled: Asked again and again; None = it is always wanted.
+        tick: Called again and again meanwhile.
+    """
+    from tuiprof.formats import Cancelled
+
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tuiprof-remote", daemon=True).start()
+    while not wait([future], _LOOK_S).done:
+        tick()
+        if cancelled is not None and cancelled():
+            raise Cancelled("stopped while copying")
+    return future.result()
+
+
+def _found(system: Any, path: str, url: str) -> tuple[list[dict[str, Any]], bool]:
+    """Return the files that a URL stands for, and whether it is a folder of them."""
+    info = system.info(path)
+    if info.get("type") == "directory":
+        return _listed(system, path, url), True
+    return [info, *_beside(system, info)], False
 
 
 class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801 - used like a function
@@ -125,6 +190,8 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
         if error is None or isinstance(error, (TraceError, Cancelled)) or not isinstance(error, Exception):
             return None
         status = _status(error)
+        if isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception) and status != 404:
+            error = error.__cause__  # fsspec calls every fault of a web server so
         if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             raise TraceError(f"there is nothing at {self._url}", "check the address") from error
         if isinstance(error, PermissionError) or status in (401, 403):
@@ -138,7 +205,14 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
                 f"no space left for a copy of {self._url} in {_place()}",
                 f"free some, or set {PLACE_VARIABLE}",
             ) from error
-        said = _redacted(" ".join(str(error).split())) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            raise TraceError(
+                f"{self._url} cannot be read: the server fell silent",
+                f"try again; {PATIENCE_VARIABLE} sets how long it is waited for",
+            ) from error
+        said = _redacted(" ".join(str(error).split()))[:_MOST_SAID]
+        if not said or is_url(said):  # aiohttp names some faults by their type alone
+            said = f"{type(error).__name__} {said}".rstrip()
         raise TraceError(
             f"{self._url} cannot be read: {said}", "check the connection and try again"
         ) from error
@@ -189,38 +263,75 @@ def _copy(
     """Copy into a new folder, which takes its name when all of it is there."""
     from tuiprof.formats import Cancelled
 
-    total = sum(int(info.get("size") or 0) for info in files)
-    done = 0
-    # Of a web server a file comes as one stream: not every one of them gives parts.
-    block = 0 if "http" in system.protocol else _BLOCK
+    total = sum(_size(info) or 0 for info in files)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if total > shutil.disk_usage(folder.parent).free:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    done = 0
     with tempfile.TemporaryDirectory(
         dir=folder.parent, prefix=UNFINISHED, ignore_cleanup_errors=True
     ) as made:
         new = Path(made) / "copy"
-        for info in files:
-            name = str(info["name"])
-            if top:
-                target = new / local.name / _below(name, top)
-            else:  # the file, or what lies beside it
-                target = new / (local.name if info is files[0] else sidecar_name(local.name))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            before = done
-            with system.open(name, "rb", block_size=block) as source, target.open("wb") as file:
-                while part := source.read(_BLOCK):
+
+        def told() -> None:
+            if progress is not None:
+                progress(done, max(total, done) if total else 0)
+
+        def copy() -> None:
+            nonlocal done
+            for info in files:
+                name = str(info["name"])
+                if top:
+                    target = new / local.name / _below(name, top)
+                else:  # the file, or what lies beside it
+                    target = new / (local.name if info is files[0] else sidecar_name(local.name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                for size in _copied(system, name, _size(info), target):
+                    done += size
                     if cancelled is not None and cancelled():
                         raise Cancelled("stopped while copying")
-                    file.write(part)
-                    done += len(part)
-                    if progress is not None:
-                        progress(done, max(total, done) if total else 0)
-            size = info.get("size")
-            if size is not None and done - before != size:
-                raise TraceError(
-                    f"{_without_secrets(name)} ended after {done - before:,} of {size:,} bytes", "try again"
-                )
+
+        _stoppable(copy, cancelled, told)
+        told()
         with contextlib.suppress(OSError):  # another process was quicker, and its copy is as good
             os.rename(new, folder)
+
+
+def _copied(system: Any, name: str, size: int | None, target: Path) -> Iterator[int]:
+    """Copy one file; yields the number of bytes of each part."""
+    # Of a web server a file comes as one stream: not every one of them gives parts.
+    block = 0 if "http" in system.protocol else _BLOCK
+    most = size if size is not None else _limit()
+    done = 0
+    with system.open(name, "rb", block_size=block) as source, target.open("wb") as file:
+        while part := source.read(_BLOCK):
+            done += len(part)
+            if done > most and size is None:
+                raise TraceError(
+                    f"{_without_secrets(name)} is longer than {most:,} bytes, and the server does not say how long",
+                    f"raise the limit with {LIMIT_VARIABLE}=<bytes>, or copy the file here yourself",
+                )
+            if done > most:
+                raise TraceError(
+                    f"{_without_secrets(name)} is longer than the {most:,} bytes announced", "try again"
+                )
+            file.write(part)
+            yield len(part)
+    if size is not None and done != size:
+        raise TraceError(f"{_without_secrets(name)} ended after {done:,} of {size:,} bytes", "try again")
+
+
+def _size(info: dict[str, Any]) -> int | None:
+    """Return the size that a file is said to have; None = that is not said, or no size."""
+    size = info.get("size")
+    return size if isinstance(size, int) and size >= 0 else None
+
+
+def _limit() -> int:
+    try:
+        return int(os.environ.get(LIMIT_VARIABLE, _DEFAULT_LIMIT))
+    except ValueError:
+        return _DEFAULT_LIMIT
 
 
 def _below(name: str, top: str) -> Path:
@@ -276,6 +387,9 @@ def _redacted(text: str) -> str:
 
 def _without_secrets(url: str) -> str:
     """Return a URL without password and signature, which belong neither on the screen nor in a name."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as http://[::1 without the other bracket
+        return f"{url.partition('://')[0]}://"
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else url

@@ -16,6 +16,10 @@ _ENDINGS = (
 )
 
 
+#: Bytes of what the probe writes at most, by far.
+_LARGEST = 256 << 20
+
+
 class _Site(msgspec.Struct):
     unix_ns: int
     tid: int
@@ -46,9 +50,12 @@ def read_sync_sites(trace: Path) -> pl.DataFrame | None:
         ``unix_ns``, ``tid``, ``what``, ``frames``, ``dur_ns``, by time; None when there is no sidecar.
     """
     try:
-        lines = trace.with_name(sidecar_name(trace.name)).read_bytes().splitlines()
+        beside = trace.with_name(sidecar_name(trace.name))
+        if not beside.is_file() or beside.stat().st_size > _LARGEST:
+            return None  # nobody recorded it
+        lines = beside.read_bytes().splitlines()
     except OSError:
-        return None  # nobody recorded it
+        return None
     import polars as pl
 
     decode = msgspec.json.Decoder(_Site).decode

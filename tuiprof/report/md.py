@@ -10,7 +10,9 @@ from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style
 from tuiprof.report.sanitize import sanitize
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+#: Somebody whom GitHub or GitLab would notify: written as code.
+_MENTION = re.compile(r"(?<![\w`])(@[\w-]+(?:/[\w-]+)?)")
 _SIGNS = {"good": "✓", "info": "·", "warn": "⚠", "bad": "✗"}
 
 
@@ -20,7 +22,8 @@ def escape(text: str) -> str:
     Args:
         text: Anything.
     """
-    return _SPECIAL.sub(r"\\\1", " ⏎ ".join(sanitize(line) for line in text.split("\n")))
+    parts = _MENTION.split(" ⏎ ".join(sanitize(line) for line in text.split("\n")))
+    return "".join(f"`{part}`" if i % 2 else _SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts))
 
 
 def _table(table: Table, style: Style) -> list[str]:

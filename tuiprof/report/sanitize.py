@@ -7,11 +7,11 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Final, Literal
 
-# C0, DEL and C1 controls (escape sequences begin with one), marks that reorder or hide text, lone surrogates.
-_UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e007f]"
-)
+from tuiprof.model.characters import UNSAFE
+
+#: What GitHub's runner takes for a command to itself in any log: ``::error::…`` at the start of a line, blanks before
+#: it or not, and in its older form ``##[error]…`` anywhere.
+_WORKFLOW_COMMAND: Final = re.compile(r"^([ \t]*)(?=::)|(?<=##)(?=\[)", re.MULTILINE)
 
 
 def sanitize(text: str) -> str:
@@ -23,7 +23,7 @@ def sanitize(text: str) -> str:
     Args:
         text: Anything, for example an event's name.
     """
-    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_visible, text)
+    return text if text.isascii() and text.isprintable() else UNSAFE.sub(_visible, text)
 
 
 def sanitize_lines(text: str) -> str:
@@ -33,6 +33,27 @@ def sanitize_lines(text: str) -> str:
         text: Anything, for example an error that quotes the output of a program.
     """
     return "\n".join(sanitize(line) for line in text.rstrip().replace("\r\n", "\n").split("\n"))
+
+
+def as_stem(text: str, fallback: str) -> str:
+    """Return text as the beginning of a file's name: one word to every shell, and no path or option.
+
+    Args:
+        text: Anything, for example the name of a trace.
+        fallback: What it is called where nothing of the text is left.
+    """
+    return re.sub(r"[^\w.+]+", "_", UNSAFE.sub("_", text)).strip("._")[:80] or fallback
+
+
+def for_log(text: str) -> str:
+    """Return lines for standard output or error, where they may end up in the log of a CI system.
+
+    Names such as ``::at::native`` at the start of a line get a backslash, so that none is taken for a command.
+
+    Args:
+        text: Sanitised lines.
+    """
+    return _WORKFLOW_COMMAND.sub(r"\1\\", text) if "::" in text or "##[" in text else text
 
 
 def _visible(match: re.Match[str]) -> str:

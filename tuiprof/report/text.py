@@ -9,7 +9,7 @@ from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart
-from tuiprof.report.sanitize import clip, sanitize, width
+from tuiprof.report.sanitize import clip, for_log, sanitize, width
 
 _SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
 _COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
@@ -221,7 +221,7 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -
     if gone:
         blocks.append([_paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
-    return "\n".join(map(to_ascii, text.split("\n"))) if style.plain else text
+    return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
 
 
 RENDERER = Renderer("text", _render)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tuiprof.errors import LaunchError
+from tuiprof.session.files import typed_path
 
 _PYTHON_NAME = re.compile(r"python(3(\.\d+)?)?")
 #: The oldest Python that the probe runs in.
@@ -48,8 +49,8 @@ def choose_python(explicit: str | os.PathLike[str] | None, env: Mapping[str, str
 
 
 def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
-    path = Path(text).expanduser()
-    if path.is_dir() and os.access(path / "bin" / "python", os.X_OK):
+    path = typed_path(text)
+    if os.path.isdir(path) and os.access(path / "bin" / "python", os.X_OK):
         return (path / "bin" / "python").absolute()
     found = shutil.which(str(path), path=env.get("PATH", os.defpath))
     if found is None:
@@ -127,14 +128,14 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
         if rest and not rest[0].startswith("-"):
             _script_must_exist(rest[0], cwd)
         return [str(python), *rest]
-    path = cwd / Path(program).expanduser()
+    path = cwd / typed_path(program)
     if program.endswith(".py"):
         _script_must_exist(program, cwd)
         return [str(python), str(path), *rest]
     if "/" in program:
-        if not path.exists():
+        if not os.path.exists(path):
             raise LaunchError(f"there is no file {path.name!r} in {path.parent}", _did_you_mean(path))
-        if path.is_dir():
+        if os.path.isdir(path):
             raise LaunchError(f"{program!r} is a directory", "name the script in it")
         if not os.access(path, os.X_OK):
             raise LaunchError(
@@ -142,12 +143,12 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
             )
         return [str(path), *rest]
     beside = python.parent / program
-    if os.access(beside, os.X_OK) and beside.is_file():
+    if os.access(beside, os.X_OK) and os.path.isfile(beside):
         return [str(beside), *rest]
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is None:
         here = cwd / program
-        if here.is_file():
+        if os.path.isfile(here):
             raise LaunchError(f"there is no command {program!r}", f"to run the file here, type ./{program}")
         close = difflib.get_close_matches(program, _commands(env.get("PATH", os.defpath)), n=1, cutoff=0.7)
         raise LaunchError(
@@ -158,16 +159,16 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
 
 
 def _script_must_exist(name: str, cwd: Path) -> None:
-    path = cwd / Path(name).expanduser()
-    if path.is_dir() and not (path / "__main__.py").exists():
+    path = cwd / typed_path(name)
+    if os.path.isdir(path) and not os.path.exists(path / "__main__.py"):
         raise LaunchError(f"{name!r} is a directory without __main__.py", "name the script in it")
-    if not path.exists():
+    if not os.path.exists(path):
         raise LaunchError(f"there is no script {path.name!r} in {path.parent}", _did_you_mean(path))
 
 
 def _did_you_mean(path: Path) -> str:
     folder = path.parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return f"the directory {folder} does not exist"
     close = _close(path.name, (entry.name for entry in folder.iterdir()))
     return f"did you mean {close!r}?" if close else "check the path"

@@ -11,10 +11,10 @@ import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session import process
-from tuiprof.session.files import read_small_json, write_atomic
+from tuiprof.session.files import is_own, read_small_json, write_inside
 from tuiprof.session.meta import TriggerRequest
 from tuiprof.session.process import Processes
-from tuiprof.session.status import STOP_FILE, processes
+from tuiprof.session.status import PROCESS_FILE, STOP_FILE, processes
 from tuiprof.session.store import CaptureRequest, Session, slug
 
 #: Ids of the triggers that people arm: after slow steps, and every so many steps.
@@ -85,7 +85,7 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
     Raises:
         SessionError: It cannot be written.
     """
-    write_atomic(session.control / f"capture-{request.id}.json", msgspec.json.encode(request))
+    write_inside(session.control, f"capture-{request.id}.json", msgspec.json.encode(request))
 
 
 def trigger_requests(
@@ -141,7 +141,7 @@ def put_trigger(session: Session, request: TriggerRequest) -> None:
             raise ValueError(f"{name} must be at least 1")
     if request.times is not None and not request.times > 1:
         raise ValueError("a slow step takes more than once the median")
-    write_atomic(session.control / f"trigger-{request.id}.json", msgspec.json.encode(request))
+    write_inside(session.control, f"trigger-{request.id}.json", msgspec.json.encode(request))
 
 
 def armed(session: Session) -> list[TriggerRequest]:
@@ -152,8 +152,11 @@ def armed(session: Session) -> list[TriggerRequest]:
     Args:
         session: The session.
     """
-    found = (read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json")))
-    return [request for request in found if request is not None]  # disarmed just now, or not ours
+    found = {
+        path: read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json"))
+    }
+    # Disarmed just now, or not ours.
+    return [it for path, it in found.items() if it is not None and path.name == f"trigger-{it.id}.json"]
 
 
 def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
@@ -163,7 +166,7 @@ def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger
         session: The session.
         id: The trigger's id.
     """
-    (session.control / f"trigger-{id}.json").unlink(missing_ok=True)
+    (session.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
 
 
 def request_stop(
@@ -190,13 +193,17 @@ def request_stop(
     recorded = here and who is not None and process.alive(who.supervisor)
     try:
         request = StopRequest(time.time_ns(), int(sig), firm)
-        write_atomic(session.control / STOP_FILE, msgspec.json.encode(request))
+        write_inside(session.control, STOP_FILE, msgspec.json.encode(request))
         if not here or recorded:
             return
     except SessionError:
         if not here:
             raise
     assert who is not None  # it is here
+    pid = who.script.pid if who.script is not None else who.supervisor.pid
+    remedy = f"stop it as the user who started it (process {pid})"
+    if known is None and not is_own(session.control / PROCESS_FILE):  # it may name any process
+        raise SessionError(f"{session.id} is the run of another user", remedy)
     try:
         if recorded and not firm:
             os.kill(who.supervisor.pid, sig)
@@ -205,8 +212,6 @@ def request_stop(
     except ProcessLookupError:  # it has just ended by itself
         pass
     except PermissionError as error:
-        pid = who.script.pid if who.script is not None else who.supervisor.pid
-        remedy = f"stop it as the user who started it (process {pid})"
         raise SessionError(f"{session.id} is the run of another user", remedy) from error
 
 

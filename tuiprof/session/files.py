@@ -25,6 +25,15 @@ _LARGEST_SMALL: Final = 64 << 20
 _numbers: Final = itertools.count()
 
 
+def typed_path(text: str) -> Path:
+    """Return a path as a user typed it; ``~`` and ``~name`` stand for a home only where there is one.
+
+    Args:
+        text: As typed.
+    """
+    return Path(os.path.expanduser(text))
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file of a session for reading; it must be a file.
 
@@ -47,19 +56,20 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def read_small(path: Path) -> bytes:
-    """Return the content of a small file of a session.
+def read_small(path: Path, largest: int = _LARGEST_SMALL) -> bytes:
+    """Return the content of a small file.
 
     Args:
         path: The file.
+        largest: Bytes that it may have; the default is for files of a session.
 
     Raises:
         OSError: There is none, it cannot be read, it is no file, or it is not small.
     """
     with open_regular(path) as file:
-        data = file.read(_LARGEST_SMALL + 1)
-    if len(data) > _LARGEST_SMALL:
-        raise OSError(errno.EINVAL, f"it is larger than {_LARGEST_SMALL >> 20} MiB")
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise OSError(errno.EINVAL, f"it is larger than {largest >> 20} MiB")
     return data
 
 
@@ -75,7 +85,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with _opened_new(temporary) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -84,6 +94,41 @@ def write_atomic(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):  # the error that matters is the first one
             temporary.unlink()
         raise explain(error, path, "write") from error
+
+
+def _opened_new(path: Path) -> BinaryIO:
+    """Open a file that is not there yet; what lies there under a name that can be guessed is no file of ours."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb")
+
+
+def write_inside(folder: Path, name: str, data: bytes) -> None:
+    """Write a small file as :func:`write_atomic` does into a folder of a session, but not through a link.
+
+    Args:
+        folder: The folder; a session may come from somebody else, who can make a link to another folder of it.
+        name: Name of the file.
+        data: Its content.
+
+    Raises:
+        SessionError: It cannot be written, or the folder is a link.
+    """
+    if folder.is_symlink():
+        raise SessionError(f"{folder} is a link: nothing is written there", "put a folder in its place")
+    write_atomic(folder / name, data)
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a file and the folder it lies in are this user's, so that nobody else decides what it says.
+
+    Args:
+        path: The file.
+    """
+    try:
+        return all(os.lstat(each).st_uid == os.geteuid() for each in (path, path.parent))
+    except OSError:
+        return False
 
 
 def read_end(path: Path, size: int) -> bytes:

@@ -187,6 +187,11 @@ class NoteLine:
     text: str
 
 
+def _stays_inside(path: str) -> bool:
+    """Whether a path relative to the session directory names something in it, whoever wrote it."""
+    return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
+
+
 class Fold:
     """The state of a session, as far as its records have been fed.
 
@@ -335,6 +340,8 @@ class Fold:
         elif isinstance(record, Uses):
             state.uses[record.dev] = record
         elif isinstance(record, Capture):
+            if not _stays_inside(record.path):
+                record.path = ""
             capture = self.captures.setdefault(record.id, CaptureState(record.id))
             capture.by_writer[state.name] = record
             capture.t_ns = max(capture.t_ns, t_ns)

@@ -20,6 +20,7 @@ import msgspec
 
 from tuiprof.errors import UsageProblem
 from tuiprof.session.availability import Needs
+from tuiprof.session.files import read_small
 
 #: Placeholders of a ladder's ``command``; a part of it that holds one without a value is left out whole.
 DEFAULT_COMMAND = (("--variant", "{variant}"), ("--preset", "{preset}"), ("--steps", "{steps}"))
@@ -254,7 +255,7 @@ def _text(script: Path) -> _Text | None:
 
 def _lines(file: Path) -> list[str] | None:
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return read_small(file, _LARGEST_SCRIPT_BYTES).decode().splitlines()
     except OSError as error:
         raise UsageProblem(f"{file} cannot be read: {error.strerror}", "check its permissions") from error
     except UnicodeDecodeError:

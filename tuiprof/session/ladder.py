@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.model.characters import shell_word
 from tuiprof.session import scenarios
 from tuiprof.session.availability import Missing, availability
 from tuiprof.session.control import stop_unless_over
@@ -258,7 +259,7 @@ def run(
     except SessionError as error:
         if not isinstance(error.__cause__, BlockingIOError):
             raise
-        remedy = f"wait for it, or see how far it is: tuiprof ladder --show {ladder.id}"
+        remedy = f"wait for it, or see how far it is: tuiprof ladder --show {shell_word(ladder.id)}"
         raise SessionError(f"{ladder.id} is being measured by another tuiprof", remedy) from error
     note_runner(ladder)
     try:
@@ -284,7 +285,9 @@ def run(
                         alone.add(_slot(one.trial))
                 yield _progress(ladder, one.trial, over, one.left_s)
                 if one.disk_was_full:  # the next one would fail just so
-                    remedy = f"make room in {ladder.path}, then: tuiprof ladder --resume {ladder.id}"
+                    remedy = (
+                        f"make room in {ladder.path}, then: tuiprof ladder --resume {shell_word(ladder.id)}"
+                    )
                     raise SessionError(f"{ladder.id}: the disk is full", remedy)
     finally:
         lock.release()
@@ -380,7 +383,7 @@ def _progress(ladder: LadderRun, trial: Trial, ended: bool, left: float | None) 
 
 def _must_fit(ladder: LadderRun) -> None:
     """Refuse to mix trials that cannot be compared."""
-    meta, again = ladder.meta, f"start anew: tuiprof ladder {ladder.meta.ladder}"
+    meta, again = ladder.meta, f"start anew: tuiprof ladder {shell_word(ladder.meta.ladder)}"
     if not pending(meta) and not any(trial.state == "running" for trial in meta.trials):
         return  # nothing will be run
     if meta.host != platform.node():

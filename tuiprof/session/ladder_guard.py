@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import SessionError
+from tuiprof.model.characters import shell_word
 from tuiprof.session.files import explain
 from tuiprof.session.source import own_files
 
@@ -44,7 +45,7 @@ def must_be_own(ladder: LadderRun) -> None:
         why = "it was not begun in this folder, so somebody else may have made it"
     else:
         return
-    remedy = f"look at what it runs, then: tuiprof ladder --resume {ladder.path} --trust"
+    remedy = f"look at what it runs, then: tuiprof ladder --resume {shell_word(str(ladder.path))} --trust"
     raise SessionError(f"{ladder.id}: {why}", remedy)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Final
@@ -14,15 +13,17 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import SessionError
+from tuiprof.own_process import module_command, module_environment
 from tuiprof.session import process
-from tuiprof.session.files import explain, read_small_json, write_atomic
+from tuiprof.session.files import explain, is_own, read_end, read_small_json, write_inside
 from tuiprof.session.ladder_guard import must_be_own
 from tuiprof.session.ladder_state import LadderRun
 
 #: In ``control``: the process that runs the ladder.
 RUNNER_FILE: Final = "runner.json"
-#: What it printed, should it fail.
+#: What it printed, should it fail; the last line is shown.
 RUNNER_LOG: Final = "runner.log"
+_LAST_BYTES: Final = 8192
 
 
 class Runner(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
     if who is not None:
         runner = Runner(who, process.place())
         with contextlib.suppress(SessionError):  # then it cannot be stopped from another terminal
-            write_atomic(ladder.path / "control" / RUNNER_FILE, msgspec.json.encode(runner))
+            write_inside(ladder.path / "control", RUNNER_FILE, msgspec.json.encode(runner))
 
 
 def runner_of(ladder: Path) -> Runner | None:
@@ -76,24 +77,14 @@ def start(ladder: LadderRun) -> subprocess.Popen[bytes]:
         SessionError: It cannot be started, or may be somebody else's.
     """
     must_be_own(ladder)
-    command = (
-        sys.executable,
-        "-m",
-        "tuiprof",
-        "ladder",
-        "--resume",
-        str(ladder.path),
-        "--quiet",
-        "-o",
-        os.devnull,
-    )
+    command = module_command("tuiprof", "ladder", "--resume", str(ladder.path), "--quiet", "-o", os.devnull)
     log = ladder.path / "control" / RUNNER_LOG
     try:
         with open(log, "wb") as out:
             child = subprocess.Popen(
                 command,
                 cwd=ladder.meta.cwd,
-                env=dict(os.environ),  # not what this process alone was given for its own libraries
+                env=module_environment(),  # not what this process alone was given for its own libraries
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -117,7 +108,7 @@ def stop(ladder: Path) -> bool:
         Whether there was one to ask.
     """
     runner = runner_of(ladder)
-    if runner is None:
+    if runner is None or not is_own(ladder / "control" / RUNNER_FILE):
         return False
     try:
         os.kill(runner.who.pid, signal.SIGINT)
@@ -132,8 +123,5 @@ def last_words(ladder: Path) -> str:
     Args:
         ladder: The ladder's folder.
     """
-    try:
-        text = (ladder / "control" / RUNNER_LOG).read_text(errors="replace")
-    except OSError:
-        return ""
+    text = read_end(ladder / "control" / RUNNER_LOG, _LAST_BYTES).decode(errors="replace")
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import read_versioned, write_atomic
+from tuiprof.session.files import read_versioned, typed_path, write_atomic
 from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, make_dir, slug
 
 SCHEMA_VERSION: Final = 1
@@ -244,7 +244,16 @@ class LadderRun:
         Raises:
             SessionError: It is gone, or cannot be read.
         """
-        return Session(self.root / (trial.session or "none"))
+        return Session(self.session_path(trial))
+
+    def session_path(self, trial: Trial) -> Path:
+        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`.
+
+        Args:
+            trial: The trial.
+        """
+        name = trial.session
+        return self.root / (name if name == Path(name).name and name != ".." else "none")
 
     def put(self, trial: Trial) -> None:
         """Store a trial: a new one at the end, or what became of one that was running.
@@ -320,8 +329,8 @@ def find_ladder(root: Path, text: str) -> LadderRun:
         UsageProblem: There is none.
         SessionError: It cannot be read.
     """
-    path = Path(text).expanduser()
-    if (path / LADDER_FILE).exists():
+    path = typed_path(text)
+    if os.path.exists(path / LADDER_FILE):
         return LadderRun(path)
     paths = ladder_dirs(root)
     if paths and text == "last":

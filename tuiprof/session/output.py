@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tuiprof.model.characters import UNSAFE
 from tuiprof.session.files import open_regular
 from tuiprof.session.store import Session
 
@@ -28,11 +29,6 @@ _ESCAPES: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-#: What moves the cursor, rings, or turns the direction of writing: shown as a replacement character.
-_CONTROLS: Final = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]"
-)
 
 
 def safe_line(raw: bytes) -> str:
@@ -45,8 +41,7 @@ def safe_line(raw: bytes) -> str:
         raw: The line, without its newline.
     """
     text = raw.rstrip(b"\r").rpartition(b"\r")[2][: LONGEST_LINE * 8].decode("utf-8", "replace")
-    text = _CONTROLS.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))
-    # Lone surrogates cannot be written to a terminal; decoding with "replace" makes none.
+    text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))
     return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + " … (cut)"
 
 
@@ -165,7 +160,7 @@ class Tee:
         for path, stream in self._pairs:
             if path not in self._files:
                 try:
-                    self._files[path] = open(path, "rb")  # noqa: SIM115 - stays open while it is followed
+                    self._files[path] = open_regular(path)
                 except OSError:
                     continue
             while block := self._files[path].read(1 << 16):

@@ -18,7 +18,7 @@ from typing import Final
 
 from tuiprof.errors import SessionError
 from tuiprof.session.command import is_python
-from tuiprof.session.files import open_regular, read_small, write_atomic
+from tuiprof.session.files import open_regular, read_small, typed_path, write_atomic
 from tuiprof.session.meta import Source
 from tuiprof.session.store import Session
 
@@ -43,16 +43,16 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
         Its absolute path; None = there is none, or none can be told.
     """
     for part in argv:
-        if part.endswith(".py") and (path := cwd / Path(part).expanduser()).is_file():
+        if part.endswith(".py") and os.path.isfile(path := cwd / typed_path(part)):
             return path
     if "-m" in argv[:-1]:
         module = cwd.joinpath(*argv[argv.index("-m") + 1].split("."))
         found = (module.with_name(f"{module.name}.py"), module / "__main__.py")
     elif len(argv) > 1 and is_python(argv[0]):
-        found = (cwd / Path(argv[1]).expanduser(), cwd / argv[1] / "__main__.py")
+        found = (cwd / typed_path(argv[1]), cwd / argv[1] / "__main__.py")
     else:
         return None
-    return next((path for path in found if path.is_file()), None)
+    return next((path for path in found if os.path.isfile(path)), None)
 
 
 def own_files(script: Path) -> list[Path]:

@@ -21,6 +21,8 @@ State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
 #: Of a session whose folder is gone; what still runs may go on.
 DELETED: Final = "the session was deleted"
+#: In ``control``: who records and who is recorded.
+PROCESS_FILE: Final = "process.json"
 #: In ``control``: the request of a user that the run end.
 STOP_FILE: Final = "stop.json"
 #: A session without a supervisor is being started if it is younger than this.
@@ -126,7 +128,7 @@ def processes(session: Session) -> process.Processes | None:
     Args:
         session: The session.
     """
-    return read_small_json(session.control / "process.json", process.Processes)
+    return read_small_json(session.control / PROCESS_FILE, process.Processes)
 
 
 def status(session: Session) -> Status:

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.files import explain, read_versioned, write_atomic
+from tuiprof.session.files import explain, read_versioned, typed_path, write_atomic
 from tuiprof.session.glance import Summary, glance
 from tuiprof.session.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.records import SCHEMA_VERSION
@@ -154,9 +154,9 @@ def sessions_root(explicit: Path | None = None) -> Path:
             directory.
     """
     if explicit is not None:
-        return explicit.expanduser().absolute()
+        return typed_path(str(explicit)).absolute()
     if named := os.environ.get("TUIPROF_SESSIONS"):
-        return Path(named).expanduser().absolute()
+        return typed_path(named).absolute()
     import platformdirs
 
     return Path(platformdirs.user_data_dir("tuiprof", appauthor=False)) / "sessions"
@@ -330,8 +330,8 @@ def find_session(root: Path, text: str) -> Session:
         UsageProblem: There is none, or several begin with it.
         SessionError: It cannot be read.
     """
-    for path in (Path(text).expanduser(), root / text):
-        if (path / SESSION_FILE).exists():
+    for path in (typed_path(text), root / text):
+        if os.path.exists(path / SESSION_FILE):
             return Session(path)
     paths = session_dirs(root)
     if not paths:

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
+from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
@@ -353,8 +354,8 @@ def listing(root: Path, summaries: Sequence[Summary]) -> Report:
     """
     rows = [
         {
-            "id": item.id,
-            "title": item.title,
+            "id": as_utf8(item.id),
+            "title": as_utf8(item.title),
             "state": f"{item.state}{f' ({item.detail})' if item.detail else ''}",
             "code": item.code,
             "started": datetime.fromtimestamp(item.unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M"),

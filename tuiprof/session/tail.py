@@ -6,7 +6,9 @@ the rest arrives), a line may be damaged (it is counted), and files appear by th
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +73,7 @@ class LogFile:
 
     @property
     def behind(self) -> int:
-        """Bytes not yet read; the start of a line whose end is not yet written counts as read."""
+        """Bytes not yet read; the start of a line whose end is not yet written counts as read, and what cannot be."""
         if self.unreadable:
             return 0
         try:
@@ -102,6 +104,9 @@ class LogFile:
         self._position += cut
         if len(self._partial) > LONGEST_LINE:
             self._position += len(self._partial)
+            if not self._partial.strip(b"\0"):  # a hole may be far larger than the disk
+                self._position = _data_after(self.path, self._position)
+                self._file.seek(self._position)
             self._partial = b""
             self.malformed += 1
         return self._decode(block[:cut]) if cut else []
@@ -214,6 +219,18 @@ class LogFile:
         except (ValueError, *UNDECODABLE):
             self.malformed += 1
             return None
+
+
+def _data_after(path: Path, position: int) -> int:
+    """Return where the next bytes are that take room on the disk, at most the end; nobody wrote what lies before."""
+    try:
+        with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
+            try:
+                return os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                return file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position
+    except OSError:
+        return position
 
 
 class _Timed(msgspec.Struct):

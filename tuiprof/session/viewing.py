@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tuiprof.errors import SessionError
-from tuiprof.session.files import read_small_json, write_atomic
+from tuiprof.session.files import read_small_json, write_inside
 
 
 class Viewing(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
     folder = session / "views"
     with contextlib.suppress(OSError, SessionError):
         folder.mkdir(exist_ok=True)
-        write_atomic(folder / f"{viewing.unix_ns}-{os.getpid()}.json", msgspec.json.encode(viewing))
+        write_inside(folder, f"{viewing.unix_ns}-{os.getpid()}.json", msgspec.json.encode(viewing))
 
 
 def viewings(session: Path) -> list[Viewing]:

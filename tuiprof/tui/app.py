@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from tuiprof.errors import TuiprofError
-from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui import themes
 from tuiprof.tui.keys import key, load_settings
 from tuiprof.tui.start import Start
@@ -152,9 +152,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         """Tell what of the configuration could not be used."""
         self._problems.extend(self._unknown_keys())
         for problem in self._problems:
-            self.notify(
-                sanitize_lines(problem), title="configuration", severity="warning", timeout=12, markup=False
-            )
+            self.notify(problem, title="configuration", severity="warning", timeout=12)
 
         if self.start.view == "library" and not self.is_headless:
             self.set_timer(_TOUR_AFTER_S, self._tour_on_first_start)
@@ -181,10 +179,10 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         """Say which keys of the configuration collide."""
         ids = ", ".join(sorted(binding.id or binding.action for binding in clashed_bindings))
-        text = f"[keys] takes the key of: {sanitize(ids)}"
+        text = f"[keys] takes the key of: {ids}"
         if text not in self._problems:
             self._problems.append(text)
-            self.notify(text, title="configuration", severity="warning", markup=False)
+            self.notify(text, title="configuration", severity="warning")
 
     # -- where to go -------------------------------------------------------------------------------------
 
@@ -288,11 +286,10 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             yield
         except TuiprofError as error:
             self.notify(
-                sanitize_lines(str(error)),
+                str(error),
                 title="that did not work",
                 severity="error",
                 timeout=10,
-                markup=False,
             )
 
     def leave(self, code: int = 0) -> None:
@@ -374,5 +371,5 @@ def run_app(start: Start) -> int:
     app = TuiprofApp(start)
     code = app.run()
     if app.farewell:
-        sys.stderr.write(app.farewell + "\n")
+        sys.stderr.write(sanitize_lines(app.farewell) + "\n")
     return app.return_code or code or 0

@@ -1,15 +1,44 @@
-"""What is done to each line where the terminal cannot show all: plain ASCII, no colours."""
+"""What is done to each line before it is sent: nothing that a terminal obeys, and only what this one can show."""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
+from tuiprof.model.characters import UNSAFE
 from tuiprof.report.ascii import to_ascii
+
+
+class TextAlone(LineFilter):
+    """Lets no control character and nothing hidden through, whatever a widget draws.
+
+    Widgets show such characters (:func:`tuiprof.report.sanitize.sanitize`). Where one does not, they are taken away
+    here, as many cells left blank as the layout counted for them.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return the cells of a line without them.
+
+        Args:
+            segments: The cells.
+            background: Not needed.
+        """
+        return [
+            segment
+            if segment.control or (segment.text.isascii() and segment.text.isprintable())
+            else Segment(UNSAFE.sub(_blank, segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * cell_len(match[0])
 
 
 class PlainText(LineFilter):

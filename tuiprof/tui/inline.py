@@ -19,8 +19,8 @@ from typing import Final, TextIO
 
 from tuiprof.errors import SessionError
 from tuiprof.hangup import on_hang_up, signals_kept
+from tuiprof.model.characters import shell_word
 from tuiprof.report.ascii import to_ascii
-from tuiprof.report.sanitize import sanitize
 from tuiprof.report.terminal import Terminal, this_terminal
 from tuiprof.session.alerts import alerts
 from tuiprof.session.control import stop_unless_over
@@ -309,4 +309,4 @@ def farewell(session: Session) -> str:
     Args:
         session: It.
     """
-    return f"{sanitize(session.title)} goes on.\n  watch it again:  tuiprof attach {sanitize(session.id)}"
+    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

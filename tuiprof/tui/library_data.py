@@ -161,6 +161,8 @@ class Library:
         Raises:
             SessionError: It cannot be moved.
         """
+        if self.trash.is_symlink():
+            raise SessionError(f"{self.trash} is a link: nothing is moved there", "put a folder in its place")
         try:
             self.trash.mkdir(exist_ok=True)
             place = self.trash / path.name

@@ -63,7 +63,7 @@ class TuiprofCommands(Provider):
             self._shelf = await asyncio.to_thread(library.look)
             self._captured = await asyncio.to_thread(_captured, self._shelf.sessions)
         except TuiprofError as error:
-            self.app.notify(str(error), severity="warning", markup=False)
+            self.app.notify(str(error), severity="warning")
 
     async def discover(self) -> Hits:
         """Offer the actions of the screen before anything is typed."""

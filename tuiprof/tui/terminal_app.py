@@ -14,14 +14,16 @@ from textual.driver import Driver
 from textual.events import Resize
 from textual.filter import LineFilter
 from textual.geometry import Size
+from textual.notifications import SeverityLevel
 
 from tuiprof.hangup import GRACE_S, exit_within, on_hang_up
+from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.report.terminal import this_terminal
 from tuiprof.tui import themes
-from tuiprof.tui.filters import OneColour, PlainText
+from tuiprof.tui.filters import OneColour, PlainText, TextAlone
 from tuiprof.tui.keys import key
 
-_ONE_COLOUR, _PLAIN_TEXT = OneColour(), PlainText()
+_TEXT_ALONE, _ONE_COLOUR, _PLAIN_TEXT = TextAlone(), OneColour(), PlainText()
 
 #: They work before a text field or a dialog takes a key.
 TERMINAL_KEYS: Final = (
@@ -68,10 +70,40 @@ class TerminalApp(App[int], inherit_bindings=False):
         return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what each line goes through before it is sent: what this terminal cannot show is replaced."""
+        """Return what each line goes through before it is sent: what it must not hold, and what cannot be shown."""
         mono = self.theme == themes.MONO.name
-        filters = [_ONE_COLOUR] if mono else list(super().get_line_filters())
+        filters = [_TEXT_ALONE, *([_ONE_COLOUR] if mono else super().get_line_filters())]
         return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notice; it is text, never markup.
+
+        Args:
+            message: The notice; may quote text of others.
+            title: What stands above it.
+            severity: Its colour.
+            timeout: Seconds that it stays; None = the usual time.
+            markup: Not heeded: widgets pass on a default of Textual's.
+        """
+        super().notify(
+            sanitize_lines(message), title=sanitize(title), severity=severity, timeout=timeout, markup=False
+        )
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy text that does nothing where it is pasted but stand there.
+
+        Args:
+            text: One line; tabs part cells.
+        """
+        super().copy_to_clipboard("\t".join(map(sanitize, text.split("\t"))))
 
     def on_mount(self) -> None:
         """Be whole again when the shell gives the terminal back, and give it back when ended from outside."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
-from tuiprof.report.sanitize import sanitize_lines
-
 
 def tell_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
     """Show the error of a worker that failed.
@@ -18,6 +16,4 @@ def tell_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
     if event.state is WorkerState.ERROR:
         error = event.worker.error
         text = f"{type(error).__name__}: {error}. This is a bug of tuiprof: please report it with the trace."
-        widget.notify(
-            sanitize_lines(text), title="not worked out", severity="error", timeout=15, markup=False
-        )
+        widget.notify(text, title="not worked out", severity="error", timeout=15)

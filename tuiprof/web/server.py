@@ -2,6 +2,9 @@
 
 The token comes once in the address (``/?token=…``) and is kept in a cookie that scripts and other sites cannot use.
 Whoever has neither is refused before a WebSocket is opened, and so is a page of another site that tries to open one.
+It stands in no file, on no command line and in no environment but that which the user put it into.
+
+The terminal in the page is that of textual-serve, whose scripts and styles are served as they are.
 """
 
 from __future__ import annotations
@@ -10,33 +13,47 @@ import asyncio
 import contextlib
 import hashlib
 import ipaddress
+import json
+import logging
+import re
 import secrets
-import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp import web
-from textual_serve.app_service import AppService
-from textual_serve.server import Server, to_int
+import textual_serve
+from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.hangup import IGNORED
+from tuiprof.own_process import module_command, module_environment
+from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui.start import Start
+from tuiprof.web.dashboard import Dashboard, within
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_LOG: Final = logging.getLogger("aiohttp.server")
 _HERE: Final = Path(__file__).parent
+_TERMINAL: Final = Path(textual_serve.__file__).parent / "static"
+#: In the environment: what a browser must bring.
+TOKEN_VARIABLE: Final = "TUIPROF_TOKEN"
 _LEAST_TOKEN: Final = 16
 _FONT_PX: Final = "15"
-#: Time a dashboard has to end in order, and a browser to close its socket, seconds.
-_GRACE_S: Final = 3.0
-#: Cells of a page that does not tell its own.
-_SIZE: Final = {"width": 80, "height": 24}
+#: A name or address, with or without a port.
+_HOST: Final = re.compile(r"[\w.:\[\]-]+", re.ASCII)
+#: Pages at once: each is a process of about 100 MB.
+_MOST_PAGES: Final = 16
+#: Bytes of a message of a page: a paste.
+_LONGEST_MESSAGE: Final = 1 << 20
+#: A page that does not answer within half of it is gone, seconds.
+_HEARTBEAT_S: Final = 15.0
 
 
 def is_loopback(host: str) -> bool:
@@ -53,19 +70,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def command_of(start: Start) -> str:
-    """Return the shell command that runs the dashboard for one page.
+def command_of(start: Start) -> list[str]:
+    """Return the command that runs the dashboard for one page.
 
     Args:
         start: What it shows first.
     """
-    content = msgspec.json.encode(start, enc_hook=str).decode()
-    # exec: the shell that Textual's server starts would stand between it and the dashboard.
-    return f"exec {shlex.join([sys.executable, '-m', 'tuiprof.web', content])}"
+    return module_command("tuiprof.web", json.dumps(msgspec.to_builtins(start, enc_hook=str)))
 
 
-class DashboardServer(Server):
-    """Textual's server behind a token.
+class DashboardServer:
+    """A server of dashboards behind a token.
 
     Args:
         start: What a page shows first.
@@ -74,7 +89,8 @@ class DashboardServer(Server):
         token: What a browser must bring; None = a random one.
 
     Attributes:
-        token: It.
+        port: The port; the real one once it listens.
+        token: The token.
 
     Raises:
         UsageProblem: The token could be guessed.
@@ -90,9 +106,13 @@ class DashboardServer(Server):
                 f"a token needs {_LEAST_TOKEN} characters or more, ASCII and printable",
                 "leave --token out: a random one is made",
             )
-        super().__init__(command_of(start), host, port, title="tuiprof", templates_path=str(_HERE))
         self.host, self.port = host, port
         self.token = token or secrets.token_urlsafe(24)
+        self._command = command_of(start)
+        self._environment = {
+            name: value for name, value in module_environment().items() if name != TOKEN_VARIABLE
+        }
+        self._pages: set[web.WebSocketResponse] = set()
         # Cookies do not know ports: the name keeps two servers of one machine apart.
         self._cookie = f"tuiprof-{hashlib.sha256(self.token.encode()).hexdigest()[:12]}"
 
@@ -134,7 +154,8 @@ class DashboardServer(Server):
             from_here = origin is None or urlsplit(origin).netloc == request.host
         except ValueError:  # such as [::1 without the other bracket
             return False
-        return from_here and (is_loopback(name) or not is_loopback(self.host))
+        plain = _HOST.fullmatch(request.host) is not None  # it stands in the page
+        return plain and from_here and (is_loopback(name) or not is_loopback(self.host))
 
     def _welcome(self) -> web.Response:
         """Put the token into a cookie, and out of the address line."""
@@ -144,63 +165,69 @@ class DashboardServer(Server):
 
     # -- pages -------------------------------------------------------------------------------------------
 
-    async def _make_app(self) -> web.Application:
-        app: web.Application = await super()._make_app()
-        app.middlewares.append(self._guard)
+    def _app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        app.router.add_get("/", self._index)
+        app.router.add_get("/ws", self._page)
         for name in ("page.css", "page.js"):
             app.router.add_get(f"/{name}", self._own)
+        app.router.add_static("/static", _TERMINAL)
+        app.on_shutdown.append(self._close_pages)
         return app
 
     async def _own(self, request: web.Request) -> web.FileResponse:
         return web.FileResponse(_HERE / request.path.lstrip("/"))
 
-    async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """Return the page, with addresses as this browser sees them: it may come through a tunnel.
-
-        Args:
-            request: Of the browser.
-        """
-        import aiohttp_jinja2
-
+    async def _index(self, request: web.Request) -> web.Response:
+        """Return the page, with addresses as this browser sees them: it may come through a tunnel."""
         size = request.query.get("fontsize", _FONT_PX)
-        content = {
-            "font_size": size if size.isdecimal() and 6 <= int(size) <= 40 else _FONT_PX,
-            "app_websocket_url": f"ws://{request.host}/ws",
-            "application": {"name": self.title},
-        }
-        return aiohttp_jinja2.render_template("page.html", request, content)
-
-    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Run one dashboard for one page, as long as both live; whichever ends first ends the other.
-
-        Args:
-            request: Of the browser.
-        """
-        socket = web.WebSocketResponse(heartbeat=15, timeout=_GRACE_S)
-        await socket.prepare(request)
-        service = AppService(
-            self.command,
-            write_bytes=socket.send_bytes,
-            write_str=socket.send_str,
-            close=socket.close,
-            download_manager=self.download_manager,
+        page = Template((_HERE / "page.html").read_text()).substitute(
+            font_size=size if size in map(str, range(6, 41)) else _FONT_PX,
+            websocket=f"ws://{request.host}/ws",
         )
-        columns, lines = (to_int(request.query.get(name, ""), default) for name, default in _SIZE.items())
-        await service.start(min(max(columns, 20), 1000), min(max(lines, 5), 500))
-        ended = asyncio.create_task(_close_after(service, socket))
+        return web.Response(text=page, content_type="text/html")
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        """Run one dashboard for one page, as long as both live; whichever ends first ends the other."""
+        if len(self._pages) >= _MOST_PAGES:
+            raise web.HTTPServiceUnavailable(text=f"tuiprof: {_MOST_PAGES} pages are open: close one\n")
+        socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_S, max_msg_size=_LONGEST_MESSAGE)
+        self._pages.add(socket)
         try:
-            await self._process_messages(socket, service)
+            await socket.prepare(request)
+            size = within(request.query.get("width"), request.query.get("height"))
+            dashboard = await Dashboard.start(self._command, self._environment, *size)
+            drawn = asyncio.create_task(self._draw(dashboard, socket))
+            try:
+                async for message in socket:
+                    if message.type is WSMsgType.TEXT:
+                        answer = await dashboard.take(message.data)
+                        if answer is not None:
+                            await socket.send_str(answer)
+            except ConnectionError:  # it went away while it was answered
+                pass
+            finally:
+                drawn.cancel()
+                await asyncio.wait([drawn])
+                await dashboard.stop()
         finally:
-            await _stop(service)
-            await ended
+            self._pages.discard(socket)
         return socket
 
-    async def on_startup(self, app: web.Application) -> None:
-        """Say nothing: who starts the server says where it is.
+    async def _draw(self, dashboard: Dashboard, socket: web.WebSocketResponse) -> None:
+        """Draw until the dashboard is over, and tell the page, also where it crashed without a word."""
+        await dashboard.draw(socket.send_bytes)
+        if dashboard.errors:
+            sys.stderr.write(f"{sanitize_lines(dashboard.errors)}\n")
+        with contextlib.suppress(ConnectionError):
+            await socket.close()
 
-        Args:
-            app: The web application.
-        """
+    async def _close_pages(self, _app: web.Application) -> None:
+        """Close all pages: their dashboards end with them."""
+        closing = (page.close(code=WSCloseCode.GOING_AWAY) for page in tuple(self._pages))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.gather(*closing, return_exceptions=True)
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -217,7 +244,8 @@ class DashboardServer(Server):
         loop = asyncio.get_running_loop()
         for number in {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - (IGNORED & {signal.SIGHUP}):
             loop.add_signal_handler(number, over.set)
-        runner = web.AppRunner(await self._make_app(), shutdown_timeout=2.0)
+        _LOG.addFilter(_no_bad_request)
+        runner = web.AppRunner(self._app(), shutdown_timeout=4.0, logger=_LOG)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self.host, self.port)
@@ -236,24 +264,9 @@ class DashboardServer(Server):
             await runner.cleanup()
 
 
-async def _stop(service: AppService) -> None:
-    """End a dashboard: it is asked to, and killed where it does not answer."""
-    process = service._process
-    assert process is not None  # it was started
-    over = asyncio.gather(service.stop(), process.wait())
-    await asyncio.wait((over,), timeout=_GRACE_S)
-    if process.returncode is None:
-        process.kill()
-    await over
-
-
-async def _close_after(service: AppService, socket: web.WebSocketResponse) -> None:
-    """Tell the page when its dashboard is over, also where that crashed without a word."""
-    task = service._task
-    if task is not None:
-        await asyncio.wait([task])
-    with contextlib.suppress(ConnectionError):
-        await socket.close()
+def _no_bad_request(record: logging.LogRecord) -> bool:
+    """Leave out of the log what is no HTTP: it was answered, and says nothing of the server."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _refused(why: str) -> web.HTTPUnauthorized:

@@ -8,7 +8,6 @@ from typing import Any
 
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, Options
-from tuiprof.memory import available_bytes
 from tuiprof.formats.chrome import layout
 from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
 from tuiprof.formats.chrome.gather import Gathered
@@ -17,6 +16,7 @@ from tuiprof.formats.chrome.raw import ChunkPlace
 from tuiprof.formats.chrome.stretches import LONGEST, Inflow, Stretch, plan
 from tuiprof.formats.chrome.worker import read_at
 from tuiprof.formats.source import Source, Stream
+from tuiprof.memory import available_bytes
 
 #: After so many events it is looked whether there is memory for more: for the table of an event, so many bytes.
 _LOOK_EVERY = 4_000_000

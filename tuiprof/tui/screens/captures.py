@@ -9,7 +9,6 @@ from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.worker import Worker, get_current_worker
@@ -22,6 +21,7 @@ from tuiprof.tui import glyphs
 from tuiprof.tui.captures import Captures, Figures, figures
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.choices import Choice, Choices
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row, fit
 from tuiprof.tui.widgets.painted import Painted
@@ -94,14 +94,8 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
-        with Vertical(classes="dialog") as box:
-            box.border_title = (
-                "captures"
-                if self._alone
-                else "ranks"
-                if len(self._captures.sets) == 1
-                else "captures and their ranks"
-            )
+        several = "ranks" if len(self._captures.sets) == 1 else "captures and their ranks"
+        with dialog("captures" if self._alone else several):
             yield Painted(id="captures-head")
             choices = Choices(id="captures")
             headings = len(self._captures.sets) if len(self._captures.sets) > 1 else 0

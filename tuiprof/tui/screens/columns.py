@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from tuiprof.model.report import Column
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.choices import Choice, Choices
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.rows import fit_text
@@ -58,8 +58,7 @@ class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
-        with Vertical(classes="dialog") as box:
-            box.border_title = "columns"
+        with dialog("columns"):
             choices = Choices(id="columns")
             choices.styles.height = min(len(self._columns), 18)
             yield choices

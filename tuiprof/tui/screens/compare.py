@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -100,12 +101,15 @@ class CompareScreen(Screen[None]):
         """In a thread: open both, compare them, and import what shows it."""
         try:
             from tuiprof.comparison import compare_sides, open_side
+            from tuiprof.formats.remote import fetch
             from tuiprof.tui import lanes as lane_builder
             from tuiprof.tui.widgets.compare_view import CompareView, Comparison
 
+            fetcher = partial(fetch, cancelled=self._stop.is_set)
             if self._sides is None:
                 before, after = (
-                    open_side(target, root=self._root, opener=self._open_trace) for target in self.targets
+                    open_side(target, root=self._root, opener=self._open_trace, fetcher=fetcher)
+                    for target in self.targets
                 )
             else:
                 after, before = self._sides

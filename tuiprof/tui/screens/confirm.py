@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen
 
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
@@ -41,8 +42,7 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box: the question, what it means, the two keys."""
-        with Vertical(classes="dialog") as box:
-            box.border_title = self._question
+        with dialog(self._question):
             yield Painted(id="words")
             yield KeyBar({"confirm.yes": self._words[0], "confirm.no": self._words[1]})
 
@@ -50,7 +50,7 @@ class ConfirmScreen(ModalScreen[bool], inherit_bindings=False):
         """Fill in the words."""
 
         def words(width: int, _height: int) -> list[Row]:
-            wrapped = [part for line in self._lines for part in textwrap.wrap(line, max(20, width))]
+            wrapped = [part for line in self._lines for part in textwrap.wrap(sanitize(line), max(20, width))]
             return [*([(part, "text")] for part in wrapped), []]
 
         self.query_one("#words", Painted).paint(words)

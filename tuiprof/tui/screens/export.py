@@ -12,7 +12,6 @@ from typing import ClassVar, Final, Literal, get_args
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
@@ -22,8 +21,10 @@ from tuiprof.analyses.shared.replay import trust
 from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
+from tuiprof.session.files import typed_path
 from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
@@ -169,14 +170,13 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         self._format: Format = "text"
         self._trace = trace
         path = trace.info.path if trace is not None else None
-        self._stem = (path.name.split(".")[0] if path else "") or "trace"
+        self._stem = as_stem(path.name.split(".")[0] if path else "", "trace")
         self._problem = ""
         self._confirmed: Path | None = None
 
     def compose(self) -> ComposeResult:
         """One box: the choices, the path, the keys."""
-        with Vertical(classes="dialog") as box:
-            box.border_title = "export"
+        with dialog("export"):
             yield Painted(id="export-choices")
             yield Input(id="export-path", compact=True, select_on_focus=False)
             yield Painted(id="export-problem")
@@ -236,7 +236,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def action_write(self) -> None:
         """Write the file, in a worker: a network folder may take its time."""
-        path = Path(self.query_one(Input).value).expanduser()
+        path = typed_path(self.query_one(Input).value)
         self.run_worker(
             partial(self._write, path, path == self._confirmed),
             thread=True,
@@ -272,7 +272,7 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     def on_export_screen_written(self, message: Written) -> None:
         """Close and say where the file is."""
-        self.app.notify(sanitize(f"written to {message.path}"), timeout=5, markup=False)
+        self.app.notify(f"written to {message.path}", timeout=5)
         self.dismiss(message.path)
 
     def action_close(self) -> None:

@@ -9,13 +9,13 @@ from typing import ClassVar, TypeVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, RadioSet
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.toggles import Option
@@ -68,7 +68,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self._heading = sanitize(title)
+        self._heading = title
 
     @abstractmethod
     def fields(self) -> Sequence[Widget]:
@@ -88,8 +88,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the fields, each below its label."""
-        with Vertical(classes="dialog form") as box:
-            box.border_title = self._heading
+        with dialog(self._heading, "dialog form"):
             for field in self.fields():
                 if field.id in self.LABELS:
                     yield Painted(id=f"{field.id}-label")

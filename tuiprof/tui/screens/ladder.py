@@ -14,7 +14,8 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
+from tuiprof.session.files import typed_path
 from tuiprof.tui import ladder_words as words
 from tuiprof.tui.app import TuiprofApp
 from tuiprof.tui.keys import key
@@ -170,9 +171,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._draw()
 
     def _failed(self, error: TuiprofError) -> None:
-        self.app.notify(
-            sanitize_lines(str(error)), title="that did not work", severity="error", timeout=12, markup=False
-        )
+        self.app.notify(str(error), title="that did not work", severity="error", timeout=12)
         self.query_one("#state", Painted).paint(
             lambda width, _height: [
                 [(f" {line}", "warn")] for line in wrap(sanitize_lines(error.message), width - 1)
@@ -244,7 +243,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
         def answered(wish: LadderWish | None) -> None:
             if wish is not None:
-                self.app.notify("asking the interpreter …", timeout=3, markup=False)
+                self.app.notify("asking the interpreter …", timeout=3)
                 self._begin(wish)
 
         with self.app.telling_errors():
@@ -283,14 +282,16 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         if folder is not None and stop(folder):
             self._asked += 1
             text = "stops after this trial; once more: at once" if self._asked == 1 else "stopping"
-            self.app.notify(text, timeout=4, markup=False)
+            self.app.notify(text, timeout=4)
             self._look()
 
     def action_watch(self) -> None:
         """Watch the trial that runs."""
+        from tuiprof.session.ladder_state import LadderRun
+
         view = self._view
         if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
-            self.app.open_session(view.folder / "trials" / view.trial.session)
+            self.app.open_session(LadderRun(view.folder, view.meta).session_path(view.trial))
 
     @on(Choices.Chosen, "#rungs")
     def _chosen(self) -> None:
@@ -299,7 +300,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.app.open_trace(rung.trace)
         elif rung is not None:
             why = rung.why or "no trace was captured of it yet"
-            self.app.notify(sanitize(why), title=sanitize(rung.name), timeout=6, markup=False)
+            self.app.notify(why, title=rung.name, timeout=6)
 
     def _pair(self) -> tuple[str, str] | None:
         """Return the one that the rung under the cursor builds on, and that rung, as a comparison names them."""
@@ -331,10 +332,12 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         def answered(text: str | None) -> None:
             if text:
                 with self.app.telling_errors():
-                    self._write(Path(text).expanduser())
+                    self._write(typed_path(text))
 
         hint = f"the ending says the format: {', '.join(_FORMATS)}"
-        self.app.push_screen(TextForm("export to", value=f"ladder-{self._ladder}.md", hint=hint), answered)
+        self.app.push_screen(
+            TextForm("export to", value=f"ladder-{as_stem(self._ladder, 'report')}.md", hint=hint), answered
+        )
 
     def _write(self, path: Path) -> None:
         from tuiprof.report import Style, render
@@ -351,7 +354,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             raise UsageProblem(
                 f"{path} cannot be written: {error.strerror}", "choose another place"
             ) from error
-        self.app.notify(f"written: {path.absolute()}", timeout=6, markup=False)
+        self.app.notify(f"written: {path.absolute()}", timeout=6)
 
     def action_measured(self, by: int) -> None:
         """Show an older or a newer measurement.
@@ -369,6 +372,5 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         if self._view is not None and self._view.running:
             self.app.notify(
                 f"{self._ladder} is measured on. Come back here, or: tuiprof ladder --resume last",
-                markup=False,
             )
         self.app.leave()

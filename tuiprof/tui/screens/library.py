@@ -109,7 +109,7 @@ class LibraryScreen(SessionShelf):
         try:
             self.library.ask_interpreter()
         except TuiprofError as error:
-            self.app.call_from_thread(self.app.notify, str(error), severity="warning", markup=False)
+            self.app.call_from_thread(self.app.notify, str(error), severity="warning")
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self.look_again)
 
@@ -257,14 +257,12 @@ class LibraryScreen(SessionShelf):
         if ladder is None or variant is None:
             return
         if variant.runnable is False:
-            self.app.notify(
-                variant.why, title="cannot run here", severity="warning", timeout=10, markup=False
-            )
+            self.app.notify(variant.why, title="cannot run here", severity="warning", timeout=10)
             return
 
         def answered(wish: LaunchWish | None) -> None:
             if wish is not None:
-                self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2, markup=False)
+                self.app.notify(f"starting {ladder_name}:{variant_name} …", timeout=2)
                 self._launch(ladder_name, variant_name, wish)
 
         self.app.push_screen(LaunchForm(ladder, variant), answered)
@@ -283,7 +281,6 @@ class LibraryScreen(SessionShelf):
                 title="it did not start",
                 severity="error",
                 timeout=12,
-                markup=False,
             )
         else:
             self.app.call_from_thread(self.app.open_session, session.path)

@@ -12,6 +12,7 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Input
 
+from tuiprof.session.files import typed_path
 from tuiprof.tui.keys import key
 from tuiprof.tui.screens.form import Form, answer_keys
 
@@ -25,7 +26,7 @@ class _PathSuggester(Suggester):
     async def get_suggestion(self, value: str) -> str | None:
         """Return the completed path; None = nothing begins so."""
         folder, _, begun = value.rpartition("/")
-        where = Path(folder + "/" if folder or value.startswith("/") else ".").expanduser()
+        where = typed_path(folder + "/" if folder or value.startswith("/") else ".")
         try:
             names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(where))
         except OSError:  # a folder that does not exist or may not be read suggests nothing
@@ -64,18 +65,18 @@ class PathForm(Form[Path], inherit_bindings=False):
     def problem(self) -> str:
         """Return why that path cannot be opened."""
         text = self.typed("path")
-        path = Path(text).expanduser()
+        path = typed_path(text)
         if not text:
             return "type a path; tab completes it"
-        if not path.exists():
+        if not os.path.exists(path):
             return f"there is no {path}"
-        if path.is_dir() and not (path / "session.json").exists():
+        if os.path.isdir(path) and not os.path.exists(path / "session.json"):
             return "that is a folder, and not a session"
         return ""
 
     def answer(self) -> Path:
         """Return the path."""
-        return Path(self.typed("path")).expanduser().absolute()
+        return typed_path(self.typed("path")).absolute()
 
     def action_complete(self) -> None:
         """Take the suggestion."""

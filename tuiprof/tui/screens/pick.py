@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.choices import Choice, Choices
+from tuiprof.tui.widgets.dialog import dialog
 from tuiprof.tui.widgets.key_bar import KeyBar
 
 
@@ -38,8 +38,7 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
-        with Vertical(classes="dialog") as box:
-            box.border_title = self._question
+        with dialog(self._question):
             choices = Choices(id="names")
             choices.styles.height = min(len(self._names), 16)
             yield choices

@@ -266,7 +266,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         found = places[places < here][-1:] if by < 0 else places[places > here][:1]
         if not len(found):
             word = "before" if by < 0 else "after"
-            self.notify(f"no such step {word} this one among those in memory", timeout=2, markup=False)
+            self.notify(f"no such step {word} this one among those in memory", timeout=2)
             self.redraw_now()
             return
         place = int(found[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from abc import abstractmethod
 from pathlib import Path
@@ -12,8 +11,8 @@ from textual import work
 from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
+from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
-from tuiprof.report.sanitize import sanitize
 from tuiprof.session import control
 from tuiprof.session.fold import CaptureState
 from tuiprof.session.glance import Summary
@@ -150,14 +149,14 @@ class RunScreen(RunClock):
         slow = [trigger for trigger in self.armed if trigger.every is None]
         if slow and self.selected is None:
             control.disarm(self.session, slow[0].id)
-            self.app.notify("disarmed: no capture after slow steps", timeout=3, markup=False)
+            self.app.notify("disarmed: no capture after slow steps", timeout=3)
         elif (limit_ns := self.slow_ns()) is None:
-            self.app.notify("too few steps to tell what is slow: T asks", timeout=3, markup=False)
+            self.app.notify("too few steps to tell what is slow: T asks", timeout=3)
         else:
             with self.app.telling_errors():
                 control.arm(self.session, TriggerRequest(control.SLOW, above_ns=round(limit_ns)))
                 said = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
-                self.app.notify(said, timeout=5, markup=False)
+                self.app.notify(said, timeout=5)
         self.look_armed()
         self.redraw_now()
 
@@ -287,7 +286,7 @@ class RunScreen(RunClock):
             if text:
                 with self.app.telling_errors():
                     add_note(self.session.path, text, t_ns=now, step=self.selected)
-                    self.app.notify("noted; a shows all notes", timeout=3, markup=False)
+                    self.app.notify("noted; a shows all notes", timeout=3)
 
         self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
 
@@ -329,7 +328,7 @@ class RunScreen(RunClock):
         ours = self.app.start.launched and self.session.path == self.app.start.path
         code = self.status.code or 0 if ours and self.status.over else 0
         if self.running and len(self.app.screen_stack) > 1:
-            self.app.notify(f"{self._fate()} Come back here, or: {self._how_to_attach()}", markup=False)
+            self.app.notify(f"{self._fate()} Come back here, or: {self._how_to_attach()}")
         elif self.running:
             self.app.farewell = self.farewell()
         self.app.leave(code)
@@ -341,11 +340,11 @@ class RunScreen(RunClock):
     def _fate(self) -> str:
         stopping = control.read_stop(self.session) is not None
         fate = "was asked to stop, and has not ended yet" if stopping else "goes on"
-        return f"{sanitize(self.session.title)} {fate}."
+        return f"{self.session.title} {fate}."
 
     def _how_to_attach(self) -> str:
         known = self.session.path.parent == sessions_root()
-        return f"tuiprof attach {self.session.id if known else shlex.quote(str(self.session.path))}"
+        return f"tuiprof attach {self.session.id if known else shell_word(str(self.session.path))}"
 
     def action_escape(self) -> None:
         """Undo the innermost: a search, the output alone, the selected step, the moment gone by; else leave."""
@@ -368,9 +367,9 @@ class RunScreen(RunClock):
                 with self.app.telling_errors():
                     known = self.base.processes() if isinstance(self.base, Live) else None
                     control.request_stop(self.session, known=known)
-                    self.app.notify("asked the script to stop", markup=False)
+                    self.app.notify("asked the script to stop")
 
         self.app.push_screen(
-            ConfirmScreen(f"Stop {sanitize(self.session.title)}?", lines, yes="stop it", no="let it run"),
+            ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run"),
             answered,
         )

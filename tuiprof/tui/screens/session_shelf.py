@@ -158,7 +158,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
         if (session := self.session()) is None:
             return
         if session.state == "running":
-            self.app.notify("it runs: stop it first", severity="warning", markup=False)
+            self.app.notify("it runs: stop it first", severity="warning")
             return
         lines = [f"It goes to {self.library.trash}; u brings it back."]
 
@@ -181,7 +181,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
             with self.app.telling_errors():
                 thrown, path = self._thrown.pop()
                 self.library.bring_back(thrown, path)
-                self.app.notify(f"{path.name} is back", timeout=3, markup=False)
+                self.app.notify(f"{path.name} is back", timeout=3)
                 self.look_again()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.syntax import Syntax
 from textual.app import ComposeResult
@@ -13,10 +13,14 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.files import read_small
 from tuiprof.tui.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import spread
 from tuiprof.tui.widgets.painted import Heading, Painted
+
+#: No script to read has more bytes.
+_LARGEST: Final = 4 << 20
 
 
 class SourceScreen(Screen[None], inherit_bindings=False):
@@ -70,7 +74,7 @@ class SourceScreen(Screen[None], inherit_bindings=False):
 
     def _text(self) -> Syntax | str:
         try:
-            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = read_small(self._path, _LARGEST).decode("utf-8", "replace").splitlines()
         except OSError as error:
             return f"{sanitize(str(self._path))} cannot be read: {error.strerror}"
         body = next(

@@ -9,6 +9,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Input
 
+from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.screens.form import Form, answer_keys
 
 
@@ -44,7 +45,7 @@ class TextForm(Form[str], inherit_bindings=False):
 
     def fields(self) -> Sequence[Widget]:
         """Return the text's."""
-        return [Input(self._value, placeholder=self._placeholder, id="text", compact=True)]
+        return [Input(sanitize(self._value), placeholder=self._placeholder, id="text", compact=True)]
 
     def hint(self) -> tuple[str, str]:
         """Say what the field is for."""

@@ -255,7 +255,7 @@ class TraceScreen(Screen[None]):
             view.timeline.fit(*trace.bounds(window))
             self._step = None
         elif whole:
-            self.notify(f"this trace does not hold step {self._step}", severity="warning", markup=False)
+            self.notify(f"this trace does not hold step {self._step}", severity="warning")
             self._step = None
 
     def on_trace_screen_failed(self, message: Failed) -> None:

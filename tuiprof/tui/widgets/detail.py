@@ -165,7 +165,7 @@ class DetailPane(VerticalScroll):
     def action_copy(self) -> None:
         """Copy the raw text of the event."""
         if self.event is not None and self.event.raw:
-            self.app.copy_to_clipboard(sanitize(self.event.raw))
+            self.app.copy_to_clipboard(self.event.raw)
             self.notify("raw event copied to the clipboard", timeout=2)
 
     # -- drawing -------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class VirtualTable(TableCanvas, can_focus=True):
         if len(self.rows):
             self.app.copy_to_clipboard(self.rows.text(self.cursor, self.heading_index))
             heading = self.rows.headings[self.heading_index].label
-            self.notify(f"copied to the clipboard: {heading}", timeout=2, markup=False)
+            self.notify(f"copied to the clipboard: {heading}", timeout=2)
 
     def on_click(self, event: events.Click) -> None:
         """Sort by a clicked heading; move to a clicked row, and open it when it is under the cursor already."""

@@ -18,7 +18,6 @@ from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
-from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.tui import lane_sketch
 from tuiprof.tui import lanes as lane_builder
 from tuiprof.tui.captures import Captures
@@ -179,11 +178,10 @@ class TracePart(TraceTime):
         self._failed = True
         self._show_head()
         self.notify(
-            sanitize_lines(str(error)),
+            str(error),
             title="the rest cannot be read",
             severity="error",
             timeout=15,
-            markup=False,
         )
 
     def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:

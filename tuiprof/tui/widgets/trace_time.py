@@ -10,7 +10,6 @@ from textual.message import Message
 
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
-from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.lanes import Lanes
 from tuiprof.tui.readout import offset_text, read_out
 from tuiprof.tui.screens.pick import PickScreen
@@ -177,9 +176,7 @@ class TraceTime(Vertical):
             self.refresh_bindings()
             return
         if not len(message.search.hits):
-            self.notify(
-                f"no event has {sanitize(message.search.needle)!r} in its name", timeout=4, markup=False
-            )
+            self.notify(f"no event has {message.search.needle!r} in its name", timeout=4)
             return
         self.timeline.search = message.search
         self.timeline.event = None

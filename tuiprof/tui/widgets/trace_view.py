@@ -295,9 +295,7 @@ class TraceView(TracePart):
             try:
                 self.pane.show_columns(table, keys or None)
             except OSError as error:
-                self.notify(
-                    f"the choice cannot be kept: {error.strerror or error}", severity="error", markup=False
-                )
+                self.notify(f"the choice cannot be kept: {error.strerror or error}", severity="error")
 
         columns = [column for column in table.columns if column.key != "event"]
         self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
