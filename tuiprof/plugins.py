@@ -33,7 +33,7 @@ class Found(NamedTuple):
     """What a room holds.
 
     Attributes:
-        items: Objects by their ``name``, built-ins first, in the order of their file names.
+        items: Objects by their ``name``, built-ins first, in the order of their names.
         failed: Why a module or an entry point could not be loaded, by its name.
     """
 
@@ -49,22 +49,36 @@ def discover(room: str) -> Found:
     """
     package = group = f"tuiprof.{room}"
     found = Found({}, {})
-    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    for name in sorted(info.name for info in modules if not info.name.startswith("_")):
-        _load(found, name.rstrip("_"), partial(_attribute, f"{package}.{name}", ROOMS[room]))
+    _look_through(found, package, ROOMS[room])
+    found = Found(dict(sorted(found.items.items())), found.failed)
     for entry in (*(own for own in OWN if own.group == group), *entry_points(group=group)):
         _load(found, entry.name, entry.load)
     return found
+
+
+def _look_through(found: Found, package: str, attribute: str) -> None:
+    """Add what the modules of a package define, and those of its folders that define nothing themselves."""
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    for info in sorted(modules, key=lambda info: info.name):
+        if info.name.startswith("_") or info.name == "shared":  # what several modules are made of
+            continue
+        module = f"{package}.{info.name}"
+        there = _load(found, info.name.rstrip("_"), partial(_attribute, module, attribute))
+        if info.ispkg and not there:
+            _look_through(found, module, attribute)
 
 
 def _attribute(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name, None)
 
 
-def _load(found: Found, name: str, load: Callable[[], Any]) -> None:
+def _load(found: Found, name: str, load: Callable[[], Any]) -> bool:
+    """Add what is loaded; answer whether there was anything, whole or broken."""
     try:
         item = load()
-        if item is not None:  # else a module that others use
-            found.items.setdefault(item.name, item)
+        if item is None:  # a module that others use, or a folder
+            return False
+        found.items.setdefault(item.name, item)
     except Exception as error:  # noqa: BLE001 - whatever a module raises, the others are there
         found.failed[name] = f"it cannot be loaded: {describe(error)}"
+    return True

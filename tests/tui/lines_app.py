@@ -8,14 +8,14 @@ from tuiprof.tui.widgets.lines import Lines
 
 
 class Host(App[None]):
-    CSS_PATH = "../../tuiprof/tui/app.tcss"
+    CSS_PATH = "../../tuiprof/tui/app/app.tcss"
 
     def __init__(self, widget: Lines) -> None:
         super().__init__()
         self.widget = widget
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        from tuiprof.tui.themes import DEFAULTS
+        from tuiprof.tui.terminal.themes import DEFAULTS
 
         return dict(DEFAULTS)
 

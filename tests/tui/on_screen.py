@@ -9,8 +9,8 @@ from pathlib import Path
 from textual._context import active_app
 from textual.pilot import Pilot
 
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.start import Start
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.app.start import Start
 
 
 def screen_text(app: TuiprofApp) -> str:

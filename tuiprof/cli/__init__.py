@@ -36,7 +36,7 @@ from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
-from tuiprof.threads import bound_threads
+from tuiprof.system.threads import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")
@@ -121,7 +121,7 @@ def cli(
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
         from tuiprof.cli.common import open_screen
-        from tuiprof.tui.start import Start
+        from tuiprof.tui.app.start import Start
 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 

@@ -1,0 +1,1 @@
+"""Rules about what the host does besides."""

@@ -1,0 +1,1 @@
+"""Rules about the work of the device, and how it is launched."""

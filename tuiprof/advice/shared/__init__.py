@@ -1,0 +1,1 @@
+"""What several rules are made of."""

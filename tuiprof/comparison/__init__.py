@@ -1,0 +1,1 @@
+"""Two runs side by side: opened, told apart, compared."""

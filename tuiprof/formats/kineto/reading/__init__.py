@@ -1,0 +1,1 @@
+"""Cuts a file into stretches and decodes them on as many cores as pay."""

@@ -1,0 +1,1 @@
+"""Ladders: published optimisations as variants of one script, measured against each other."""

@@ -1,0 +1,1 @@
+"""A session as it goes on: its logs followed, folded, judged, replayed."""

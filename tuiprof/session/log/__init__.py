@@ -1,0 +1,1 @@
+"""The lines of a session's log, and how they are appended."""

@@ -1,0 +1,1 @@
+"""Session folders: what they hold, read without following the whole log."""

@@ -1,0 +1,1 @@
+"""What tuiprof needs of the operating system: processes, memory, threads, whole files."""

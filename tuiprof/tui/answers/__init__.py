@@ -1,0 +1,1 @@
+"""What the analyses say: verdict, tables, details of one row or event."""

@@ -1,0 +1,1 @@
+"""The application: which screen, keys, palette, help and tour."""

@@ -1,0 +1,1 @@
+"""The library: scenarios, sessions and traces."""

@@ -1,0 +1,1 @@
+"""The live screen: a run as it goes, as it ended, or replayed."""

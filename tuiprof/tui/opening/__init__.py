@@ -1,0 +1,1 @@
+"""Opening traces away from the screen, and choosing which."""

@@ -1,0 +1,1 @@
+"""The terminal: what it can show, colours, signs and keys."""
