@@ -13,6 +13,8 @@ import polars as pl
 import pytest
 
 import tuiprof
+import tuiprof.comparison.sides
+import tuiprof.formats.open
 from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.model import EVENT_SCHEMA, Report, Unavailable
 from tuiprof.resources import shipped
@@ -33,9 +35,9 @@ def test_the_exported_surface() -> None:
 
 
 def test_the_examples_in_the_docstrings() -> None:
-    found = doctest.testmod(tuiprof)
-    assert found.attempted >= 10
-    assert found.failed == 0
+    found = [doctest.testmod(module) for module in (tuiprof, tuiprof.comparison.sides, tuiprof.formats.open)]
+    assert sum(result.attempted for result in found) >= 10
+    assert not any(result.failed for result in found)
 
 
 def test_events_are_a_polars_data_frame_of_the_documented_columns() -> None:

@@ -16,12 +16,13 @@ from tuiprof import advice, analyses, formats, plugins, report, telemetry
 from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
 from tuiprof.cli import main
-from tuiprof.cli.doctor import examine, find_hardware
+from tuiprof.cli.doctor import examine
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
 from tuiprof.resources import shipped
 from tuiprof.telemetry import Absent, host
+from tuiprof.telemetry.hardware import find_hardware
 
 SAMPLE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 PARTS = (

@@ -37,7 +37,7 @@ from tuiprof.cli.snapshot import _encoded
 from tuiprof.errors import TuiprofError
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.snapshot import Shot, take, text_of
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import filters
 
 PROMISE = "Text that others chose is shown by every output, and obeyed by none."
@@ -398,8 +398,8 @@ async def _library(made: Made, start: Start) -> list[str]:
             pilot, ("slash", "e", "escape", "ctrl+p", "o", "p", "escape", "o", *"x/", "enter", "escape")
         )
         for name in (made.name[:40], hostile.file_name(made.name)):
-            app.open_path(made.root / name.replace("\x00", ""))
-            app.open_trace(made.root / name.replace("\x00", ""))
+            app.go.path(made.root / name.replace("\x00", ""))
+            app.go.trace(made.root / name.replace("\x00", ""))
             await _idle(pilot)
             text_of(pilot)
     return []

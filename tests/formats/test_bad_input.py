@@ -15,8 +15,7 @@ import pytest
 
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
-from tuiprof.formats import Cancelled, open_trace
-from tuiprof.formats.directory import open_set
+from tuiprof.formats import Cancelled, open_set, open_trace
 from tuiprof.formats.kineto import clock
 from tuiprof.model import Report, Trace, Unavailable
 

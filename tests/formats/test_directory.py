@@ -12,8 +12,8 @@ import pytest
 
 from tuiprof.cli import main
 from tuiprof.errors import TraceError, UsageProblem
-from tuiprof.formats import open_trace
-from tuiprof.formats.directory import open_set, siblings
+from tuiprof.formats import open_set, open_trace
+from tuiprof.formats.directory import siblings
 from tuiprof.model import Trace
 from tuiprof.resources import shipped
 
@@ -187,7 +187,7 @@ def test_a_trace_knows_the_ranks_beside_it(tmp_path: Path) -> None:
     assert beside is not None
     assert beside.ranks == (0, 1, 2)
     assert beside.open(2).info.rank == 2
-    assert siblings(tmp_path / "other-rank0.json") is None
+    assert siblings(tmp_path / "other-rank0.json", open_trace) is None
 
 
 def test_the_verbs_choose_rank_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tuiprof.analyses import run
-from tuiprof.formats.directory import open_set
+from tuiprof.formats import open_set
 from tuiprof.model import Report, Trace
 from tuiprof.session.store.folders import Session
 

@@ -10,7 +10,7 @@ from textual._context import active_app
 from textual.pilot import Pilot
 
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.start import Start
 
 
 def screen_text(app: TuiprofApp) -> str:

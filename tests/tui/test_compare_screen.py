@@ -10,7 +10,6 @@ from on_screen import screen_text, until, until_shown
 from textual.pilot import Pilot
 
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.compare.counterpart import counterpart, shift_between
 from tuiprof.tui.compare.screen import CompareScreen
 from tuiprof.tui.compare.step_pair import column_heights
@@ -20,6 +19,7 @@ from tuiprof.tui.dialogs.pick import PickScreen
 from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.dialogs.text_form import TextForm
 from tuiprof.tui.opening.compare_targets import beside
+from tuiprof.tui.start import Start
 
 STEPS = 5
 

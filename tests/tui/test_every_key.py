@@ -16,12 +16,12 @@ from textual.widgets import Input
 
 from tuiprof.ladder import process as ladder_runner
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.keys import library_keys
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.keys import live_keys
 from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.start import Start
 
 LEAVING = {"leave", "quit", "escape"}
 
@@ -111,7 +111,7 @@ async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     measured(start, {"slow": 20e6, "fast": 15e6})
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        app.open_ladder("tiny")
+        app.go.ladder("tiny")
         await until_shown(pilot, "takes 25.0 % less time")
         await press_all(pilot, LadderScreen, keys(list(LadderScreen.BINDINGS)))
         assert "tiny" in screen_text(app)

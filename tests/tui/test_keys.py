@@ -13,8 +13,8 @@ from textual.widgets import OptionList
 from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.live.keys import live_keys
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.keys import load_settings
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.widgets.table import VirtualTable

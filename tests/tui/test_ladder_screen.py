@@ -28,8 +28,8 @@ from tuiprof.resources import shipped
 from tuiprof.session.store.folders import create as create_session
 from tuiprof.session.store.meta import SessionMeta
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.ladder.screen import LadderScreen
+from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
 
@@ -98,7 +98,7 @@ def measured(start: Start, medians: dict[str, float], *, rounds: int = 3, left: 
 
 
 async def opened(app: TuiprofApp) -> None:
-    app.open_ladder("tiny")
+    app.go.ladder("tiny")
 
 
 async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> None:

@@ -17,10 +17,11 @@ from tiny_library import choose, ended, tiny_start
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.library.screen import LibraryScreen
-from tuiprof.tui.library.words import items, when
+from tuiprof.tui.library.words import items
+from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.dates import when
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_first_paint_needs_no_heavy_library() -> None:
     import subprocess
 
     code = (
-        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui.app.start import Start;"
+        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui.start import Start;"
         "import tuiprof.tui.library.screen;"
         "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
     )

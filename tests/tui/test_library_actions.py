@@ -15,10 +15,10 @@ from tiny_library import choose, ended, sidebar, tiny_start
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.start import Start
 
 
 @pytest.fixture

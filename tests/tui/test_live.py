@@ -20,12 +20,12 @@ from tuiprof.session.run.output_pipes import Counts
 from tuiprof.session.store.folders import write_meta
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.dialogs.confirm import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
+from tuiprof.tui.start import Start
 
 
 def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options: object) -> Synthetic:

@@ -18,12 +18,12 @@ from tuiprof.session.run import control
 from tuiprof.session.store.labels import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.live.arm_form import parse_slow
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, slowdown_in_view, stats_in_view
 from tuiprof.tui.live.words import no_step_lines
+from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 

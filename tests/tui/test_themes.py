@@ -14,9 +14,9 @@ from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import width
 from tuiprof.report.terminal import Terminal, detect
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.ladder.form import LadderForm
 from tuiprof.tui.live.capture_form import CaptureForm
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.trace.screen import TraceScreen
 

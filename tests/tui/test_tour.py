@@ -12,9 +12,9 @@ from terminals import in_terminal
 from tuiprof.tui.app import tour
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.jump import JumpScreen, panes_of
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 

@@ -20,8 +20,8 @@ from tuiprof.session.live.replay import load
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.filters import TextAlone
 
 MARKUP = "[red]x[/red] [/] [@click=app.leave_all]OWNED[/]"

@@ -9,7 +9,7 @@ from synthetic import Synthetic
 
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.choices import Choices
 
 SCENARIO = """# /// script

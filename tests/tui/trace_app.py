@@ -17,7 +17,7 @@ from tuiprof import analyses
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.start import Start
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.trace.view import TraceView

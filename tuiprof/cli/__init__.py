@@ -121,7 +121,7 @@ def cli(
     ctx.obj = invocation
     if ctx.invoked_subcommand is None:
         from tuiprof.cli.common import open_screen
-        from tuiprof.tui.app.start import Start
+        from tuiprof.tui.start import Start
 
         ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
 

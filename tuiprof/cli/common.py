@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tuiprof.model import Trace
     from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store.folders import Session
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -216,7 +216,7 @@ def traces_at(
         TraceError: There is no trace.
         UsageProblem: There is no such run or rank.
     """
-    from tuiprof.formats.directory import open_set
+    from tuiprof.formats import open_set
     from tuiprof.formats.remote import fetch, is_url
 
     if is_url(target):

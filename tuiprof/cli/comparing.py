@@ -34,7 +34,7 @@ def compare(
 ) -> int:
     """Say what changed from BEFORE to AFTER: step time, kernels, launches, syncs."""
     if tui:
-        from tuiprof.tui.app.start import Start
+        from tuiprof.tui.start import Start
 
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace

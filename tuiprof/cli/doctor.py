@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,8 @@ from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
 from tuiprof.session.run.interpreter import Facts, facts
 from tuiprof.session.store.folders import sessions_root
-from tuiprof.telemetry import Absent, Device, backends
+from tuiprof.telemetry import Device, backends
+from tuiprof.telemetry.hardware import Hardware, find_hardware
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,38 +53,6 @@ _PARTS = {
     "telemetry": "telemetry",
     "report": "output format",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """What telemetry finds.
-
-    Attributes:
-        devices: Devices by backend, in panel order.
-        absent: Why a backend finds none.
-    """
-
-    devices: Mapping[str, list[Device]]
-    absent: Mapping[str, Absent]
-
-    @property
-    def all(self) -> list[Device]:
-        """Every device."""
-        return [device for found in self.devices.values() for device in found]
-
-
-def find_hardware() -> Hardware:
-    """Open every telemetry backend once and close it again."""
-    devices: dict[str, list[Device]] = {}
-    absent: dict[str, Absent] = {}
-    for name, backend in backends().items():
-        source = backend.open(None)
-        if isinstance(source, Absent):
-            absent[name] = source
-            continue
-        devices[name] = source.devices()
-        source.close()
-    return Hardware(devices, absent)
 
 
 def examine(

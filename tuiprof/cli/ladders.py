@@ -168,7 +168,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
-    from tuiprof.cli.doctor import find_hardware
+    from tuiprof.telemetry.hardware import find_hardware
 
     return found, find_hardware().all
 

@@ -36,8 +36,7 @@ def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
 @click.argument("shell", type=click.Choice(list(_ACTIVATE)))
 def completion(shell: str) -> int:
     """Print the completion script for a shell."""
-    from tuiprof.cli import cli
     from tuiprof.cli.completing import script
 
-    sys.stdout.write(script(shell, cli) + "\n")
+    sys.stdout.write(script(shell, click.get_current_context().find_root().command) + "\n")
     return 0

@@ -45,7 +45,7 @@ def open_(
     against: str | None,
 ) -> int:
     """Open a trace FILE, a DIRECTORY of them, a URL, a SESSION or a measured LADDER."""
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     if against is not None:
         return open_screen(Start.compare(against, target, sessions=invocation.sessions))
@@ -138,7 +138,7 @@ def session_reports(
         The reports, and the trust line of the last trace (empty without one).
     """
     from tuiprof.analyses.shared.replay import trust
-    from tuiprof.formats.directory import open_set
+    from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
     from tuiprof.session.live.summary import summarise
 

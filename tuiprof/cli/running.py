@@ -34,7 +34,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
     Quitting the screen leaves the script running: come back with `tuiprof attach`. So does Ctrl+C with `--inline`.
     """
     from tuiprof.session.run.launch import start
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     spec = launch_spec(invocation, target, **options)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -130,7 +130,7 @@ def attach(invocation: Invocation, session: str) -> int:
 
     SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
     """
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     return open_screen(Start.live(_find(invocation, session).path))
 
@@ -147,7 +147,7 @@ def attach(invocation: Invocation, session: str) -> int:
 @click.pass_obj
 def replay(invocation: Invocation, session: str, speed: float) -> int:
     """Play a recorded SESSION on the live screen."""
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     return open_screen(Start.replay(_find(invocation, session).path, speed=speed))
 

@@ -11,7 +11,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, ladder_or_none, say, session_or_none
 
 if TYPE_CHECKING:
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
 
 @click.command()
@@ -60,7 +60,7 @@ def serve(invocation: Invocation, target: str | None, port: int, host: str, toke
 
 def _start(invocation: Invocation, target: str | None) -> Start:
     """Return what a page shows first, after a look whether it can be."""
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     if target is None:
         return Start.library(

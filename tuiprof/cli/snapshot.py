@@ -14,7 +14,7 @@ from tuiprof.cli.common import Invocation, ladder_or_none, say, session_or_none
 
 if TYPE_CHECKING:
     from tuiprof.tui.app.snapshot import Picture
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
 _SUFFIXES: Final = (".svg", ".png", ".html", ".txt")
 _LEAST, _MOST = (40, 10), (500, 200)
@@ -93,7 +93,7 @@ def snapshot(
 def _start(invocation: Invocation, target: str, screen: str | None) -> Start:
     """Return what is to be shown, after a look whether it can be."""
     from tuiprof.errors import UsageProblem
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
     if screen == "library":
         return Start.library(sessions=invocation.sessions, scenarios=invocation.scenarios)

@@ -47,8 +47,8 @@ def refuse(path: Path) -> None:
 
 
 def _is_capture(path: Path) -> bool:
-    from tuiprof.formats import first_bytes
     from tuiprof.formats.neuron import captures
+    from tuiprof.formats.registry import first_bytes
     from tuiprof.formats.source import open_source
 
     if path.is_dir():

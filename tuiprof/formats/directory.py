@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats.grouping import Run, alike, group, rank_in_name
+from tuiprof.formats.registry import available, first_bytes, sniff
 from tuiprof.model.traceset import RankFile, TraceSet
 
 if TYPE_CHECKING:
@@ -49,42 +50,16 @@ class _Found:
     sure: bool
 
 
-def open_set(
-    path: Path, *, run: str | None = None, opener: Callable[[Path], Trace] | None = None
-) -> TraceSet:
-    """Find the traces that a path stands for; none of them is read.
-
-    Args:
-        path: A file (then the set is that file alone), or a directory.
-        run: Name of the run, or the beginning of one; None = the newest.
-        opener: Reads a file; None = :func:`tuiprof.formats.open_trace`.
-
-    Raises:
-        TraceError: There is nothing, or it holds no trace.
-        UsageProblem: There is no such run.
-    """
-    sets = every_set(path, opener=opener)
-    if run is None:
-        return sets[-1]
-    if not sets[-1].runs:
-        raise UsageProblem(f"{path} is one trace and has no runs", "leave --run out")
-    names = [one.run for one in sets]
-    return sets[names.index(_choose(names, run))]
-
-
-def every_set(path: Path, *, opener: Callable[[Path], Trace] | None = None) -> tuple[TraceSet, ...]:
+def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:
     """Find the traces that a path stands for, of all its runs, the newest last; none of them is read.
 
     Args:
         path: A file (then there is one set, of that file alone), or a directory.
-        opener: Reads a file; None = :func:`tuiprof.formats.open_trace`.
+        opener: Reads a file.
 
     Raises:
         TraceError: There is nothing, or it holds no trace.
     """
-    from tuiprof import formats
-
-    opener = opener or formats.open_trace
     if not os.path.isdir(path) or _is_one(path):
         return (TraceSet("", (RankFile(rank_in_name(path.name) or 0, path),), opener),)
     found, notes = _look(path)
@@ -96,14 +71,31 @@ def every_set(path: Path, *, opener: Callable[[Path], Trace] | None = None) -> t
     return tuple(TraceSet(name, run.files, opener, names, tuple(notes)) for name, run in runs.items())
 
 
-def siblings(path: Path) -> TraceSet | None:
+def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
+    """Return the set of one run.
+
+    Args:
+        sets: Those of a path, the newest last.
+        run: Name of the run, or the beginning of one; None = the newest.
+
+    Raises:
+        UsageProblem: There is no such run.
+    """
+    if run is None:
+        return sets[-1]
+    if not sets[-1].runs:
+        raise UsageProblem(f"{sets[-1].files[0].path} is one trace and has no runs", "leave --run out")
+    names = [one.run for one in sets]
+    return sets[names.index(_choose(names, run))]
+
+
+def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
     """Return the ranks that belong with a trace, itself among them; None where its name tells no rank.
 
     Args:
         path: A trace file.
+        opener: Reads a file.
     """
-    from tuiprof import formats
-
     if rank_in_name(path.name) is None:
         return None
     try:
@@ -113,7 +105,7 @@ def siblings(path: Path) -> TraceSet | None:
         return None
     for run in group(path.with_name(name) for name in names):
         if len(run.files) > 1 and any(file.path == path for file in run.files):
-            return TraceSet(run.name, run.files, formats.open_trace)
+            return TraceSet(run.name, run.files, opener)
     return None
 
 
@@ -129,9 +121,7 @@ def is_trace_name(name: str) -> bool:
 
 def _is_one(path: Path) -> bool:
     """Whether a directory is one trace of a format that writes several files."""
-    from tuiprof import formats
-
-    return any(one.directory is not None and one.directory(path) for one in formats.available().values())
+    return any(one.directory is not None and one.directory(path) for one in available().values())
 
 
 def _look(top: Path) -> tuple[list[_Found], list[str]]:
@@ -175,7 +165,6 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
     """Keep files whose name or content is that of a trace."""
-    from tuiprof import formats
     from tuiprof.formats.source import open_source
 
     sure = [one for one in found if one.sure]
@@ -185,9 +174,7 @@ def _believed(found: list[_Found], notes: list[str]) -> list[_Found]:
     for one in found[:_LOOKS]:
         try:
             # Any JSON may be a trace with a long preamble; where nobody said it is one, it has to look like one.
-            if formats.sniff(one.path) != "kineto" or _EVENT.search(
-                formats.first_bytes(open_source(one.path))
-            ):
+            if sniff(one.path) != "kineto" or _EVENT.search(first_bytes(open_source(one.path))):
                 kept.append(one)
         except TraceError:
             continue

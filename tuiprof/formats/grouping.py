@@ -146,7 +146,7 @@ def _run(name: str, files: Mapping[int, Path], told: Told) -> Run:
 
 def _ranks_in_files(files: Iterable[Path]) -> dict[Path, int]:
     """Return the ranks that the profiler wrote at the heads of files, as far as they say."""
-    from tuiprof.formats import first_bytes
+    from tuiprof.formats.registry import first_bytes
     from tuiprof.formats.source import open_source
 
     found: dict[Path, int] = {}

@@ -152,7 +152,7 @@ def _stoppable(
         cancelled: Asked again and again; None = it is always wanted.
         tick: Called again and again meanwhile.
     """
-    from tuiprof.formats import Cancelled
+    from tuiprof.formats.registry import Cancelled
 
     future: Future[T] = Future()
 
@@ -185,7 +185,7 @@ class _explained(contextlib.AbstractContextManager["_explained"]):  # noqa: N801
         self._url = _without_secrets(url)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
-        from tuiprof.formats import Cancelled
+        from tuiprof.formats.registry import Cancelled
 
         if error is None or isinstance(error, (TraceError, Cancelled)) or not isinstance(error, Exception):
             return None
@@ -261,7 +261,7 @@ def _copy(
     cancelled: Callable[[], bool] | None,
 ) -> None:
     """Copy into a new folder, which takes its name when all of it is there."""
-    from tuiprof.formats import Cancelled
+    from tuiprof.formats.registry import Cancelled
 
     total = sum(_size(info) or 0 for info in files)
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize_lines
 from tuiprof.system.hangup import IGNORED
 from tuiprof.system.modules import module_command, module_environment
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.start import Start
 from tuiprof.web.dashboard import Dashboard, within
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import TraceError
-from tuiprof.formats import Format, Options
+from tuiprof.formats.registry import Format, Options
 
 if TYPE_CHECKING:
     from tuiprof.formats.kineto.reading.reader import EventReader

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuiprof.errors import TraceError
-from tuiprof.formats import Format, Options
+from tuiprof.formats.registry import Format, Options
 from tuiprof.formats.source import Damaged as DamagedStream
 from tuiprof.formats.source import Source
 

@@ -105,9 +105,9 @@ def alerts(
         fold: The state at that moment.
         rank: The process shown; None = none.
         now_ns: The moment, session time.
-        others: Keys of the devices that are not the run's (see :func:`tuiprof.session.live.ownership.of_others`); what
-            they do is nothing that the run could mend.
-        storage: What keeps the run from being recorded (see :func:`tuiprof.session.store.storage.trouble`); empty = nothing.
+        others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.ownership.of_others`);
+            what they do is nothing that the run could mend.
+        storage: What keeps the run from being recorded; empty = nothing.
     """
     found = [_alert(_STORAGE, storage, "bad")] if storage else []
     found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]

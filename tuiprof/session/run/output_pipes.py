@@ -3,9 +3,9 @@
 A print to a file fails when the disk is full, and with it the script. A print into a pipe fails when nobody holds the
 reading end any more (SIGPIPE), and waits when nobody reads. So:
 
-- The script prints into two pipes. A process of its own (:mod:`tuiprof.session.run.output_writer`) reads them and writes
-  the files. It is not the supervisor, so that the supervisor may be killed without a line being lost, and so that what
-  the script leaves behind can go on to print when the supervisor is gone.
+- The script prints into two pipes. A process of its own (:mod:`~tuiprof.session.run.output_writer`) reads them and
+  writes the files. It is not the supervisor, so that the supervisor may be killed without a line being lost, and so
+  that what the script leaves behind can go on to print when the supervisor is gone.
 - The supervisor keeps the reading ends, too, and never reads: while one of the two processes lives there is a reader.
   It starts another writer when one was killed, and wakes one that was stopped; a pipe holds a mebibyte meanwhile.
 - Where Linux allows it, the script itself has its pipes open for reading as well as for writing, as a terminal is. Even

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -15,9 +14,9 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widget import Widget
 
-from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize_lines
-from tuiprof.tui.app.start import Start
+from tuiprof.tui.app.navigator import Navigator, first_screen
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
@@ -53,9 +52,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
     Args:
         start: What to show first.
 
-    Attributes:
-        start: The same.
-        farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """
 
     TITLE = "tuiprof"
@@ -119,7 +115,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         super().__init__(css_path=[here / "app.tcss", here.parent / first / "screen.tcss"])
         use_scroll_lines()
         self.start = start
-        self.farewell = ""
+        self.go = Navigator(self)
         self.settings = load_settings()
         for theme in themes.OURS:
             self.register_theme(theme)
@@ -132,7 +128,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             wanted = ""
         themes.begin_with(self, wanted or themes.suited(self.terminal))
         self.add_mode(self.DEFAULT_MODE, self.first_screen)
-        self._runs: dict[Path, str] = {}  # mode of each run that was looked at beside another
         if self.settings.keys:
             self.set_keymap(self.settings.keys)
 
@@ -146,7 +141,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
     def first_screen(self) -> Screen[Any]:
         """Return the screen that was asked for."""
-        return self.start.screen()
+        return first_screen(self.start)
 
     def on_mount(self) -> None:
         """Tell what of the configuration could not be used."""
@@ -183,136 +178,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         if text not in self._problems:
             self._problems.append(text)
             self.notify(text, title="configuration", severity="warning")
-
-    # -- where to go -------------------------------------------------------------------------------------
-
-    def open_session(self, path: Path, *, replay_speed: float | None = None) -> None:
-        """Show a session.
-
-        Args:
-            path: Its directory.
-            replay_speed: Replay it at this speed; None = live, or as it ended.
-        """
-        from tuiprof.session.store.folders import Session
-        from tuiprof.tui.live.screen import LiveScreen
-
-        with self.telling_errors():
-            self.push_screen(LiveScreen(Session(path), replay_speed=replay_speed))
-
-    def open_path(self, path: Path) -> None:
-        """Show what a path names: a session directory or a trace file.
-
-        Args:
-            path: It.
-        """
-        if path.is_dir():
-            self.open_session(path)
-        else:
-            self.open_trace(path)
-
-    def switch_session(self, path: Path, origin: Path) -> None:
-        """Show another run, which keeps its own mode: coming back finds it as it was left.
-
-        Args:
-            path: Its directory.
-            origin: The session of the screen in front.
-        """
-        from tuiprof.session.store.folders import Session
-        from tuiprof.tui.live.screen import LiveScreen
-
-        self._runs.setdefault(origin, self.current_mode)
-        with self.telling_errors():
-            if path not in self._runs:
-                session = Session(path)
-                self._runs[path] = f"run {path}"
-                self.add_mode(self._runs[path], lambda: LiveScreen(session))
-            self.switch_mode(self._runs[path])
-
-    def open_ladder(self, name: str, folder: Path | None = None) -> None:
-        """Show a ladder: what was measured of it, and the way to measure it.
-
-        Args:
-            name: Its name.
-            folder: One that was measured; None = the newest of that name, if there is one.
-        """
-        from tuiprof.tui.ladder.screen import LadderScreen
-
-        with self.telling_errors():
-            self.push_screen(LadderScreen(name, folder))
-
-    def open_compare(self, before: str, after: str) -> None:
-        """Compare two sessions, traces or rungs.
-
-        Args:
-            before: What was before: a path, or what ``tuiprof compare`` accepts.
-            after: What came after.
-        """
-        from tuiprof.tui.compare.screen import CompareScreen
-
-        with self.telling_errors():
-            self.push_screen(CompareScreen(before, after, root=self.start.sessions))
-
-    def open_trace(self, path: Path, *, step: int | None = None) -> None:
-        """Show a trace.
-
-        Args:
-            path: The file.
-            step: Number of the step to look at; None = the whole trace.
-        """
-        from tuiprof.tui.trace.screen import TraceScreen
-
-        with self.telling_errors():
-            self.push_screen(TraceScreen(path, step=step))
-
-    def run_scenario(self, ladder: str, variant: str) -> None:
-        """Ask how to run a variant, then run and watch it.
-
-        Args:
-            ladder: Name of its ladder.
-            variant: Its name.
-        """
-        from tuiprof.tui.library.screen import LibraryScreen
-
-        library = self.screen_stack[0]
-        if not isinstance(library, LibraryScreen):
-            library = LibraryScreen()
-            self.push_screen(library)
-        library.run_variant(ladder, variant)
-
-    @contextlib.contextmanager
-    def telling_errors(self) -> Iterator[None]:
-        """Turn an error that a user can meet into a notification."""
-        try:
-            yield
-        except TuiprofError as error:
-            self.notify(
-                str(error),
-                title="that did not work",
-                severity="error",
-                timeout=10,
-            )
-
-    def leave(self, code: int = 0) -> None:
-        """Close the screen in front; the last one closes the dashboard.
-
-        Args:
-            code: Exit status when it was the last one.
-        """
-        if len(self.screen_stack) > 1:
-            self.pop_screen()
-        elif self.current_mode != self.DEFAULT_MODE:
-            self.run_worker(self._leave_runs(code), exit_on_error=False)
-        else:
-            self.exit(code)
-
-    async def _leave_runs(self, code: int) -> None:
-        """Leave the runs that were looked at side by side, for what was in front before the first of them."""
-        modes = {mode for mode in self._runs.values() if mode != self.DEFAULT_MODE}
-        self._runs.clear()
-        await self.switch_mode(self.DEFAULT_MODE)
-        for mode in modes:
-            await self.remove_mode(mode)
-        self.leave(code)
 
     async def action_help(self) -> None:
         """Show the keys of this screen."""

@@ -119,19 +119,19 @@ class TuiprofCommands(Provider):
             yield Command(
                 f"ladder {sanitize(ladder.name)} — show results, measure it",
                 title,
-                partial(app.open_ladder, ladder.name),
+                partial(app.go.ladder, ladder.name),
             )
             for variant in ladder.variants:
                 name = sanitize(f"{ladder.name}:{variant.name}")
-                run = partial(app.run_scenario, ladder.name, variant.name)
+                run = partial(app.go.scenario, ladder.name, variant.name)
                 yield Command(f"run {name}", title, run)
         for session in self._shelf.sessions:
             name = sanitize(f"{session.title}  {session.id}")
-            yield Command(f"open {name}", session.state, partial(app.open_session, Path(session.path)))
+            yield Command(f"open {name}", session.state, partial(app.go.session, Path(session.path)))
         for name, path in self._captured:
-            yield Command(f"open trace {sanitize(name)}", "captured", partial(app.open_trace, path))
+            yield Command(f"open trace {sanitize(name)}", "captured", partial(app.go.trace, path))
         for path in self._shelf.traces:
-            yield Command(f"open {sanitize(path.name)}", "trace", partial(app.open_trace, path))
+            yield Command(f"open {sanitize(path.name)}", "trace", partial(app.go.trace, path))
 
 
 def _bindings_of(pane: Widget) -> Iterator[Binding]:

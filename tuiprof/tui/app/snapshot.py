@@ -16,9 +16,9 @@ from textual.pilot import Pilot
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.app.start import Start
 from tuiprof.tui.live.run_clock import RunClock
 from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
 #: Nothing may take longer than this: a decoder that hangs is an error, not a wait.

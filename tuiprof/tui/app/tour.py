@@ -69,12 +69,12 @@ def _live(app: TuiprofApp) -> None:
 
 def _trace(app: TuiprofApp) -> None:
     _library(app)
-    app.open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz")
+    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz")
 
 
 def _one_step(app: TuiprofApp) -> None:
     _library(app)
-    app.open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz", step=_STEP)
+    app.go.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz", step=_STEP)
 
 
 def _advice(app: TuiprofApp) -> None:

@@ -15,9 +15,9 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 
@@ -37,7 +37,7 @@ class CompareScreen(Screen[None]):
         root: Folder of sessions; None = the default one.
     """
 
-    app = getters_app(TuiprofApp)
+    app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
         "On top the verdict and how sure it is, then the step times of both on one scale, then both timelines: they\n"
@@ -166,4 +166,4 @@ class CompareScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Close the comparison; the last screen closes the dashboard."""
-        self.app.leave()
+        self.app.go.back()

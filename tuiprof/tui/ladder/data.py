@@ -12,7 +12,7 @@ from tuiprof.errors import UsageProblem
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, LadderRun, Trial
     from tuiprof.model import Report
-    from tuiprof.tui.app.start import Start
+    from tuiprof.tui.start import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +156,10 @@ class LadderShelf:
         Raises:
             TuiprofError: There is no such ladder or preset, or the interpreter does not answer.
         """
-        from tuiprof.cli.doctor import find_hardware
         from tuiprof.ladder.runner import plan
         from tuiprof.ladder.scenarios import find_ladder
         from tuiprof.session.run.interpreter import facts
+        from tuiprof.telemetry.hardware import find_hardware
 
         found = find_ladder(self._name, self._start.scenarios)
         known = facts(self._start.python)

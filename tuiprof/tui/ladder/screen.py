@@ -16,9 +16,9 @@ from textual.worker import get_current_worker
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
-from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder import words
 from tuiprof.tui.ladder.data import LadderShelf, LadderView, RungRow, view_of
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
@@ -45,7 +45,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         folder: One that was measured; None = the newest of that name, else what could be measured.
     """
 
-    app = getters_app(TuiprofApp)
+    app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
@@ -291,13 +291,13 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
         view = self._view
         if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
-            self.app.open_session(LadderRun(view.folder, view.meta).session_path(view.trial))
+            self.app.go.session(LadderRun(view.folder, view.meta).session_path(view.trial))
 
     @on(Choices.Chosen, "#rungs")
     def _chosen(self) -> None:
         rung = self._rung
         if rung is not None and rung.trace is not None:
-            self.app.open_trace(rung.trace)
+            self.app.go.trace(rung.trace)
         elif rung is not None:
             why = rung.why or "no trace was captured of it yet"
             self.app.notify(why, title=rung.name, timeout=6)
@@ -315,7 +315,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     def action_compare(self) -> None:
         """Compare the rung with the one it builds on: by their timing trials, and by their traces."""
         if (pair := self._pair()) is not None:
-            self.app.open_compare(*pair)
+            self.app.go.compare(*pair)
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
@@ -373,4 +373,4 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             self.app.notify(
                 f"{self._ladder} is measured on. Come back here, or: tuiprof ladder --resume last",
             )
-        self.app.leave()
+        self.app.go.back()

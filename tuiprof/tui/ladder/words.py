@@ -9,9 +9,9 @@ from tuiprof.ladder.report import change
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.ladder.data import LadderView, RungRow
-from tuiprof.tui.library.words import when
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.choices import Choice
+from tuiprof.tui.widgets.dates import when
 from tuiprof.tui.widgets.forest import Ratio, axis_row, forest_row, scale_of
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 

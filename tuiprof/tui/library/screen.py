@@ -217,9 +217,9 @@ class LibraryScreen(SessionShelf):
         if kind == "ladder":
             self.action_into()
         elif kind == "session":
-            self.app.open_session(Path(name))
+            self.app.go.session(Path(name))
         elif kind == "trace":
-            self.app.open_trace(Path(name))
+            self.app.go.trace(Path(name))
 
     @on(Choices.Chosen, "#variants")
     def _variant_chosen(self) -> None:
@@ -283,12 +283,12 @@ class LibraryScreen(SessionShelf):
                 timeout=12,
             )
         else:
-            self.app.call_from_thread(self.app.open_session, session.path)
+            self.app.call_from_thread(self.app.go.session, session.path)
 
     def action_ladder(self) -> None:
         """Measure the whole ladder, or see what was measured."""
         if (ladder := self.shelf.ladder(self.current.partition(":")[2])) is not None:
-            self.app.open_ladder(ladder.name)
+            self.app.go.ladder(ladder.name)
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
@@ -304,7 +304,7 @@ class LibraryScreen(SessionShelf):
 
         def answered(path: Path | None) -> None:
             if path is not None:
-                self.app.open_path(path)
+                self.app.go.path(path)
 
         self.app.push_screen(PathForm(), answered)
 
@@ -340,4 +340,4 @@ class LibraryScreen(SessionShelf):
 
     def action_quit(self) -> None:
         """Close the dashboard."""
-        self.app.leave()
+        self.app.go.back()

@@ -11,8 +11,8 @@ from textual.getters import app as getters_app
 from textual.screen import Screen
 
 from tuiprof.errors import UsageProblem
-from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.keys import library_keys
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.choices import Choices
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
         marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
     """
 
-    app = getters_app(TuiprofApp)
+    app = getters_app(TerminalApp)
     BINDINGS = library_keys()
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
             self.show_again()
             return
         before, after = self.marked
-        self.app.open_compare(before, after)
+        self.app.go.compare(before, after)
 
     def action_tags(self) -> None:
         """Change the tags of the session."""
@@ -149,7 +149,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
     def action_replay(self) -> None:
         """Replay the session under the cursor."""
         if (session := self.session()) is not None:
-            self.app.open_session(Path(session.path), replay_speed=1.0)
+            self.app.go.session(Path(session.path), replay_speed=1.0)
 
     def action_delete(self) -> None:
         """Move the session under the cursor to the trash folder, once confirmed."""

@@ -16,6 +16,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.choices import Choice
+from tuiprof.tui.widgets.dates import when
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 
 if TYPE_CHECKING:
@@ -145,24 +146,6 @@ def _session_line(session: Summary, labels: Labels | None, mark: int, width: int
     right: Row = [(f"{said} ", tone)]
     room = width - row_width(right) - 2
     return spread(fit(left, room), right, width) if room > 12 else fit(left, width)
-
-
-def when(unix_ns: int, now: datetime | None = None) -> str:
-    """Return a time as a person says it: today's clock, else the day.
-
-    Args:
-        unix_ns: The time.
-        now: The present, for tests.
-    """
-    if not unix_ns:
-        return glyphs.NONE
-    then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()
-    now = (now or datetime.now(UTC)).astimezone()
-    if then.date() == now.date():
-        return then.strftime("%H:%M")
-    if then.year == now.year:
-        return f"{then.day} {then.strftime('%b')}"
-    return then.strftime("%Y-%m")
 
 
 def session_name(session: Summary) -> str:

@@ -15,9 +15,9 @@ from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.system import process
-from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.keys import live_keys
 from tuiprof.tui.live.view import WINDOWS_S, View
+from tuiprof.tui.terminal.guest import TerminalApp
 
 #: Steps of a capture asked for with one key.
 CAPTURE_STEPS: Final = 5
@@ -45,7 +45,7 @@ class RunClock(Screen[None], inherit_bindings=False):
         watched: The run went on when it was opened here.
     """
 
-    app = getters_app(TuiprofApp)
+    app = getters_app(TerminalApp)
     BINDINGS: ClassVar[list[BindingType]] = live_keys(CAPTURE_STEPS)
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:

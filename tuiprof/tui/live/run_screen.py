@@ -236,7 +236,7 @@ class RunScreen(RunClock):
     def _open(self, path: Path, *, step: int | None = None) -> None:
         self.seen_captures.update(self.base.fold.captures)
         self.refresh_bindings()
-        self.app.open_trace(path, step=step)
+        self.app.go.trace(path, step=step)
 
     # -- other runs --------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class RunScreen(RunClock):
         places = [index for index, one in enumerate(self.runs) if one.id == self.session.id]
         if places and len(self.runs) > 1:
             other = self.runs[(places[0] + by) % len(self.runs)]
-            self.app.switch_session(Path(other.path), self.session.path)
+            self.app.go.switch(Path(other.path), self.session.path)
 
     # -- notes -------------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class RunScreen(RunClock):
             self.app.notify(f"{self._fate()} Come back here, or: {self._how_to_attach()}")
         elif self.running:
             self.app.farewell = self.farewell()
-        self.app.leave(code)
+        self.app.go.back(code)
 
     def farewell(self) -> str:
         """Return what becomes of the run that is left, and how to come back to it."""

@@ -71,19 +71,20 @@ def captures_of(path: Path, place: Path | None = None) -> Captures:
         place: The directory that was opened; None = the trace itself was, and what surrounds it tells: the session
             it lies in, else files named alike.
     """
-    from tuiprof.formats.directory import every_set, siblings
+    from tuiprof.formats import open_trace
+    from tuiprof.formats.directory import sets_in, siblings
 
     place = place or next(
         (folder / "traces" for folder in path.parents if (folder / "session.json").is_file()), None
     )
     if place is not None:
         try:
-            found = Captures(every_set(place), path)
+            found = Captures(sets_in(place, open_trace), path)
         except TuiprofError:  # the folder is gone meanwhile: the trace itself may still be read
             found = Captures((), path)
         if found.shown is not None:
             return found
-    together = siblings(path)
+    together = siblings(path, open_trace)
     return Captures((together,) if together is not None else (), path)
 
 

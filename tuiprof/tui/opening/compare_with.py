@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-from textual.app import App
 
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.compare.screen import CompareScreen
 from tuiprof.tui.dialogs.pick import PickScreen
 from tuiprof.tui.dialogs.text_form import TextForm
 from tuiprof.tui.opening.compare_targets import beside, sessions_with_traces
+from tuiprof.tui.terminal.guest import TerminalApp
 
 
-def compare_with_another(app: App[Any], path: Path, root: Path | None) -> None:
+def compare_with_another(app: TerminalApp, path: Path) -> None:
     """Ask what a trace is to be compared with, then compare: the other is the baseline.
 
     Args:
         app: The dashboard.
         path: The trace.
-        root: Folder of sessions; None = the default one.
     """
     files = beside(path)
-    sessions = sessions_with_traces(root)
+    sessions = sessions_with_traces(app.start.sessions)
     targets = [str(file) for file in files] + [str(session) for _, session in sessions]
     names = [file.name for file in files] + [name for name, _ in sessions]
 
     def compare(other: str | None) -> None:
         if other:
-            app.push_screen(CompareScreen(other, path, root=root))
+            app.go.compare(other, str(path))
 
     def picked(index: int | None) -> None:
         if index is None:

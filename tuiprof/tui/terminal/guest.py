@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from textual.app import App
@@ -16,12 +16,15 @@ from textual.filter import LineFilter
 from textual.geometry import Size
 from textual.notifications import SeverityLevel
 
+from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.report.terminal import this_terminal
 from tuiprof.system.hangup import GRACE_S, exit_within, on_hang_up
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.filters import OneColour, PlainText, TextAlone
 from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.terminal.navigation import Navigation
 
 _TEXT_ALONE, _ONE_COLOUR, _PLAIN_TEXT = TextAlone(), OneColour(), PlainText()
 
@@ -55,10 +58,17 @@ class TerminalApp(App[int], inherit_bindings=False):
 
     Attributes:
         terminal: What the terminal can show.
+        start: What it was asked to show first.
+        go: The way to other screens.
+        farewell: Printed once the terminal is the user's again, for example how to come back to a run.
     """
+
+    start: Start
+    go: Navigation
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.farewell = ""
         self.terminal = this_terminal()
         self._told_size: Size | None = None
 
@@ -96,6 +106,14 @@ class TerminalApp(App[int], inherit_bindings=False):
         super().notify(
             sanitize_lines(message), title=sanitize(title), severity=severity, timeout=timeout, markup=False
         )
+
+    @contextlib.contextmanager
+    def telling_errors(self) -> Iterator[None]:
+        """Turn an error that a user can meet into a notice."""
+        try:
+            yield
+        except TuiprofError as error:
+            self.notify(str(error), title="that did not work", severity="error", timeout=10)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy text that does nothing where it is pasted but stand there.

@@ -17,9 +17,9 @@ from textual.screen import Screen
 
 from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.opening.loading import Opening, Progress
 from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 
@@ -41,7 +41,7 @@ class TraceScreen(Screen[None]):
         place: The directory that the file was chosen from; None = it was named itself.
     """
 
-    app = getters_app(TuiprofApp)
+    app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
         "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
@@ -289,7 +289,7 @@ class TraceScreen(Screen[None]):
 
         view = self._view
         if view is not None and view.trace.info.path is not None:
-            compare_with_another(self.app, view.trace.info.path, self.app.start.sessions)
+            compare_with_another(self.app, view.trace.info.path)
 
     def on_trace_screen_gathered(self, message: Gathered) -> None:
         """Tell which other traces there are."""
@@ -332,7 +332,7 @@ class TraceScreen(Screen[None]):
 
     def action_leave(self) -> None:
         """Close the trace; the last screen closes the dashboard."""
-        self.app.leave()
+        self.app.go.back()
 
 
 def _import_view() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tuiprof.errors import TraceError
-from tuiprof.formats import Cancelled, Options
 from tuiprof.formats.kineto import layout
 from tuiprof.formats.kineto.gather import Gathered
 from tuiprof.formats.kineto.raw import ChunkPlace
@@ -15,6 +14,7 @@ from tuiprof.formats.kineto.reading.decode import Chunk, ChunkDecoder
 from tuiprof.formats.kineto.reading.pool import Pool, WorkerLost
 from tuiprof.formats.kineto.reading.stretches import LONGEST, Inflow, Stretch, plan
 from tuiprof.formats.kineto.reading.worker import read_at
+from tuiprof.formats.registry import Cancelled, Options
 from tuiprof.formats.source import Source, Stream
 from tuiprof.system.memory import available_bytes
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from textual.screen import Screen
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +97,3 @@ class Start:
             scenarios: More folders of scenarios.
         """
         return cls("ladder", path, sessions=sessions, scenarios=scenarios)
-
-    def screen(self) -> Screen[Any]:
-        """Return a new screen that shows it."""
-        if self.compared is not None:
-            from tuiprof.tui.compare.screen import CompareScreen
-
-            return CompareScreen(*self.compared, root=self.sessions)
-        if self.view == "library" or self.path is None:
-            from tuiprof.tui.library.screen import LibraryScreen
-
-            return LibraryScreen()
-        if self.view == "trace":
-            from tuiprof.tui.trace.screen import TraceScreen
-
-            return TraceScreen(self.path, place=self.place)
-        if self.view == "ladder":
-            from tuiprof.ladder.state import LadderRun
-            from tuiprof.tui.ladder.screen import LadderScreen
-
-            return LadderScreen(LadderRun(self.path).meta.ladder, self.path)
-        from tuiprof.session.store.folders import Session
-        from tuiprof.tui.live.screen import LiveScreen
-
-        return LiveScreen(Session(self.path), replay_speed=self.speed if self.view == "replay" else None)

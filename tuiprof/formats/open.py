@@ -1,0 +1,134 @@
+"""The way to every trace: a file, a directory of several, a session, or an address that is copied here first."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuiprof.errors import TraceError
+from tuiprof.formats.registry import Options, recognise
+
+# Worker processes import this module at every start, so what they do not need is imported where it is used.
+if TYPE_CHECKING:
+    from tuiprof.model import Trace
+    from tuiprof.model.traceset import TraceSet
+
+
+def open_trace(
+    target: str | os.PathLike[str],
+    *,
+    rank: int | None = None,
+    run: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    partial: Callable[[Trace], None] | None = None,
+    workers: int | None = None,
+    limit: int | None = None,
+    cache: bool = True,
+) -> Trace:
+    """Read a profiler trace.
+
+    Args:
+        target: A file that a supported profiler wrote; a directory of them (a TensorBoard or xprof log directory,
+            the ranks of a job, a tuiprof session); or a URL that fsspec can read.
+        rank: Which rank of a directory; None = the lowest.
+        run: Which run of a directory, or the beginning of its name; None = the newest.
+        progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
+        cancelled: Asked now and then; reading stops with :class:`tuiprof.formats.Cancelled` once it answers True.
+        partial: Called with what has been read so far; see :class:`~tuiprof.formats.registry.Options`.
+        workers: Processes that decode beside the reader; None = as many as pay.
+        limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+        cache: Whether a large trace is kept in the user's cache directory and taken from there the next time.
+
+    Returns:
+        The trace; its ``events`` are a Polars DataFrame with times in ns since the trace origin, and its ``trust``
+        says what is missing.
+
+    Raises:
+        tuiprof.errors.TraceError: It is not a trace, or not one that tuiprof reads. The message says what was found
+            and what to do.
+        tuiprof.errors.UsageProblem: There is no such rank or run.
+
+    Example:
+        >>> from tuiprof.resources import shipped
+        >>> trace = open_trace(shipped("traces"), run="attention-native")
+        >>> trace.info.devices[0].name
+        'NVIDIA H200'
+        >>> trace.steps.numbers.tolist()
+        [10, 11]
+    """
+    from tuiprof.formats.remote import fetch
+
+    options = Options(progress, cancelled, partial, workers, limit, cache)
+
+    def opener(path: Path) -> Trace:
+        return open_file(path, options)
+
+    def fetcher(url: str) -> Path:
+        return fetch(url, progress=progress, cancelled=cancelled)
+
+    found = open_set(target, run=run, opener=opener, fetcher=fetcher)
+    trace = found.open(rank)
+    if len(found) > 1:
+        trace.siblings = found
+    return trace
+
+
+def open_file(path: Path, options: Options = Options()) -> Trace:  # noqa: B008 - it is frozen
+    """Read a trace of which it is known which file it is.
+
+    Args:
+        path: The file, or the directory of a format that writes several files.
+        options: How to read.
+
+    Raises:
+        TraceError: It is not a trace, or not one that is read here.
+        Cancelled: It was given up.
+    """
+    from tuiprof.formats.directory import siblings
+    from tuiprof.formats.session_log import read_uncaptured
+    from tuiprof.system.memory import keep_freed
+
+    source, found = recognise(path, options.limit)
+    keep_freed()
+    try:
+        trace = found.open(source, options)
+    except MemoryError as error:
+        raise TraceError(
+            f"{source.path} needs more memory than there is",
+            "open it on a larger machine, or record fewer steps",
+        ) from error
+    trace.find_siblings = functools.partial(siblings, source.path, open_file)
+    trace.uncaptured = read_uncaptured(source.path)
+    return trace
+
+
+def open_set(
+    target: str | os.PathLike[str],
+    *,
+    run: str | None = None,
+    opener: Callable[[Path], Trace] = open_file,
+    fetcher: Callable[[str], Path] | None = None,
+) -> TraceSet:
+    """Find the traces that a target stands for; none of them is read.
+
+    Args:
+        target: A file (then the set is that file alone), a directory, a session, or an address, which is copied
+            here first.
+        run: Name of the run of a directory, or the beginning of one; None = the newest.
+        opener: Reads a file.
+        fetcher: Copies what is behind an address; None = :func:`tuiprof.formats.remote.fetch`.
+
+    Raises:
+        TraceError: There is nothing, or it holds no trace.
+        UsageProblem: There is no such run.
+    """
+    from tuiprof.formats.directory import chosen, sets_in
+    from tuiprof.formats.remote import fetch, is_url
+
+    text = os.fspath(target)
+    path = (fetcher or fetch)(text) if is_url(text) else Path(os.path.expanduser(text))
+    return chosen(sets_in(path, opener), run)

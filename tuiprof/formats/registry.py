@@ -1,0 +1,156 @@
+"""What a format is, which there are, and which of them a file is of."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuiprof.errors import TraceError
+
+# Worker processes import this module at every start, so what they do not need is imported where it is used.
+if TYPE_CHECKING:
+    from tuiprof.formats.source import Source
+    from tuiprof.model import Trace
+
+_HEAD = 1 << 16
+
+
+class Cancelled(TraceError):
+    """Reading was stopped by the one who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to read.
+
+    Attributes:
+        progress: Called now and then with (bytes of the file read, size of the file), from the thread that reads.
+        cancelled: Asked now and then; reading stops with :class:`Cancelled` once it answers True.
+        partial: Called with a trace of what has been read, from the thread that reads, while the rest is being read
+            and only when that takes long: first after half a second or so, then each time that twice as much time has
+            passed. Each holds the events of the one before and those that follow them in the file; each is whole in
+            itself, keeps no view of what is still growing, and says in its ``trust`` that it is not all. The last
+            one is what is returned, never handed out here. A trace from the cache comes at once and whole.
+        workers: Processes that decode beside the reader; None = as many as pay.
+        limit: Bytes a compressed file may inflate to; None = ``TUIPROF_MAX_INFLATED_BYTES``, else 8 GiB.
+        cache: Whether a large trace is kept in the user's cache directory and taken from there the next time;
+            ``TUIPROF_TRACE_CACHE=off`` forbids it for good.
+    """
+
+    progress: Callable[[int, int], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+    partial: Callable[[Trace], None] | None = None
+    workers: int | None = None
+    limit: int | None = None
+    cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: Its name, for example ``"kineto"``.
+        title: What a person calls it.
+        sniff: Tells by the first bytes (unwrapped) and the path whether a file is of this format.
+        open: Reads a file.
+        order: Who is asked first; lower comes first.
+        directory: Tells whether a directory is of this format, for one that writes several files; it is then
+            opened with the directory as the path of its source. None = never.
+    """
+
+    name: str
+    title: str
+    sniff: Callable[[bytes, Path], bool]
+    open: Callable[[Source, Options], Trace]
+    order: int = field(default=100)
+    directory: Callable[[Path], bool] | None = None
+
+
+@functools.cache
+def available() -> dict[str, Format]:
+    """Return every format by name, in the order they are asked."""
+    from tuiprof.plugins import discover
+
+    found: dict[str, Format] = discover("formats").items
+    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def sniff(path: str | os.PathLike[str]) -> str:
+    """Tell the format of a file by its content.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The name of the format.
+
+    Raises:
+        TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
+    """
+    return recognise(Path(path), None)[1].name
+
+
+def recognise(path: Path, limit: int | None) -> tuple[Source, Format]:
+    """Return where the bytes of a trace come from and the format they are in.
+
+    Args:
+        path: A file, or a directory of a format that writes several.
+        limit: See :class:`Options`.
+
+    Raises:
+        TraceError: It is not there, cannot be read, or is of no format that is known; the message says what it is.
+    """
+    from tuiprof.formats.source import Source, open_source
+
+    if os.path.isdir(path):
+        for candidate in available().values():
+            if candidate.directory is not None and candidate.directory(path):
+                return Source(path, 0, "plain"), candidate
+    source = open_source(path, limit)
+    return source, _format_of(source)
+
+
+def _format_of(source: Source) -> Format:
+    head = first_bytes(source)
+    for candidate in available().values():
+        if candidate.sniff(head, source.path):
+            return candidate
+    from tuiprof.formats import binaries
+    from tuiprof.plugins import discover
+
+    message, remedy = binaries.explain(head, source)
+    if failed := discover("formats").failed:
+        unread = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        message = f"{message}, or it is of a format that is unavailable ({unread})"
+    raise TraceError(message, remedy)
+
+
+def first_bytes(source: Source) -> bytes:
+    """Return the first unwrapped bytes of a file.
+
+    Args:
+        source: The file.
+
+    Raises:
+        TraceError: Its compression is broken from the start.
+    """
+    from tuiprof.formats.source import Damaged
+
+    with source.stream() as stream:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while size < _HEAD and (part := stream.read_some(_HEAD - size)):
+                parts.append(part)
+                size += len(part)
+        except Damaged as damage:
+            if not parts:
+                raise TraceError(
+                    f"{source.path} is a damaged {source.wrapping} file: {damage}", "copy or record it again"
+                ) from damage
+        return b"".join(parts)
