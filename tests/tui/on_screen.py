@@ -29,7 +29,7 @@ async def at_rest(*_: float) -> None:
     """
     app = active_app.get()
     pilot: Pilot[int] = Pilot(app)
-    while app.screen_stack:
+    while app.screen_stack and not app._exit:
         await pilot._wait_for_screen()
         screen = app.screen
         drawn = not (screen._dirty_widgets or screen._callbacks or screen._recompose_required) and not (
