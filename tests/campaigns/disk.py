@@ -24,8 +24,8 @@ from tests.campaigns.campaign import Options, Outcome
 from tuiprof.resources import shipped
 from tuiprof.session.log.records import SCHEMA_VERSION
 from tuiprof.session.run.control import request_capture
-from tuiprof.session.run.output_pipes import read_counts
 from tuiprof.session.store.folders import session_dirs
+from tuiprof.session.store.storage import read_counts
 
 PROMISE = (
     "No full, read-only or vanished file system fails the script, or ends a command in a traceback; nothing that "

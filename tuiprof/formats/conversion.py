@@ -24,7 +24,7 @@ def possible(path: Path) -> Conversion | None:
         install and run).
     """
     from tuiprof.formats.neuron import captures
-    from tuiprof.telemetry.neuron import find_tool
+    from tuiprof.system.neuron_tools import find_tool
 
     tool = find_tool("neuron-explorer")
     return captures.conversion(path, tool) if tool is not None and _is_capture(path) else None
@@ -40,7 +40,7 @@ def refuse(path: Path) -> None:
         TraceError: It is a raw capture; the remedy is the command that converts it.
     """
     from tuiprof.formats.neuron import captures
-    from tuiprof.telemetry.neuron import find_tool
+    from tuiprof.system.neuron_tools import find_tool
 
     if _is_capture(path):
         raise captures.refuse(path, find_tool("neuron-explorer"))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from tuiprof.formats.neuron.report import Reports
+from tuiprof.system.neuron_tools import find_tool
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
 from tuiprof.telemetry._stream import JsonStream
 
-_TOOLS: Final = "/opt/aws/neuron/bin"  # where aws-neuronx-tools puts them, often outside PATH
 _PERIOD: Final = "1s"
 _CONFIG: Final = {
     "period": _PERIOD,
@@ -45,6 +43,10 @@ class Neuron:
     """
 
     def __init__(self, monitor: str) -> None:
+        from tuiprof.formats.neuron.report import (
+            Reports,  # with it come the readers of profiles: only where needed
+        )
+
         self.reports = Reports()
         handle, name = tempfile.mkstemp(prefix="tuiprof-neuron-", suffix=".json")
         with os.fdopen(handle, "w", encoding="ascii") as file:
@@ -82,15 +84,6 @@ class Neuron:
         self._stream.close()
         with contextlib.suppress(FileNotFoundError):
             self._config.unlink()
-
-
-def find_tool(name: str) -> str | None:
-    """Return the path of a Neuron tool.
-
-    Args:
-        name: For example ``"neuron-monitor"``.
-    """
-    return shutil.which(name) or shutil.which(name, path=_TOOLS)
 
 
 def _open(root: int | None) -> Source | Absent:  # the monitor sees all processes of the machine

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from tuiprof.telemetry import Device, Sample
+from tuiprof.model.devices import Device, Sample
 
 _LATENCIES: Final = (
     ("total_latency", "latency"),

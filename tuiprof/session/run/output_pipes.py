@@ -33,7 +33,8 @@ import psutil
 
 from tuiprof.errors import SessionError
 from tuiprof.session.run import output_writer
-from tuiprof.system.files import explain, read_small_json, write_atomic
+from tuiprof.session.store.storage import Counts
+from tuiprof.system.files import explain, write_atomic
 
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
@@ -43,31 +44,6 @@ _PIPE_BYTES: Final = 1 << 20
 _AGAIN_S: Final = 1.0
 _TICK_S: Final = 0.01
 _WRITER: Final = Path(output_writer.__file__).resolve()
-
-
-class Counts(msgspec.Struct, frozen=True):
-    """``control/output.json``: what became of the output, besides what is in the files. Changed only when it must be.
-
-    Attributes:
-        lost: Bytes of standard output and of standard error that could not be stored.
-        waiting: Bytes of each that cannot be stored at the moment, and wait in memory.
-        why: Why not; empty = they can.
-        why_lost: Why the last of the lost bytes could not be stored.
-    """
-
-    lost: tuple[int, int] = (0, 0)
-    waiting: tuple[int, int] = (0, 0)
-    why: str = ""
-    why_lost: str = ""
-
-
-def read_counts(session: Session) -> Counts:
-    """Return what became of a script's output.
-
-    Args:
-        session: The session.
-    """
-    return read_small_json(session.control / "output.json", Counts) or Counts()
 
 
 class OutputPipes:

@@ -5,14 +5,41 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tuiprof.model.units import format_bytes
-from tuiprof.session.run.output_pipes import Counts, read_counts
+from tuiprof.system.files import read_small_json
 
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
 #: With less free than this nothing is recorded: file systems need some for themselves.
 LEAST_FREE_BYTES: Final = 16 << 10
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """``control/output.json``: what became of the output, besides what is in the files. Changed only when it must be.
+
+    Attributes:
+        lost: Bytes of standard output and of standard error that could not be stored.
+        waiting: Bytes of each that cannot be stored at the moment, and wait in memory.
+        why: Why not; empty = they can.
+        why_lost: Why the last of the lost bytes could not be stored.
+    """
+
+    lost: tuple[int, int] = (0, 0)
+    waiting: tuple[int, int] = (0, 0)
+    why: str = ""
+    why_lost: str = ""
+
+
+def read_counts(session: Session) -> Counts:
+    """Return what became of a script's output.
+
+    Args:
+        session: The session.
+    """
+    return read_small_json(session.control / "output.json", Counts) or Counts()
 
 
 def lost_output(session: Session) -> str:
