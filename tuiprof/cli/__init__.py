@@ -25,6 +25,7 @@ import click
 
 from tuiprof import __version__
 from tuiprof.cli import completing
+from tuiprof.cli.answering import why
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare
@@ -134,6 +135,7 @@ _VERBS = (
     ladder,
     open_,
     report,
+    why,
     whatif,
     compare,
     snapshot,

@@ -70,8 +70,8 @@ def _reports(
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
     from tuiprof.cli import limits
-    from tuiprof.cli.common import session_or_none, traces_at
-    from tuiprof.cli.reading import open_rank, run_analyses, session_reports
+    from tuiprof.cli.common import open_rank, session_or_none, traces_at
+    from tuiprof.cli.reading import run_analyses, session_reports
 
     session = session_or_none(invocation, target)
     trace = None if session is not None else open_rank(traces_at(target, run, rank), rank)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from tuiprof.model import Trace
+    from tuiprof.model import Trace, Window
     from tuiprof.model.traceset import TraceSet
     from tuiprof.session.store.folders import Session
     from tuiprof.tui.start import Start
@@ -311,3 +311,29 @@ def _similar(path: Path) -> str:
         if near
         else "`tuiprof list` shows recorded sessions"
     )
+
+
+def open_rank(found: TraceSet, rank: int | None) -> Trace:
+    """Open one rank of a set; the trace knows the others, for what compares ranks.
+
+    Args:
+        found: The set.
+        rank: The rank; None = the lowest.
+    """
+    trace = found.open(rank)
+    if len(found) > 1:
+        trace.siblings = found
+    return trace
+
+
+def step_window(trace: Trace, number: int) -> Window:
+    """Return the window of one step by its number."""
+    from tuiprof.errors import UsageProblem
+
+    numbers = trace.steps.numbers.tolist()
+    if number not in numbers:
+        known = (
+            f"this trace has steps {numbers[0]} to {numbers[-1]}" if numbers else "this trace marks no steps"
+        )
+        raise UsageProblem(f"no step {number}", known)
+    return trace.steps.window(numbers.index(number))

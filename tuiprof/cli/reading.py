@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
+from tuiprof.cli.answering import page
 from tuiprof.cli.common import (
     Invocation,
     convert_option,
     ladder_or_none,
+    open_rank,
     open_screen,
     say,
     session_or_none,
+    step_window,
     trace_options,
     traces_at,
 )
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report, Trace, Unavailable, Window
-    from tuiprof.model.traceset import TraceSet
+    from tuiprof.model import Report, Trace, Unavailable
     from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -79,6 +81,11 @@ def open_(
     show_default=True,
 )
 @click.option("--step", type=int, help="Look at this step alone.")
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Every analysis with its tables, not one page (text, md)."
+)
+@click.option("--rules", is_flag=True, help="Also how each figure is defined, and its thresholds (text, md).")
+@click.option("--brief", is_flag=True, help="With -f json: one page, as `tuiprof why --json` prints it.")
 @trace_options
 @convert_option
 @click.pass_obj
@@ -88,14 +95,18 @@ def report(
     analyses: tuple[str, ...],
     format_: str,
     step: int | None,
+    verbose: bool,
+    rules: bool,
+    brief: bool,
     rank: int | None,
     run_: str | None,
     convert: bool | None,
 ) -> int:
     """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
 
-    ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one. `--format html`
-    makes one page that needs nothing else: tuiprof report last -f html > report.html
+    One page by default: what to change first, what that saves, and one line an analysis; `-v` adds the tables.
+    ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
+    `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
     """
     from dataclasses import replace
 
@@ -104,6 +115,12 @@ def report(
     from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
+    style = replace(stdout_style(), rules=rules)
+    if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
+        sys.stdout.write(
+            page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
+        )
+        return 0
     if session is not None:
         reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
@@ -114,7 +131,7 @@ def report(
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
-    sys.stdout.write(render_all(reports, format_, trust=said, style=replace(stdout_style(), title=title)))
+    sys.stdout.write(render_all(reports, format_, trust=said, style=replace(style, title=title)))
     return 0
 
 
@@ -161,19 +178,6 @@ def session_reports(
     return reports, said
 
 
-def open_rank(found: TraceSet, rank: int | None) -> Trace:
-    """Open one rank of a set; the trace knows the others, for what compares ranks.
-
-    Args:
-        found: The set.
-        rank: The rank; None = the lowest.
-    """
-    trace = found.open(rank)
-    if len(found) > 1:
-        trace.siblings = found
-    return trace
-
-
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:
     """Run analyses by name on one trace.
 
@@ -190,23 +194,10 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
 
     if "all" in names:
         names = tuple(available())
-    window = _step_window(trace, step) if step is not None else None
+    window = step_window(trace, step) if step is not None else None
     answers = run_all(names or DEFAULT_ANALYSES, trace, window)
     # What cannot be told here comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
-
-
-def _step_window(trace: Trace, number: int) -> Window:
-    """Return the window of one step by its number."""
-    from tuiprof.errors import UsageProblem
-
-    numbers = trace.steps.numbers.tolist()
-    if number not in numbers:
-        known = (
-            f"this trace has steps {numbers[0]} to {numbers[-1]}" if numbers else "this trace marks no steps"
-        )
-        raise UsageProblem(f"no step {number}", known)
-    return trace.steps.window(numbers.index(number))
 
 
 @click.command("list")

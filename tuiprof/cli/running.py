@@ -94,10 +94,11 @@ def record(
     """
     from dataclasses import replace
 
+    from tuiprof.cli.answering import page
     from tuiprof.cli.foreground import follow, signals_kept
     from tuiprof.cli.reading import session_reports
     from tuiprof.errors import TuiprofError
-    from tuiprof.report import render_all
+    from tuiprof.report import render_all, stdout_style
     from tuiprof.report.sanitize import sanitize_lines
     from tuiprof.session.run.launch import start
 
@@ -110,13 +111,16 @@ def record(
     code = status.code if status.code is not None else 1
     try:
         session.reload()  # the recorder has told of the devices since
-        reports, trust = session_reports(session, ())
+        reports, trust = session_reports(session, ()) if as_json else ([], "")
+        text = (
+            render_all(reports, "json", trust=trust) if as_json else page(session, "", "text", stdout_style())
+        )
     except TuiprofError as error:  # the exit status stays the script's
         click.echo(f"tuiprof: there is no report: {sanitize_lines(str(error))}", err=True)
         return code
     if tee:
         sys.stdout.flush()
-    sys.stdout.write(render_all(reports, "json" if as_json else "text", trust=trust))
+    sys.stdout.write(text)
     if not quiet:
         say(f"\nsee it:  tuiprof open {session.id}")
     return code

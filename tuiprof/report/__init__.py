@@ -27,7 +27,8 @@ class Style:
         width: Cells a line may take; None = as wide as it gets.
         colour: Whether escape codes for colour may be used.
         rows: Rows of a table to print at most; None = all.
-        details: Whether to print tables after the first two, and definitions.
+        details: Whether to print tables after the first two, and those without rows.
+        rules: Whether to print definitions and thresholds.
         plain: Whether text is to be ASCII alone.
         title: What the document is about, for formats that have a title; empty = that of the first report.
     """
@@ -36,6 +37,7 @@ class Style:
     colour: bool = False
     rows: int | None = 12
     details: bool = False
+    rules: bool = True
     plain: bool = False
     title: str = ""
 

@@ -48,10 +48,10 @@ def _table(table: Table, style: Style) -> list[str]:
 
 def _cell(value: Any, column: Column) -> str:
     text = column.text(value)
-    return _code(sanitize(text)) if column.code and text else escape(text)
+    return code(sanitize(text)) if column.code and text else escape(text)
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Return a line of a program; the fence is longer than any run of backticks in it."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     room = " " if text.startswith(("`", " ")) or text.endswith("`") else ""
@@ -73,7 +73,7 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
         lines.append("")
     for table in report.tables:
         lines += _table(table, style)
-    if report.rules:
+    if report.rules and style.rules:
         lines += ["<details><summary>Definitions and thresholds</summary>", ""]
         lines += [f"- **{escape(rule.name)}**: {escape(rule.text)}" for rule in report.rules]
         lines += ["", "</details>", ""]

@@ -11,8 +11,8 @@ from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart
 from tuiprof.report.sanitize import clip, for_log, sanitize, width
 
-_SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
-_COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
+SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
+COLOURS = {"good": "32", "info": "36", "warn": "33", "bad": "31"}
 #: A text column is never squeezed below this many cells.
 _LEAST = 8
 #: Nor below this many while another one can still give way.
@@ -24,11 +24,12 @@ _GAP = 2
 _TOO_WIDE = 1.5
 
 
-def _paint(text: str, code: str, style: Style) -> str:
+def paint(text: str, code: str, style: Style) -> str:
+    """Return text in a colour of the terminal, where colours may be used."""
     return f"\x1b[{code}m{text}\x1b[0m" if style.colour else text
 
 
-def _wrap(text: str, style: Style, first: str = "", rest: str | None = None) -> list[str]:
+def wrap(text: str, style: Style, first: str = "", rest: str | None = None) -> list[str]:
     """Break a sentence into lines of the style's width."""
     text = " ".join(sanitize(text).split())
     if style.width is None:
@@ -52,7 +53,7 @@ def _facts(facts: Sequence[Fact], style: Style) -> list[str]:
             lines[-1] = joined
         else:
             lines.append(f"  {piece}")
-    return [part for line in lines for part in _wrap(line, style, "  ", "    ")]
+    return [part for line in lines for part in wrap(line, style, "  ", "    ")]
 
 
 def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
@@ -78,12 +79,12 @@ def _least(column: Column, natural: int, floor: int, room: int) -> int:
 
 def _table(table: Table, style: Style) -> list[str]:
     columns = [column for column in table.columns if not column.hidden]
-    lines = [_paint(sanitize(table.title), "1", style)]
+    lines = [paint(sanitize(table.title), "1", style)]
     if table.rows.is_empty():
         return [
             *lines,
-            *_wrap(table.empty, style, "  "),
-            *(_wrap(table.note, style, "  ") if table.note else []),
+            *wrap(table.empty, style, "  "),
+            *(wrap(table.note, style, "  ") if table.note else []),
         ]
     rows = table.rows if style.rows is None else table.rows.head(style.rows)
     cells = [
@@ -99,18 +100,18 @@ def _table(table: Table, style: Style) -> list[str]:
     ):
         lines += _records(columns, heads, cells, style)
         if len(rows) < len(table.rows):
-            lines += _wrap(f"… {len(table.rows) - len(rows)} more; {in_full(len(table.rows))}", style, "  ")
-        return lines + (_wrap(table.note, style, "  ") if table.note else [])
+            lines += wrap(f"… {len(table.rows) - len(rows)} more; {in_full(len(table.rows))}", style, "  ")
+        return lines + (wrap(table.note, style, "  ") if table.note else [])
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
-    lines.append(_paint("  " + _line(heads, columns, widths), "2", style))
+    lines.append(paint("  " + _line(heads, columns, widths), "2", style))
     lines += ["  " + _line(row, columns, widths) for row in cells]
     if len(rows) < len(table.rows):
-        lines += _wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
+        lines += wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
     if dropped:
-        lines += _wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
+        lines += wrap(f"not shown for want of room: {', '.join(dropped)}", style, "  ")
     if table.note:
-        lines += _wrap(table.note, style, "  ")
+        lines += wrap(table.note, style, "  ")
     return lines
 
 
@@ -132,9 +133,9 @@ def _records(
         figures = [f"{h} {t}" for h, t, c in zip(heads, row, columns, strict=True) if c.kind != "text"]
         texts = [(h, t) for h, t, c in zip(heads, row, columns, strict=True) if c.kind == "text" and t]
         first = texts[0][1] if texts else ""
-        lines += _wrap(" · ".join([*figures, first]), style, "  ", "    ")
+        lines += wrap(" · ".join([*figures, first]), style, "  ", "    ")
         for head, text in texts[1:]:
-            lines += _wrap(f"{head}: {text}", style, "    ", "      ")
+            lines += wrap(f"{head}: {text}", style, "    ", "      ")
     return lines
 
 
@@ -184,42 +185,42 @@ def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
 
 def _report(report: Report | Unavailable, style: Style) -> list[str]:
     if isinstance(report, Unavailable):
-        lines = _wrap(f"{report.analysis}: unavailable: {report.reason}", style, "– ")
-        return lines + (_wrap(report.remedy, style, "  → ") if report.remedy else [])
+        lines = wrap(f"{report.analysis}: unavailable: {report.reason}", style, "– ")
+        return lines + (wrap(report.remedy, style, "  → ") if report.remedy else [])
     level = report.verdict.level
     title = f"{report.title}" + (f" · {report.window.label}" if report.window.label else "")
-    lines = [_paint(sanitize(title), "1", style)]
+    lines = [paint(sanitize(title), "1", style)]
     lines += [
-        _paint(line, _COLOURS[level], style)
-        for line in _wrap(report.verdict.sentence, style, f"{_SIGNS[level]} ")
+        paint(line, COLOURS[level], style)
+        for line in wrap(report.verdict.sentence, style, f"{SIGNS[level]} ")
     ]
     lines += _facts(report.facts, style)
     for note in report.notes:
-        lines += _wrap(note, style, "  note: ", "        ")
+        lines += wrap(note, style, "  note: ", "        ")
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
     for table in shown if style.details else shown[:2]:
         picture = chart(table, style.width)
         lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
     if not style.details and len(shown) > 2:
         more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
-        lines += ["", *_wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
-    if report.rules:
-        lines += ["", _paint("rules", "2", style)]
+        lines += ["", *wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
+    if report.rules and style.rules:
+        lines += ["", paint("rules", "2", style)]
         for rule in report.rules:
             lines += [
-                _paint(line, "2", style) for line in _wrap(f"{rule.name}: {rule.text}", style, "  ", "    ")
+                paint(line, "2", style) for line in wrap(f"{rule.name}: {rule.text}", style, "  ", "    ")
             ]
     return lines
 
 
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
-    blocks = [_wrap(trust, style)] if trust else []
+    blocks = [wrap(trust, style)] if trust else []
     blocks += [_report(report, style) for report in reports if isinstance(report, Report)]
     # Several captures of one run lack the same: said once.
     lacking = dict.fromkeys(report for report in reports if isinstance(report, Unavailable))
     gone = [line for report in lacking for line in _report(report, style)]
     if gone:
-        blocks.append([_paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
+        blocks.append([paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
     return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
 

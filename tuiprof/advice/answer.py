@@ -1,0 +1,65 @@
+"""A trace on one page: findings in the order of what they save, and one line an analysis."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tuiprof.advice import advise, priorities
+from tuiprof.advice.shared.pricing import Priced
+from tuiprof.analyses import run_all
+from tuiprof.analyses.shared.replay import replayed, trust
+from tuiprof.model import Report, Trace, Window
+from tuiprof.model.answer import Answer, Change, Line
+
+#: Whose lines stand on the page, in this order.
+ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "data_loading", "steps")
+
+
+def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
+    """Return a trace on one page.
+
+    Args:
+        trace: The trace.
+        title: What it is called.
+        window: The part in which is looked; None = all of it.
+    """
+    found, step, trusted = priorities(trace, window), replayed(trace), trust(trace)
+    known = not isinstance(step, str)
+    whole = step.step_ns if not isinstance(step, str) else None
+    reports = [item for item in run_all(ANALYSES, trace, window) if isinstance(item, Report)]
+    return Answer(
+        title,
+        next((device.name for device in trace.info.devices if device.name), ""),
+        len(trace.steps),
+        whole,
+        step.captured_ns if not isinstance(step, str) else None,
+        (step.graph.device_busy_ns or None) if not isinstance(step, str) else None,
+        found.together.ns if found.together is not None and known else None,
+        trusted.text,
+        all(remark.code == "slowed" for remark in trusted.remarks),
+        tuple(_change(item, whole) for item in found.findings),
+        tuple(
+            Line(report.analysis, report.title, report.verdict.level, report.verdict.sentence)
+            for report in reports
+        ),
+        advise(trace, window).notes,
+    )
+
+
+def _change(item: Priced, step_ns: float | None) -> Change:
+    finding, win = item.finding, item.win
+    ladder, _, variants = finding.proof.partition(":")
+    return Change(
+        item.rule,
+        finding.what,
+        finding.where,
+        finding.instead,
+        finding.because,
+        finding.sure,
+        win.ns if win else None,
+        win.low_ns if win else None,
+        win.high_ns if win else None,
+        min(win.ns / step_ns, 1.0) if win and step_ns else None,
+        item.overlaps,
+        f"tuiprof ladder {ladder} --variants {variants}" if ladder else "",
+    )

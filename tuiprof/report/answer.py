@@ -1,0 +1,275 @@
+"""A trace on one page, as text, Markdown and JSON.
+
+The JSON is stable, keys are only ever added::
+
+    {"tuiprof_why": 1, "target": "train", "run": "train.py finished: 412 steps, median 26.7 ms",
+     "trust": {"complete": true, "text": "trust: complete ✓"},
+     "device": "NVIDIA H200", "steps": 4, "step_ns": 26700000, "captured_step_ns": 28400000,
+     "device_work_ns": 24700000, "together_ns": 1900000,
+     "findings": [{"rule": "nan-check", "what": "…", "where": "metrics.py:144", "fix": "…", "sure": "high",
+                   "saves_ns": 1400000, "saves_low_ns": 1100000, "saves_high_ns": 1700000, "share": 0.052,
+                   "overlaps": false, "prove": "tuiprof ladder metrics --variants naive,no-nan-check"}],
+     "findings_left_out": 0,
+     "lines": [{"analysis": "sync_events", "level": "bad", "sentence": "…"}], "notes": ["…"],
+     "untrusted": ["target", "run", "findings.what", "findings.where", "lines.sentence"]}
+
+Times are ns a step without the profiler, shares 0 to 1, null = cannot be told. What ``untrusted`` names may quote names
+from the trace: data, never instructions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from tuiprof.model.answer import Answer, Change, Line
+from tuiprof.model.units import format_ns, format_share
+from tuiprof.report import Style
+from tuiprof.report.ascii import to_ascii
+from tuiprof.report.md import code, escape
+from tuiprof.report.sanitize import for_log, sanitize
+from tuiprof.report.text import COLOURS, SIGNS, paint, wrap
+
+SHAPE: Final = 1
+_BAR_CELLS: Final = 28
+#: Findings that are spelled out on a page; the others are a line each.
+_IN_FULL: Final = 1
+#: Findings on a page.
+_MOST: Final = 4
+_UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
+
+
+def to_text(answer: Answer, style: Style) -> str:
+    """Return the page for a terminal.
+
+    Args:
+        answer: What to show.
+        style: Width, colours, plain.
+    """
+    lines = [paint(part, "1", style) for part in wrap(_head(answer), style, "", "  ")]
+    if answer.run is not None:
+        lines += _line(answer.run, style, "")
+    if not answer.complete:
+        lines += wrap(answer.trust, style, "", "  ")
+    lines.append("")
+    for change in answer.changes[:_IN_FULL]:
+        lines += _in_full(change, answer, style)
+    if not answer.changes:
+        lines += wrap("nothing to change first: no rule found a cost in this trace", style, "✓ ")
+    rest = answer.changes[_IN_FULL:_MOST]
+    if rest:
+        lines += ["", "then"]
+    for change in rest:
+        lines += _in_short(change, style)
+    if len(answer.changes) > _MOST:
+        lines += wrap(f"… {len(answer.changes) - _MOST} more with -v", style, "  ")
+    if summary := _summary(answer):
+        lines += wrap(summary, style, "  ", "  ")
+    if answer.lines:
+        lines.append("")
+    cells = max((len(line.title) for line in answer.lines), default=0)
+    for line in answer.lines:
+        lines += _line(line, style, f"{line.title:<{cells}}  ")
+    text = "\n".join(line.rstrip() for line in lines) + "\n"
+    return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
+
+
+def _head(answer: Answer) -> str:
+    parts = [answer.title, answer.device]
+    if answer.steps:
+        parts.append(f"{answer.steps} step{'s' if answer.steps != 1 else ''}")
+    if answer.step_ns is not None:
+        slowed = answer.captured_step_ns is not None and format_ns(answer.captured_step_ns) != format_ns(
+            answer.step_ns
+        )
+        captured = f" ({format_ns(answer.captured_step_ns or 0)} while captured)" if slowed else ""
+        parts.append(f"{format_ns(answer.step_ns)}{' a step' if answer.steps else ''}{captured}")
+    if answer.complete:
+        parts.append("trace complete")
+    return " · ".join(filter(None, parts))
+
+
+def _gain(change: Change) -> str:
+    """Return ``saves about 1.40 ms a step (1.10 ms to 1.70 ms)``."""
+    if change.saves_ns is None:
+        return ""
+    text = f"{format_ns(change.saves_ns)}"
+    if change.saves_low_ns is not None and change.saves_high_ns is not None:
+        text += f" ({format_ns(change.saves_low_ns)} to {format_ns(change.saves_high_ns)})"
+    return text
+
+
+def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
+    lines = []
+    if change.saves_ns is not None:
+        share = change.share or 0.0
+        filled = min(round(share * _BAR_CELLS), _BAR_CELLS)
+        bar = "█" * filled + "░" * (_BAR_CELLS - filled)
+        level = "bad" if share >= 0.05 else "warn"
+        head = f"{SIGNS[level]} saves about {format_share(share)}  {bar}  {_gain(change)}"
+        if answer.step_ns is not None:
+            head += f" of {format_ns(answer.step_ns)}"
+        lines.append(paint(head, COLOURS[level], style))
+    lines += wrap(change.what, style, "  ")
+    for name, text in (
+        ("where", change.where),
+        ("fix", change.fix),
+        ("why", f"{change.because} (sure: {change.sure})" if change.because else ""),
+        ("prove", change.prove),
+    ):
+        if text:
+            lines += wrap(text, style, f"  {name:<6} ", " " * 9)
+    return lines
+
+
+def _in_short(change: Change, style: Style) -> list[str]:
+    share = format_share(change.share) if change.share is not None else ""
+    where = f" · {change.where}" if change.where else ""
+    gain = f"{_gain(change)}: " if change.saves_ns is not None else ""
+    overlaps = " (less after those above)" if change.overlaps else ""
+    return wrap(f"{gain}{change.what}{where} → {change.fix}{overlaps}", style, f"  {share:>6}  ", " " * 10)
+
+
+def _summary(answer: Answer) -> str:
+    parts = []
+    if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
+        parts.append(
+            f"all together {format_ns(answer.together_ns)} ({format_share(answer.together_ns / answer.step_ns)})"
+        )
+    if answer.device_work_ns is not None and answer.changes:
+        parts.append(f"the device's own work is {format_ns(answer.device_work_ns)}")
+    return " · ".join(parts)
+
+
+def _line(line: Line, style: Style, name: str) -> list[str]:
+    return [
+        paint(part, COLOURS[line.level], style)
+        for part in wrap(line.sentence, style, f"{SIGNS[line.level]} {name}")
+    ]
+
+
+def to_markdown(answer: Answer) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        answer: What to show.
+    """
+    lines = [f"## {escape(_head(answer))}", ""]
+    if answer.run is not None:
+        lines += [escape(answer.run.sentence), ""]
+    if not answer.complete:
+        lines += [escape(answer.trust), ""]
+    if answer.changes:
+        lines += ["| saves a step | range | what | where | fix | prove |", "|--:|--:|---|---|---|---|"]
+    for change in answer.changes[:_MOST]:
+        saves = f"{format_ns(change.saves_ns)}" if change.saves_ns is not None else "–"
+        if change.saves_ns is not None and change.share is not None:
+            saves += f" ({format_share(change.share)})"
+        span = (
+            f"{format_ns(change.saves_low_ns)} – {format_ns(change.saves_high_ns)}"
+            if change.saves_low_ns is not None and change.saves_high_ns is not None
+            else ""
+        )
+        prove = code(sanitize(change.prove)) if change.prove else ""
+        lines.append(
+            f"| {saves} | {span} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} | {prove} |"
+        )
+    if not answer.changes:
+        lines.append("✓ nothing to change first: no rule found a cost in this trace")
+    if summary := _summary(answer):
+        lines += ["", escape(summary)]
+    lines += [
+        "",
+        *(f"- {SIGNS[line.level]} **{escape(line.title)}** {escape(line.sentence)}" for line in answer.lines),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def to_json(answer: Answer, most_bytes: int | None = None) -> str:
+    """Return the page as JSON on one line; ASCII alone.
+
+    Args:
+        answer: What to show.
+        most_bytes: Its size at most: notes and lines are left out first, then findings, the least first.
+    """
+    content = _document(answer)
+    while most_bytes is not None and len(_dump(content)) > most_bytes:
+        if content["notes"]:
+            content["notes"].pop()
+        elif content["lines"] and len(content["findings"]) <= max(2, len(content["lines"])):
+            content["lines"].pop()
+        elif len(content["findings"]) > 1:
+            content["findings"].pop()
+            content["findings_left_out"] += 1
+        else:  # names of a trace can be as long as they like
+            content = _document(_clipped(answer))
+            content["notes"], content["lines"] = [], []
+            content["findings_left_out"] += len(content["findings"][1:])
+            content["findings"] = content["findings"][:1]
+            break
+    return _dump(content)
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    return {
+        "tuiprof_why": SHAPE,
+        "target": answer.title,
+        "run": answer.run.sentence if answer.run is not None else None,
+        "trust": {"complete": answer.complete, "text": answer.trust},
+        "device": answer.device or None,
+        "steps": answer.steps,
+        "step_ns": _whole(answer.step_ns),
+        "captured_step_ns": _whole(answer.captured_step_ns),
+        "device_work_ns": _whole(answer.device_work_ns),
+        "together_ns": _whole(answer.together_ns),
+        "findings": [_finding(change) for change in answer.changes],
+        "findings_left_out": 0,
+        "lines": [
+            {"analysis": line.analysis, "level": line.level, "sentence": line.sentence}
+            for line in answer.lines
+        ],
+        "notes": list(answer.notes),
+        "untrusted": list(_UNTRUSTED),
+    }
+
+
+def _finding(change: Change) -> dict[str, Any]:
+    return {
+        "rule": change.rule,
+        "what": change.what,
+        "where": change.where,
+        "fix": change.fix,
+        "sure": change.sure,
+        "saves_ns": _whole(change.saves_ns),
+        "saves_low_ns": _whole(change.saves_low_ns),
+        "saves_high_ns": _whole(change.saves_high_ns),
+        "share": round(change.share, 4) if change.share is not None else None,
+        "overlaps": change.overlaps,
+        "prove": change.prove,
+    }
+
+
+def _clipped(answer: Answer, most: int = 200) -> Answer:
+    """Return an answer whose texts are cut."""
+    changes = tuple(
+        replace(change, what=change.what[:most], where=change.where[:most], fix=change.fix[:most])
+        for change in answer.changes
+    )
+    run = replace(answer.run, sentence=answer.run.sentence[:most]) if answer.run is not None else None
+    return replace(
+        answer,
+        title=answer.title[:most],
+        device=answer.device[:most],
+        trust=answer.trust[:most],
+        changes=changes,
+        run=run,
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _dump(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":")) + "\n"
