@@ -170,7 +170,7 @@ def page(
     if session is not None:
         summary = summarise(session)
         phases = tuple(table for table in summary.tables if table.key in ("phases", "ranks"))
-        head = render_all([replace(summary, tables=phases)], fmt, style=style)
+        head = render_all([replace(summary, facts=(), tables=phases, rules=())], fmt, style=style)
         if not session.traces():
             return head
         target, head = str(session.path / "traces"), f"{head}\n"
