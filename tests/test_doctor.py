@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.cli import doctor
+from tuiprof.errors import UsageProblem
 from tuiprof.report import render
 from tuiprof.telemetry import Absent, Device
 
@@ -44,10 +45,21 @@ def test_scenarios_add_up(here: doctor.Report) -> None:
 
 
 def test_text_and_json(here: doctor.Report) -> None:
-    text = doctor.present(here)
+    text = doctor.present(here, verbose=True)
     assert all(table.title in text for table in here.tables)
+    short = doctor.present(here)
+    assert "What scenarios lack" not in short
+    assert "tuiprof doctor LADDER" in short
     document = json.loads(render(here, "json"))
     assert json.dumps(document).count("nvidia") >= 1
+
+
+def test_what_one_ladder_lacks(here: doctor.Report) -> None:
+    text = doctor.present(here, ladder="pallas-attention")
+    assert "torch_xla" in text or "torch-xla" in text
+    assert "metrics" not in text
+    with pytest.raises(UsageProblem, match="no ladder 'metric'"):
+        doctor.present(here, ladder="metric")
 
 
 def test_a_python_that_is_not_there() -> None:

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tuiprof
 from tuiprof import plugins
-from tuiprof.errors import LaunchError
+from tuiprof.errors import LaunchError, UsageProblem
 from tuiprof.ladder.scenarios import Ladder, Missing, Scan, availability, scan
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes
@@ -112,18 +113,41 @@ def examine(
     )
 
 
-def present(report: Report, fmt: str = "text") -> str:
-    """Return the report as text with every table, because a doctor that hides findings is no help.
+def present(report: Report, fmt: str = "text", *, ladder: str | None = None, verbose: bool = False) -> str:
+    """Return the report as a document; what single variants lack only where that is asked for.
 
     Args:
         report: What :func:`examine` returned.
         fmt: ``text``, ``json``, ``csv`` or ``md``.
+        ladder: Only what the variants of this ladder lack; None = the whole machine.
+        verbose: Every table.
+
+    Raises:
+        UsageProblem: There is no such ladder.
     """
-    from dataclasses import replace
+    import polars as pl
 
     from tuiprof.report import render, stdout_style
 
-    return render(report, fmt, style=replace(stdout_style(), details=True, rows=None))
+    tables = report.tables
+    if ladder is not None:
+        known = report.table("ladders").rows["ladder"].to_list()
+        if ladder not in known:
+            raise UsageProblem(f"there is no ladder {ladder!r}", f"there are {', '.join(known)}")
+        tables = tuple(
+            replace(table, rows=table.rows.filter(pl.col("ladder") == ladder))
+            for table in tables
+            if table.key in ("ladders", "lacking")
+        )
+        report = replace(report, facts=(), notes=())
+    elif fmt == "text" and not verbose:
+        tables = tuple(
+            replace(table, note="what one lacks: tuiprof doctor LADDER") if table.key == "ladders" else table
+            for table in tables
+            if table.key not in ("lacking", "parts")
+        )
+    style = replace(stdout_style(), details=True, rows=None)
+    return render(replace(report, tables=tables), fmt, style=style)
 
 
 def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, variants: int) -> Verdict:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation
 
 _ACTIVATE = {
@@ -17,18 +18,23 @@ _ACTIVATE = {
 
 
 @click.command()
+@click.argument("ladder", required=False, shell_complete=completing.ladders)
+@click.option("--verbose", "-v", is_flag=True, help="Also what every variant lacks, and every part of tuiprof.")
 @click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to ask.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.pass_obj
-def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
+def doctor(
+    invocation: Invocation, ladder: str | None, verbose: bool, python_: Path | None, as_json: bool
+) -> int:
     """Say what is here and what is missing.
 
-    Devices, frameworks and versions, what each scenario lacks, what the terminal can do.
+    Devices, frameworks and versions, how much of each ladder can run, what the terminal can do. With LADDER: what its
+    variants lack, and what to do about it.
     """
     from tuiprof.cli.doctor import examine, present
 
     found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
-    sys.stdout.write(present(found, "json" if as_json else "text"))
+    sys.stdout.write(present(found, "json" if as_json else "text", ladder=ladder, verbose=verbose))
     return 0
 
 
