@@ -31,7 +31,7 @@ def doctor(
     Devices, frameworks and versions, how much of each ladder can run, what the terminal can do. With LADDER: what its
     variants lack, and what to do about it.
     """
-    from tuiprof.cli.doctor import examine, present
+    from tuiprof.cli.examination import examine, present
 
     found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
     sys.stdout.write(present(found, "json" if as_json else "text", ladder=ladder, verbose=verbose))
