@@ -25,6 +25,7 @@ import click
 
 from tuiprof import __version__
 from tuiprof.cli import completing
+from tuiprof.cli.agent import mcp
 from tuiprof.cli.answering import why
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
@@ -140,6 +141,7 @@ _VERBS = (
     compare,
     snapshot,
     serve,
+    mcp,
     check,
     list_,
     doctor,

@@ -56,8 +56,8 @@ def check(
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
         raise click.UsageError("no limit given: for example --max syncs_per_step=0")
-    before = _reports(invocation, baseline, wanted, rank, None) if baseline else None
-    now = _reports(invocation, target, wanted, rank, run_)
+    before = reports_for(invocation, baseline, wanted, rank, None) if baseline else None
+    now = reports_for(invocation, target, wanted, rank, run_)
     results = limits.check(wanted, now, before)
     notes = [*_notes(now), *(f"baseline: {note}" for note in _notes(before or ()))]
     sys.stdout.write(_WRITERS[format_](target, results, notes))
@@ -65,7 +65,7 @@ def check(
     return 1 if "failed" in outcomes else 2 if "unknown" in outcomes else 0
 
 
-def _reports(
+def reports_for(
     invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""

@@ -19,7 +19,9 @@ _ACTIVATE = {
 
 @click.command()
 @click.argument("ladder", required=False, shell_complete=completing.ladders)
-@click.option("--verbose", "-v", is_flag=True, help="Also what every variant lacks, and every part of tuiprof.")
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Also what every variant lacks, and every part of tuiprof."
+)
 @click.option("--python", "python_", type=click.Path(path_type=Path), help="Interpreter to ask.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.pass_obj
