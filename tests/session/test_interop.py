@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tuiprof.analyses import run
-from tuiprof.formats import open_set
+from tuiprof.formats import open_set, open_trace
 from tuiprof.model import Report, Trace
+from tuiprof.resources import shipped
 from tuiprof.session.store.folders import Session
 
 pytestmark = pytest.mark.slow
@@ -166,6 +168,36 @@ def test_tensorboards_plugin_reads_a_session(loading: Session) -> None:
     share = _report("data_loading", trace).fact("data_wait_share")
     assert isinstance(share, float)
     assert theirs < 0.01 < 0.4 < share
+
+
+_FIGURES = """
+import json, sys
+from torch_tb_profiler.profiler.data import RunProfileData
+from torch_tb_profiler.profiler.run_generator import RunGenerator
+profile = RunGenerator("w", "s", RunProfileData.parse("w", "s", sys.argv[1], sys.argv[2])).generate_run_profile()
+names = [column["name"] for column in profile.kernel_table["data"]["columns"]]
+rows = [dict(zip(names, row)) for row in profile.kernel_table["data"]["rows"]]
+print(json.dumps({
+    "kernels": {row["Name"]: (row["Calls"], row["Total Duration (us)"]) for row in rows},
+    "step_us": profile.overview["performance"][0]["value"],
+}))
+"""
+
+
+@pytest.mark.parametrize("name", ["metrics-naive", "attention-native"])
+def test_kernels_and_steps_are_those_of_tensorboards_plugin(name: str, tmp_path: Path) -> None:
+    """The table of docs/from-tensorboard.md."""
+    path = shipped("traces") / f"{name}.pt.trace.json.gz"
+    told = _ask(_FIGURES, path, tmp_path)
+    trace = open_trace(path)
+    kernels = trace.events.filter(pl.col("category") == "kernel")
+    ours = kernels.group_by(pl.col("name").cast(pl.String)).agg(pl.len(), pl.col("dur").sum())
+    assert {kernel: calls for kernel, calls, _ in ours.iter_rows()} == {
+        kernel: calls for kernel, (calls, _) in told["kernels"].items()
+    }
+    for kernel, calls, dur_ns in ours.iter_rows():
+        assert told["kernels"][kernel][1] == pytest.approx(dur_ns / 1e3, abs=0.5 * calls + 1)
+    assert told["step_us"] == pytest.approx(_report("steps", trace).fact("step_mean_ns") / 1e3, abs=1)  # type: ignore[operator]
 
 
 def test_xprof_reads_a_session(tmp_path: Path) -> None:
