@@ -103,3 +103,17 @@ def test_little_is_not_nothing() -> None:
 
 def test_a_count_of_many_figures_is_exact() -> None:
     assert format_value(2**60 + 1, "count") == "1 152 921 504 606 846 977"
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"),
+    [
+        (999_600, "1.00 ms"),
+        (999_400, "999 µs"),
+        (999.6, "1.00 µs"),
+        (999_600_000, "1.00 s"),
+        (59_999_000_000, "60.0 s"),
+    ],
+)
+def test_a_duration_that_rounds_to_a_thousand_moves_up_a_unit(ns: float, shown: str) -> None:
+    assert format_ns(ns) == shown

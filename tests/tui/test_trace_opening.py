@@ -17,7 +17,7 @@ from trace_app import TraceApp, app_of, settle
 
 from tuiprof import formats
 from tuiprof.errors import TraceError
-from tuiprof.formats.kineto import format as kineto
+from tuiprof.formats import kineto
 from tuiprof.model import Trace, Window
 from tuiprof.tui.opening.loading import Opening
 from tuiprof.tui.opening.loading_panel import LoadingPanel
