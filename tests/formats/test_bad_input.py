@@ -365,12 +365,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         open_trace(tmp_path / "worker0.trace.json")
     with pytest.raises(TraceError, match="there is no folder"):
         open_trace(tmp_path / "nowhere" / "x.json")
+    assert open_trace(tmp_path).info.path == tmp_path / "worker0.pt.trace.json"
     with pytest.raises(TraceError, match=r"is a directory.*1 traces"):
-        open_trace(tmp_path)
+        open_file(tmp_path)
     for i in range(1000):
         (tmp_path / f"rank{i}.json").touch()
     with pytest.raises(TraceError, match="1001 traces"):
-        open_trace(tmp_path)
+        open_file(tmp_path)
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(TraceError, match="no regular file"):
         open_trace(tmp_path / "fifo")

@@ -159,11 +159,11 @@ def test_a_thousand_files_cost_little(tmp_path: Path) -> None:
 
 
 def test_a_thousand_other_files_are_not_all_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof import formats
+    from tuiprof.formats import directory
 
     looked: list[Path] = []
-    sniff = formats.sniff
-    monkeypatch.setattr(formats, "sniff", lambda path: (looked.append(path), sniff(path))[1])
+    sniff = directory.sniff
+    monkeypatch.setattr(directory, "sniff", lambda path: (looked.append(path), sniff(path))[1])
     for number in range(1000):
         (tmp_path / f"annotation{number}.json").write_text('{"boxes": []}')
     with pytest.raises(TraceError, match=r"holds no trace \(800 of 1000 files without a telling name"):

@@ -175,7 +175,7 @@ def test_damaged_and_missing_tables(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is a damaged Parquet"):
         open_trace(folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TraceError, match="directory"):
+    with pytest.raises(TraceError, match="holds no trace"):
         open_trace(tmp_path / "empty")
 
 

@@ -64,7 +64,7 @@ def test_another_python_without_tuiprof_gets_step_and_phase(run: Callable[..., R
 
 def test_what_is_installed_is_preferred(run: Callable[..., Run]) -> None:
     done = run(MARKS + "print(tuiprof.open_trace.__module__)")
-    assert (done.code, done.out) == (0, "tuiprof\n")
+    assert (done.code, done.out) == (0, "tuiprof.formats.open\n")
     (head,) = done.of(records.Head)
     assert (head.writer, head.rank, head.v) == ("rank0", 0, records.SCHEMA_VERSION)
     assert done.of(records.End)[-1].why == "exit"

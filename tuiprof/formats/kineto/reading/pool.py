@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import tuiprof
+from tuiprof.formats.kineto.reading import worker
 from tuiprof.formats.kineto.reading.stretches import Stretch
 from tuiprof.formats.kineto.reading.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
 from tuiprof.formats.source import Source
@@ -60,7 +61,7 @@ class _Worker:
         home = str(Path(tuiprof.__file__).parents[1])  # an editable install may not be on the path
         code = (
             f"import sys; sys.path[:] = {[*sys.path, home]!r}\n"
-            "from tuiprof.formats.kineto import worker\n"
+            f"from {worker.__package__} import worker\n"
             f"worker.serve(0, 1, {file}, {shared})"
         )
         # -S -E: nothing of the environment is needed, and reading it costs as much as numpy.
