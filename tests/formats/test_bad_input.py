@@ -17,6 +17,7 @@ from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_set, open_trace
 from tuiprof.formats.kineto import clock
+from tuiprof.formats.open import open_file
 from tuiprof.model import Report, Trace, Unavailable
 
 ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"

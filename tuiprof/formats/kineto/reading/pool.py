@@ -169,11 +169,11 @@ class Pool:
     def close(self) -> None:
         """End the workers."""
         self._selector.close()
-        for worker in self._workers:
-            worker.requests.close()
-            worker.answers.close()
-            worker.process.kill()
-            worker.process.wait()
+        for one in self._workers:
+            one.requests.close()
+            one.answers.close()
+            one.process.kill()
+            one.process.wait()
         self._file.close()
         self._shared.close()
 
