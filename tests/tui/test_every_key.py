@@ -71,7 +71,7 @@ async def test_on_a_replay(run: Synthetic) -> None:
         await until_shown(pilot, "replay 8×")
         await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
         assert isinstance(app.screen, LiveScreen)
-        assert app.screen.replay is not None
+        assert app.screen.moment.replay is not None
 
 
 async def test_on_a_run_without_a_step(tmp_path: Path) -> None:

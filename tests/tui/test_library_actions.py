@@ -70,7 +70,7 @@ async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) ->
         await pilot.press("Q")
         await until_shown(pilot, "y stop it")
         await pilot.press("y")
-        await until(pilot, lambda: screen.status.over, 30)
+        await until(pilot, lambda: screen.moment.status.over, 30)
         await until_shown(pilot, "■ stopped")
 
 

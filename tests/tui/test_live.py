@@ -21,7 +21,7 @@ from tuiprof.session.store.meta import Scenario
 from tuiprof.session.store.storage import Counts
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.dialogs.confirm import ConfirmScreen
-from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
@@ -84,7 +84,7 @@ async def tick(pilot: Pilot[int], times: int) -> None:
     screen = pilot.app.screen
     assert isinstance(screen, LiveScreen)
     for _ in range(times):
-        screen._slow_at = screen._drawn_at = screen._printed_at = 0.0
+        screen._slow_at = screen._drawn_at = screen.query_one(OutputBox)._polled_s = 0.0
         screen.tick()
         await pilot.pause()
 
@@ -317,14 +317,14 @@ async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> N
         await until_shown(pilot, "‖ replay 4×")
         screen = app.screen
         assert isinstance(screen, LiveScreen)
-        assert screen.replay is not None
+        assert screen.moment.replay is not None
         await pilot.press("right", "right")
-        assert screen.replay.position_ns > 10e9
-        position = screen.replay.position_ns
+        assert screen.moment.replay.position_ns > 10e9
+        position = screen.moment.replay.position_ns
         await pilot.press("left")
-        assert screen.replay.position_ns == pytest.approx(position - 5e9)
+        assert screen.moment.replay.position_ns == pytest.approx(position - 5e9)
         await pilot.press("greater_than_sign")
-        assert screen.replay.speed == 8.0
+        assert screen.moment.replay.speed == 8.0
 
 
 async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.live.arm_form import parse_slow
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.view import View, slowdown_in_view, stats_in_view
-from tuiprof.tui.live.words import no_step_lines
+from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
@@ -94,22 +93,22 @@ async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None
         text = await until_shown(pilot, "‖ gone by 00:00:", "end now", "second 39")
         assert "second 45" not in text
         screen = here(app)
-        assert screen.past is not None
-        moment = screen.past.position_ns
+        assert screen.moment.past is not None
+        moment = screen.moment.past.position_ns
         assert 38e9 < moment < 42e9
-        lead = screen.feed.fold.lead
+        lead = screen.moment.feed.fold.lead
         assert lead is not None
         assert lead.last_step_ns <= moment
-        assert screen.feed.fold.now_ns <= moment  # readings of devices, too
+        assert screen.moment.feed.fold.now_ns <= moment  # readings of devices, too
         await pilot.press("right")
         await until_shown(pilot, "second 44")
         await pilot.press("space")
         await until_shown(pilot, "▶ replay 1×")
         await pilot.press("end")
         await until_shown(pilot, "● running", "second 59")
-        assert screen.past is None
+        assert screen.moment.past is None
         await pilot.press("left", *["right"] * 3)
-        await until(pilot, lambda: screen.past is None)  # beyond the newest record lies the present
+        await until(pilot, lambda: screen.moment.past is None)  # beyond the newest record lies the present
 
 
 async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
     async with app.run_test(size=(150, 44)) as pilot:
         await until_shown(pilot, "finished")
         screen = here(app)
-        screen.selected = numbers[1]
+        screen.moment.selected = numbers[1]
         screen.redraw_now()
         await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in its trace")
         await pilot.press("enter")
@@ -296,9 +295,9 @@ async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.session.store.viewing import viewings
-    from tuiprof.tui.live import run_verdict
+    from tuiprof.tui.live import overhead
 
-    monkeypatch.setattr(run_verdict, "_MEASURE_S", 0.5)
+    monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:

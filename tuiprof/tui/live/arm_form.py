@@ -19,11 +19,7 @@ _UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def parse_slow(text: str) -> tuple[int | None, float | None]:
-    """Return the time in ns, or the multiple of the median, that a text says; both None = neither.
-
-    Args:
-        text: ``35 ms``, ``0.5 s``, ``1.5x``.
-    """
+    """Return the time in ns, or the multiple of the median, that a text says; both None = neither."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None, None
@@ -34,13 +30,7 @@ def parse_slow(text: str) -> tuple[int | None, float | None]:
 
 
 class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
-    """Answers what to arm (nothing in a wish = disarm), or None.
-
-    Args:
-        slow: What stands in the first field: ``35 ms``, ``1.5x``; empty = not armed.
-        every: What stands in the second: steps; empty = not armed.
-        budget_bytes: Budget.
-    """
+    """Answers what to arm (nothing in a wish = disarm), or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
         "arm", "Arm", "arm", "Arm what is filled in, only that", "Change nothing"

@@ -35,11 +35,7 @@ class CaptureWish:
 
 
 class CaptureForm(Form[CaptureWish], inherit_bindings=False):
-    """Answers a wish, or None.
-
-    Args:
-        steps: Number of steps proposed.
-    """
+    """Answers a wish, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
         "capture", "Capture", "capture", "Ask the script for it", "Ask for nothing"
