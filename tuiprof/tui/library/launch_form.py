@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from tuiprof.errors import UsageProblem
 from tuiprof.tui.dialogs.form import Form, form_keys, preset_chosen, preset_field
-from tuiprof.tui.library.items import LadderItem, VariantItem
+from tuiprof.tui.library.view import LadderItem, VariantItem
 from tuiprof.tui.widgets.toggles import Check
 
 FIT = "fit"
@@ -36,12 +36,7 @@ class LaunchWish:
 
 
 class LaunchForm(Form[LaunchWish], inherit_bindings=False):
-    """Answers how to run a variant, or None.
-
-    Args:
-        ladder: Its ladder.
-        variant: It.
-    """
+    """Answers how to run a variant, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys("launch", "Launch", "run", "Start it", "Start nothing")
     LABELS: ClassVar[Mapping[str, str]] = {
