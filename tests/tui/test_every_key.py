@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from on_screen import screen_text, until, until_shown, workers_done
-from synthetic import Synthetic
+from synthetic import Synthetic, recorded
 from test_ladder_screen import SCRIPT, measured
-from test_live import recorded
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input

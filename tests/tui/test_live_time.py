@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from on_screen import live, screen_text, until, until_shown
 from session.session_logs import append, head, line, new_session
-from synthetic import Synthetic
-from test_live import recorded
+from synthetic import Synthetic, recorded
 
 from tuiprof.resources import shipped
 from tuiprof.session.live.replay import load
