@@ -327,7 +327,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_export(self) -> None:
         """Write the table to a file."""
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
             if text:

@@ -110,7 +110,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
     def action_tags(self) -> None:
         """Change the tags of the session."""
         from tuiprof.session.store.labels import read_labels, set_tags
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         if (session := self.session()) is None:
             return
@@ -132,7 +132,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
     def action_note(self) -> None:
         """Write a note on the session."""
         from tuiprof.session.store.labels import add_note
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         if (session := self.session()) is None:
             return
@@ -153,7 +153,7 @@ class SessionShelf(Screen[None], inherit_bindings=False):
 
     def action_delete(self) -> None:
         """Move the session under the cursor to the trash folder, once confirmed."""
-        from tuiprof.tui.dialogs.confirm import ConfirmScreen
+        from tuiprof.tui.dialogs.dialog import ConfirmScreen
 
         if (session := self.session()) is None:
             return

@@ -19,7 +19,7 @@ from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, list_sessions, sessions_root
 from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
-from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.run_clock import CAPTURE_STEPS, RunClock
 from tuiprof.tui.live.words import capture_words
@@ -136,7 +136,7 @@ class RunScreen(RunClock):
 
     def action_capture_form(self) -> None:
         """Ask what to profile, then profile it."""
-        from tuiprof.tui.live.capture_form import CaptureForm, CaptureWish
+        from tuiprof.tui.live.forms import CaptureForm, CaptureWish
 
         def answered(wish: CaptureWish | None) -> None:
             if wish is not None:
@@ -162,7 +162,7 @@ class RunScreen(RunClock):
 
     def action_arm_form(self) -> None:
         """Ask when to capture by itself."""
-        from tuiprof.tui.live.arm_form import ArmForm
+        from tuiprof.tui.live.forms import ArmForm
 
         slow = next((trigger for trigger in self.armed if trigger.every is None), None)
         every = next((trigger for trigger in self.armed if trigger.every is not None), None)
@@ -277,7 +277,7 @@ class RunScreen(RunClock):
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
         from tuiprof.session.store.labels import add_note
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         now = None if self.selected is None and self.status.over and self.replay is None else self.now_ns()
         about = f"step {self.selected}" if self.selected is not None else "the run"
