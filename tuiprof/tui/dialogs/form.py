@@ -176,7 +176,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             in any case.
     """
 
-    CSS_PATH = "forms.tcss"
+    CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name is looked for beside the subclass
 
     def __init__(
         self, title: str, fields: Sequence[Field], answer: Callable[..., Answer], *, hint: str | None = None
