@@ -171,8 +171,7 @@ def test_a_format_that_cannot_be_loaded_is_named_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.errors import TraceError
-    from tuiprof.formats import xplane
-    from tuiprof.formats.kineto import format as kineto
+    from tuiprof.formats import kineto, xplane
 
     _unload(monkeypatch, xplane)
     assert len(open_trace(SAMPLE, cache=False))

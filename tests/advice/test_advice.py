@@ -328,7 +328,7 @@ def test_every_proof_names_a_scenario_that_is_there() -> None:
     import tuiprof.advice
 
     known = {ladder.name: {variant.name for variant in ladder.variants} for ladder in ladders([])}
-    sources = "".join(path.read_text() for path in Path(tuiprof.advice.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(tuiprof.advice.__file__).parent.rglob("*.py"))
     proofs = set(re.findall(r'"([a-z-]+):([a-z0-9,-]+)"', sources))
     assert len(proofs) >= 5
     for ladder, variants in proofs:

@@ -21,7 +21,7 @@ from tuiprof.session.store.meta import Scenario
 from tuiprof.session.store.storage import Counts
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.navigator import Navigator
-from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart

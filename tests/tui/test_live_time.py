@@ -17,7 +17,7 @@ from tuiprof.session.run import control
 from tuiprof.session.store.labels import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.live.arm_form import parse_slow
+from tuiprof.tui.live.forms import parse_slow
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
@@ -318,7 +318,8 @@ def test_what_is_slow_can_be_said_in_several_ways() -> None:
     assert parse_slow("250 µs") == (250_000, None)
     assert parse_slow("1.5x") == (None, 1.5)
     for wrong in ("", "35", "0.9x", "fast", "-3 ms"):
-        assert parse_slow(wrong) == (None, None)
+        with pytest.raises(ValueError, match="a time such as 35 ms"):
+            parse_slow(wrong)
 
 
 def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:

@@ -314,7 +314,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def action_open_file(self) -> None:
         """Ask for a path and open it."""
-        from tuiprof.tui.dialogs.path_form import PathForm
+        from tuiprof.tui.dialogs.form import PathForm
 
         def answered(path: Path | None) -> None:
             if path is not None:

@@ -61,7 +61,7 @@ class SessionActions:
     def ask_for_tags(self, session: Summary) -> None:
         """Change the tags of a session."""
         from tuiprof.session.store.labels import read_labels, set_tags
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         path = Path(session.path)
 
@@ -79,7 +79,7 @@ class SessionActions:
     def ask_for_note(self, session: Summary) -> None:
         """Write a note on a session."""
         from tuiprof.session.store.labels import add_note
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
             if text:
@@ -91,7 +91,7 @@ class SessionActions:
 
     def delete(self, session: Summary) -> None:
         """Move a session to the trash folder, once confirmed."""
-        from tuiprof.tui.dialogs.confirm import ConfirmScreen
+        from tuiprof.tui.dialogs.dialog import ConfirmScreen
 
         if session.state == "running":
             self._app.notify("it runs: stop it first", severity="warning")

@@ -22,7 +22,7 @@ from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.system.memory import return_freed
-from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
 from tuiprof.tui.live.keys import live_keys
@@ -284,7 +284,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_capture_form(self) -> None:
         """Ask what to profile, then profile it."""
-        from tuiprof.tui.live.capture_form import CaptureForm, CaptureWish
+        from tuiprof.tui.live.forms import CaptureForm, CaptureWish
 
         def answered(wish: CaptureWish | None) -> None:
             if wish is not None:
@@ -313,7 +313,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def action_arm_form(self) -> None:
         """Ask when to capture by itself."""
-        from tuiprof.tui.live.arm_form import ArmForm
+        from tuiprof.tui.live.forms import ArmForm
 
         def answered(wish: tuple[TriggerRequest, ...] | None) -> None:
             if wish is not None:
@@ -410,7 +410,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def action_note(self) -> None:
         """Write a note on the run, at the moment shown or on the selected step."""
         from tuiprof.session.store.labels import add_note
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         moment, step = self.moment, self.moment.selected
         of_the_run = step is None and moment.status.over and moment.replay is None
