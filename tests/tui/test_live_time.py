@@ -77,7 +77,9 @@ async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) 
     app = live(made.session.path)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "trace ready — press enter")
-        await until(pilot, lambda: None not in here(app)._gists.values() and bool(here(app)._gists))
+        await until(
+            pilot, lambda: None not in here(app)._verdict._gists.values() and bool(here(app)._verdict._gists)
+        )
         await until_shown(pilot, "trace ready — press enter")
 
 
@@ -139,10 +141,10 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(pilot, "step 172  ")
         await pilot.press("comma", "comma")
         await until_shown(pilot, "step 170  ")
-        assert here(app).selected == 170
+        assert here(app).moment.selected == 170
         await pilot.press("escape")
         await until_shown(pilot, "● running")
-        assert here(app).selected is None
+        assert here(app).moment.selected is None
 
 
 async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
