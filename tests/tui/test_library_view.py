@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from tuiprof.session.store.glance import Summary
@@ -94,6 +95,15 @@ def test_the_table_of_variants_leaves_out_columns_that_have_no_room() -> None:
     assert any(
         "torch is not installed" in text(row) for row in view.about_variant(LADDER, LADDER.variants[2], 80)
     )
+
+
+def test_syncs_have_a_column_where_a_trace_was_captured_and_there_is_room() -> None:
+    traced = VariantItem("off", here_ns=25.8e6, trace=Path("/t.json"), syncs_per_step=3.25, runnable=True)
+    table = view.variants(replace(LADDER, variants=(traced,)))
+    assert "syncs/step" in lines(table, 110)[0]
+    assert "3.25" in lines(table, 110)[1]
+    assert "syncs/step" not in lines(table, 45)[0]
+    assert "vs off" in lines(table, 45)[0]
 
 
 def test_of_a_session_the_command_can_be_copied_and_its_last_errors_are_shown() -> None:

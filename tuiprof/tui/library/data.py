@@ -266,7 +266,7 @@ class Figure:
         preset: Preset.
         unix_ns: When it was measured.
         what: ``ladder`` or ``run``.
-        change: Step time against the baseline's of the same ladder, as a share; None = not told, or undecided there.
+        change: Step time against the baseline's of the same ladder, as a share; None = unknown, or undecided there.
         trace: A trace of it; None = there is none.
     """
 
@@ -326,7 +326,7 @@ class Measured:
         return found
 
     def syncs(self, figure: Figure | None) -> float | None:
-        """Return the syncs a step in the trace of a measurement; None = cannot be told, or not read yet."""
+        """Return the syncs a step in the trace of a measurement; None = unknown, or not read yet."""
         gist = self._gists.get(figure.trace) if figure is not None and figure.trace is not None else None
         return gist.syncs_per_step if gist is not None else None
 

@@ -252,13 +252,13 @@ def _cores(device: DeviceView, width: int) -> Row:
 
 
 def _headline(device: DeviceView) -> list[str]:
-    """Return the figures to show first; idle loaders are told with the loaders."""
+    """Return the figures to show first; idle loaders are part of the loaders' figure."""
     skip = {"loaders_idle"} if device.latest.get("loaders") else {"loaders_idle", "loaders"}
     return [key for key in headline(device.kind, device.latest) if key not in skip]
 
 
 def _main_key(device: DeviceView) -> str:
-    """Return the figure whose history stands for the device."""
+    """Return the figure whose history is drawn for the device."""
     return next(iter(_headline(device)), "util")
 
 

@@ -144,7 +144,7 @@ class OutputPane(Lines, can_focus=True):
 
     @property
     def position(self) -> str:
-        """Where in the output the pane stands, for its heading."""
+        """Which part of the output is visible, for the heading."""
         total = len(self._lines) + len(self._unfinished)
         if self._sought:
             found = self._matches()

@@ -39,7 +39,7 @@ class Overhead:
             self.row = overhead_row(rank, fold, None)
 
     def store(self) -> None:
-        """Leave in the session what watching cost, where the script ran meanwhile and it was more than a glance."""
+        """Leave in the session what watching cost, where the script ran meanwhile, for some seconds at least."""
         began_s, spent_s = self._began
         wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - spent_s
         if self._watched and wall_s >= _MEASURE_S:

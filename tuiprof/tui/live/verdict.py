@@ -96,7 +96,7 @@ class Verdict:
         return []
 
     def _capture(self, gist: Gist | None) -> Row:
-        """Return how the newest capture stands, or the one that was asked for; empty = nothing to say of it."""
+        """Return the state of the newest capture, or of the one that was asked for; empty = nothing to say of it."""
         moment, captures = self._moment, self._captures
         newest = captures.newest
         if newest is not None and isinstance(moment.run, Live):

@@ -129,7 +129,10 @@ def batch_size(steps: StepSeries) -> float | None:
 
 
 def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
-    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers."""
+    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
+
+    ``row`` limits it to one of the kept steps.
+    """
     if row is not None:
         return steps.phase_means(slice(row, row + 1))
     rows = view.rows(steps)
@@ -148,7 +151,11 @@ def stats_row(
     read: float = 1.0,
     slowdown: Slowdown | None = None,
 ) -> list[Row]:
-    """Return the line above the chart, in two lines where it is narrow."""
+    """Return the line above the chart, in two lines where it is narrow.
+
+    ``batch`` is the samples of a step; ``baseline`` the name and median step time in ns of the variant to compare
+    with; ``read`` the share of the logs that has been read: below 1 the figures are of their end.
+    """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
     left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
@@ -228,7 +235,7 @@ class ChartData:
         marks: Outliers, the most telling first.
         captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
         live: The moment shown is the present (it is then called "now").
-        selected: The step that is looked at; None = none.
+        selected: The selected step; None = none.
     """
 
     starts_s: Floats = field(default_factory=lambda: _EMPTY)
@@ -253,7 +260,7 @@ def chart_data(
     selected: int | None = None,
     edge_s: float | None = None,
 ) -> ChartData:
-    """Return the strip chart of one rank."""
+    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
     if view.window_s is None and len(steps) > _MOST_STEPS:
         overview = steps.overview
         known = slice(
@@ -329,7 +336,7 @@ def _known(value: float) -> float | None:
     return None if value != value else value
 
 
-# -- the first line --------------------------------------------------------------------------------------
+# -- what runs, its state, captures, how it ended -------------------------------------------------------
 
 
 def capture_words(capture: CaptureState) -> str:
@@ -354,7 +361,7 @@ def name_row(session: Session) -> Row:
 
 
 def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, frozen: bool) -> Row:
-    """Return how it stands: ``● running 00:01:12 · step 214 · rank 0/1``."""
+    """Return the state of the run: ``● running 00:01:12 · step 214 · rank 0/1``."""
     glyph, role = _STATES[status.state]
     row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
     if frozen:
@@ -363,7 +370,7 @@ def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int,
 
 
 def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bool = False) -> Row:
-    """Return where a replay stands: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``."""
+    """Return the position of a replay: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``."""
     glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
     where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
     said = "gone by" if back and replay.paused else f"replay {replay.speed:g}×"
@@ -404,7 +411,7 @@ def machine_row(session: Session, rank: WriterState | None, others: Set[str]) ->
 
 
 def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
-    """Return the first line of the screen: what runs, how it stands, where; the last goes first when narrow."""
+    """Return the first line of the screen from what runs, its state and its machine; the last goes first."""
     name, state, machine = parts
     left: Row = [(f" {brand}  ", "accent"), *name]
     if row_width(left) + row_width(state) + 3 > width:
@@ -441,7 +448,7 @@ _HOW_TO_MARK = [
 
 
 def capture_row(capture: CaptureState) -> Row:
-    """Return how the newest capture stands."""
+    """Return the state of the newest capture."""
     first, last = capture.first, capture.last
     steps = f"steps {first}–{last}" if first is not None and last is not None else "the next steps"
     if capture.state == "written":
@@ -483,7 +490,7 @@ def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[s
     return row
 
 
-# -- lines that are there only at times: other runs, ranks, a moment gone by, a selected step, alerts
+# -- other runs, ranks, a moment gone by, the selected step, alerts ---------------------------------------
 
 
 def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
@@ -671,7 +678,7 @@ def alert_paragraphs(
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device as it stands.
+    """One device, with its last readings.
 
     Attributes:
         key: Its key in samples.
@@ -718,7 +725,7 @@ class DeviceView:
 
     @property
     def cores(self) -> int:
-        """Number of cores; 0 = not told."""
+        """Number of cores; 0 = unknown."""
         return int(self.details.get("cores", 0)) or sum(
             key.startswith("core") and key.endswith("_util") for key in self.latest
         )
@@ -727,11 +734,7 @@ class DeviceView:
 def device_views(
     fold: Fold, meta: SessionMeta, rank: WriterState | None, others: Set[str] = frozenset()
 ) -> list[DeviceView]:
-    """Return the devices of a session as they stand.
-
-    Returns:
-        The run's accelerators, the host, the accelerators of others.
-    """
+    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``)."""
     known = {device.key: device for device in meta.devices}
     keys = [*known, *(key for key in fold.devices if key not in known)]
     allocators = _allocators(meta, rank, others)
@@ -774,7 +777,7 @@ def _allocators(
 ) -> dict[str, tuple[int, int, int]]:
     """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
 
-    A process that does not tell which device an index stands for is taken to count the run's devices as the
+    A process that does not say which device an index means is taken to count the run's devices as the
     monitor does, where that can be said: all are the run's, or one is.
     """
     own = [device for device in meta.devices if device.kind != "host" and device.key not in others]
