@@ -13,9 +13,9 @@ from analyses.made import Made
 
 import tuiprof
 from tuiprof import analyses
-from tuiprof.analyses.shared.memo import is_remembered, remember
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Trace
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.report import render_all
 
 SAMPLE = Path(__file__).parents[2] / "traces" / "metrics-naive.pt.trace.json.gz"
@@ -40,25 +40,26 @@ def test_what_threads_share_is_made_once() -> None:
     trace, begun = Made().trace(), threading.Event()
     made: list[int] = []
 
-    def make() -> int:
+    @cached_on_trace
+    def make(_trace: Trace) -> int:
         begun.set()
         made.append(len(made))
         return threading.Event().wait(0.05) or made[-1]
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(remember, trace, "it", make)
+        first = pool.submit(make, trace)
         assert begun.wait(5)
-        assert not is_remembered(trace, "it")
-        second = pool.submit(remember, trace, "it", make)
+        assert not make.is_cached(trace)
+        second = pool.submit(make, trace)
         assert (first.result(), second.result(), made) == (0, 0, [0])
-    assert is_remembered(trace, "it")
+    assert make.is_cached(trace)
 
 
 def test_a_trace_goes_with_all_that_is_known_of_it() -> None:
     def ask() -> weakref.ref[Trace]:
         trace = tuiprof.open_trace(SAMPLE)
         analyses.run_all(tuple(analyses.available()), trace)
-        remember(trace, "itself", lambda: [trace])
+        cached_on_trace(lambda trace: [trace])(trace)
         return weakref.ref(trace)
 
     asked = ask()
@@ -71,3 +72,26 @@ def test_what_a_trace_derives_is_made_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: trace.nesting, range(8)))
     assert all(one is found[0] for one in found)
+
+
+def test_what_is_kept_of_a_trace_goes_by_function_and_arguments() -> None:
+    trace, other = Made().trace(), Made().trace()
+    asked: list[int] = []
+
+    @cached_on_trace
+    def shifted(_trace: Trace, by: int) -> int:
+        asked.append(by)
+        return 10 // by
+
+    @cached_on_trace
+    def doubled(_trace: Trace, by: int) -> int:
+        return 2 * by
+
+    assert [shifted(trace, 1), shifted(trace, 2), shifted(trace, 1), doubled(trace, 1)] == [10, 5, 10, 2]
+    assert asked == [1, 2]
+    assert shifted.is_cached(trace, 2)
+    assert not shifted.is_cached(other, 2)
+    for _ in range(2):  # what raises is asked again
+        with pytest.raises(ZeroDivisionError):
+            shifted(trace, 0)
+    assert asked == [1, 2, 0, 0]

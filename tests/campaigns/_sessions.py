@@ -249,9 +249,7 @@ def _draw(session: Any, fold: Any) -> None:
     from tuiprof.session.store.labels import read_labels
     from tuiprof.session.store.output import OutputReader, last_lines
     from tuiprof.session.store.viewing import viewings
-    from tuiprof.tui.live import rows as live_rows
     from tuiprof.tui.live import view as live_view
-    from tuiprof.tui.live import words as live_words
 
     status = session.status()
     rank = fold.lead
@@ -259,17 +257,17 @@ def _draw(session: Any, fold: Any) -> None:
     found = alerts.alerts(fold, rank, fold.now_ns, others)
     assert isinstance(crowding.crowded(fold), str)
     lanes = straggler.lanes(fold.ranks, fold.now_ns)
-    live_rows.rank_rows(lanes, "rank0", 100, 8)
+    live_view.rank_rows(lanes, "rank0", 100, 8)
     if found:
-        live_rows.alert_row(found, 100)
-    live_rows.overhead_row(rank, fold, 0.1)
-    live_rows.armed_row(control.armed(session))
-    live_rows.time_row(fold.now_ns // 2, fold.now_ns, fold, 100)
-    live_words.state_row(status, fold.now_ns, rank, len(fold.ranks), frozen=False)
-    live_words.machine_row(session, rank, others)
-    live_words.name_row(session)
+        live_view.alert_row(found, 100)
+    live_view.overhead_row(rank, fold, 0.1)
+    live_view.armed_row(control.armed(session))
+    live_view.time_row(fold.now_ns // 2, fold.now_ns, fold, 100)
+    live_view.state_row(status, fold.now_ns, rank, len(fold.ranks), frozen=False)
+    live_view.machine_row(session, rank, others)
+    live_view.name_row(session)
     for capture in fold.captures.values():
-        live_words.capture_row(capture)
+        live_view.capture_row(capture)
     if rank is not None:
         rank.steps.whole_run()
         rank.steps.phase_means()

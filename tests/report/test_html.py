@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 from browsing import open_page
 
-from tuiprof.model import Column, Report, Table, Unavailable, Verdict
+from tuiprof.model import Chart, Column, Report, Series, Table, Unavailable, Verdict
 from tuiprof.report import Style, render_all
 
 EVIL = "</script><img src=x onerror=alert(1)>\" onload='a' \x1b[2J\u202e &lt;b&gt;"
 
 
-def report_of(rows: pl.DataFrame, *columns: Column, key: str = "t") -> Report:
-    return Report("x", "X", Verdict("v"), tables=(Table(key, "T", columns, rows),))
+def report_of(rows: pl.DataFrame, *columns: Column, chart: Chart | None = None) -> Report:
+    return Report("x", "X", Verdict("v"), tables=(Table("t", "T", columns, rows, chart=chart),))
 
 
 class Page(HTMLParser):
@@ -101,7 +101,8 @@ def test_names_stay_names_wherever_they_stand() -> None:
         Column("step", "step"),
         Column("step_ns", "time", "ns"),
     )
-    table = Table("steps", EVIL, columns, rows, note=EVIL)
+    chart = Chart(EVIL, (Series("step_ns"),), at="step")
+    table = Table("steps", EVIL, columns, rows, note=EVIL, chart=chart)
     parts = Table("parts", EVIL, columns[:2], rows, prose=True)
     whole = Table("whole", EVIL, columns[:2], rows)
     report = Report("x", EVIL, Verdict(EVIL, "bad"), tables=(table, parts, whole), notes=(EVIL,))
@@ -118,7 +119,9 @@ def test_a_series_is_drawn_and_what_sticks_out_is_cut_but_named() -> None:
     values[0] = 900_000_000
     rows = pl.DataFrame({"step": [str(i) for i in range(100)], "step_ns": values})
     columns = (Column("step", "step"), Column("step_ns", "time", "ns"))
-    document = render_all([report_of(rows, *columns, key="steps")], "html")
+    document = render_all(
+        [report_of(rows, *columns, chart=Chart("Steps", (Series("step_ns"),), at="step"))], "html"
+    )
     assert "1 beyond the scale" in document
     assert "highest 900 ms" in document
     assert ">30.0 ms</span>" in document  # the top of the scale

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.hostile import CORPUS, WORST, obeyed, obeyed_in_lines
-from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict, Window
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict, Window
 from tuiprof.model.characters import as_utf8, shell_word
 from tuiprof.report import Style, formats, render_all
 from tuiprof.report.sanitize import as_stem, for_log, sanitize
@@ -38,7 +38,9 @@ def test_every_part_of_a_report(fmt: str, name: str) -> None:
     ]
     series = (Column("step", name), Column("step_ns", name, "ns"))
     steps = rows.rename({"a": "step", "b": "step_ns"})
-    tables += [replace(tables[0], key="steps", rows=steps, columns=series)]
+    tables += [
+        replace(tables[0], rows=steps, columns=series, chart=Chart(name, (Series("step_ns"),), at="step"))
+    ]
     tables += [replace(tables[0], rows=rows.head(0))]
     fact, rule = Fact("f", name, name, "text", name), Rule(name, name)
     window = Window(None, None, name)

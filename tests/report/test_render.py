@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tuiprof.errors import UsageProblem
-from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.report import Style, formats, render, render_all
 from tuiprof.report.sanitize import clip, sanitize, width
@@ -217,9 +217,9 @@ def test_goldens(shared: Path, name: str, analysis: str) -> None:
 def test_a_series_is_drawn_to_scale_and_keeps_what_sticks_out(cells: int) -> None:
     values = [10_000_000] * 200
     values[137] = 40_000_000
-    table = Table(
-        "steps", "Every step", (Column("step_ns", "time", "ns"),), pl.DataFrame({"step_ns": values})
-    )
+    chart = Chart("Time of every step", (Series("step_ns"),))
+    columns = (Column("step_ns", "time", "ns"),)
+    table = Table("steps", "Every step", columns, pl.DataFrame({"step_ns": values}), chart=chart)
     text = render(Report("steps", "Steps", Verdict("v"), tables=(table,)), "text", style=Style(width=cells))
     top, bottom = (
         next(line for line in text.splitlines() if f"{label} ┤" in line) for label in ("40.0 ms", "0 ns")
@@ -231,9 +231,9 @@ def test_a_series_is_drawn_to_scale_and_keeps_what_sticks_out(cells: int) -> Non
 
 def test_plain_text_is_ascii_and_no_wider() -> None:
     values = [10_000_000 + i * 50_000 for i in range(60)]
-    table = Table(
-        "steps", "Every step", (Column("step_ns", "time", "ns"),), pl.DataFrame({"step_ns": values})
-    )
+    chart = Chart("Time of every step", (Series("step_ns"),))
+    columns = (Column("step_ns", "time", "ns"),)
+    table = Table("steps", "Every step", columns, pl.DataFrame({"step_ns": values}), chart=chart)
     report = Report("steps", "Schritte · größer", Verdict("✗ → µs"), tables=(table,))
     rich = render(report, "text", style=Style(width=60, colour=True))
     plain = render(report, "text", style=Style(width=60, colour=True, plain=True))

@@ -26,7 +26,7 @@ from tuiprof.session.log.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.folders import Session, create, write_meta
 from tuiprof.session.store.meta import DeviceMeta, Scenario, SessionMeta
 from tuiprof.system import process
 from tuiprof.system.files import write_atomic
@@ -247,6 +247,17 @@ class Synthetic:
             for i in range(self.gpus)
         )
         return records
+
+
+def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options: object) -> Synthetic:
+    """Return a session that runs since some seconds (or longer), and which are recorded."""
+    made = Synthetic(root, **options)  # type: ignore[arg-type]
+    made.mono_ns -= int(max(seconds, lasting) * 1e9)
+    made.session.meta.mono_ns = made.mono_ns
+    write_meta(made.session.path, made.session.meta)
+    made.start()
+    made.run_until(seconds)
+    return made
 
 
 def main() -> None:

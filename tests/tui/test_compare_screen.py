@@ -14,10 +14,10 @@ from tuiprof.tui.compare.counterpart import counterpart, shift_between
 from tuiprof.tui.compare.screen import CompareScreen
 from tuiprof.tui.compare.step_pair import column_heights
 from tuiprof.tui.compare.view import CompareView
+from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
-from tuiprof.tui.dialogs.pick import PickScreen
+from tuiprof.tui.dialogs.form import TextForm
 from tuiprof.tui.dialogs.reading import ReadingScreen
-from tuiprof.tui.dialogs.text_form import TextForm
 from tuiprof.tui.opening.compare_targets import beside
 from tuiprof.tui.start import Start
 

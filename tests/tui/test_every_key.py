@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from on_screen import screen_text, until, until_shown, workers_done
-from synthetic import Synthetic
+from synthetic import Synthetic, recorded
 from test_ladder_screen import SCRIPT, measured
-from test_live import recorded
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -71,7 +70,7 @@ async def test_on_a_replay(run: Synthetic) -> None:
         await until_shown(pilot, "replay 8×")
         await press_all(pilot, LiveScreen, keys(list(live_keys(5))) * 2)
         assert isinstance(app.screen, LiveScreen)
-        assert app.screen.replay is not None
+        assert app.screen.moment.replay is not None
 
 
 async def test_on_a_run_without_a_step(tmp_path: Path) -> None:

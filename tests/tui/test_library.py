@@ -17,9 +17,8 @@ from tiny_library import choose, ended, tiny_start
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.library.screen import LibraryScreen
-from tuiprof.tui.library.words import items
+from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem, items
 from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.dates import when
 

@@ -15,6 +15,7 @@ from tiny_library import choose, ended, sidebar, tiny_start
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.app.navigator import Navigator
 from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
@@ -70,7 +71,7 @@ async def test_a_scenario_is_launched_from_the_form_and_watched(start: Start) ->
         await pilot.press("Q")
         await until_shown(pilot, "y stop it")
         await pilot.press("y")
-        await until(pilot, lambda: screen.status.over, 30)
+        await until(pilot, lambda: screen.moment.status.over, 30)
         await until_shown(pilot, "■ stopped")
 
 
@@ -121,9 +122,7 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
     assert start.sessions is not None
     one, two = (ended(start.sessions, None, ms) for ms in (12, 14))
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        TuiprofApp, "open_compare", lambda _self, before, after: asked.append((before, after))
-    )
+    monkeypatch.setattr(Navigator, "compare", lambda _self, before, after: asked.append((before, after)))
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 60)) as pilot:
         await until_shown(pilot, "Sessions", "tiny")

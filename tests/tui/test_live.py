@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from on_screen import live, screen_text, until, until_shown, workers_done
-from synthetic import Synthetic
+from synthetic import Synthetic, recorded
 from textual.pilot import Pilot
 
 from tuiprof.session.live.replay import load
@@ -20,23 +20,13 @@ from tuiprof.session.store.folders import write_meta
 from tuiprof.session.store.meta import Scenario
 from tuiprof.session.store.storage import Counts
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.dialogs.confirm import ConfirmScreen
-from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.app.navigator import Navigator
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
+from tuiprof.tui.live.output_pane import OutputBox, OutputPane
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
-
-
-def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options: object) -> Synthetic:
-    """Return a session that runs since some seconds (or longer), and which are recorded."""
-    made = Synthetic(root, **options)  # type: ignore[arg-type]
-    made.mono_ns -= int(max(seconds, lasting) * 1e9)
-    made.session.meta.mono_ns = made.mono_ns
-    write_meta(made.session.path, made.session.meta)
-    made.start()
-    made.run_until(seconds)
-    return made
 
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
@@ -84,7 +74,7 @@ async def tick(pilot: Pilot[int], times: int) -> None:
     screen = pilot.app.screen
     assert isinstance(screen, LiveScreen)
     for _ in range(times):
-        screen._slow_at = screen._drawn_at = screen._printed_at = 0.0
+        screen._slow_at = screen._drawn_at = screen.query_one(OutputBox)._polled_s = 0.0
         screen.tick()
         await pilot.pause()
 
@@ -107,7 +97,7 @@ async def test_a_capture_ends_in_a_trace_to_open(tmp_path: Path, monkeypatch: py
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     opened: list[Path] = []
-    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path, step: opened.append(path))
+    monkeypatch.setattr(Navigator, "trace", lambda _self, path, *, step=None: opened.append(path))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "p capture 5 steps")
         assert "open trace" not in screen_text(app)
@@ -317,14 +307,14 @@ async def test_a_replay_is_the_same_screen_by_another_clock(tmp_path: Path) -> N
         await until_shown(pilot, "‖ replay 4×")
         screen = app.screen
         assert isinstance(screen, LiveScreen)
-        assert screen.replay is not None
+        assert screen.moment.replay is not None
         await pilot.press("right", "right")
-        assert screen.replay.position_ns > 10e9
-        position = screen.replay.position_ns
+        assert screen.moment.replay.position_ns > 10e9
+        position = screen.moment.replay.position_ns
         await pilot.press("left")
-        assert screen.replay.position_ns == pytest.approx(position - 5e9)
+        assert screen.moment.replay.position_ns == pytest.approx(position - 5e9)
         await pilot.press("greater_than_sign")
-        assert screen.replay.speed == 8.0
+        assert screen.moment.replay.speed == 8.0
 
 
 async def test_output_is_followed_scrolled_and_neutralised(tmp_path: Path) -> None:
@@ -436,7 +426,7 @@ async def test_of_several_traces_one_is_chosen_by_its_time_and_steps(
         (made.session.path / "traces" / f"{name}.pt.trace.json.gz").touch()
         made.capture("written", id=name, path=f"traces/{name}.pt.trace.json.gz")
     opened: list[Path] = []
-    monkeypatch.setattr(TuiprofApp, "open_trace", lambda _self, path, step: opened.append(path))
+    monkeypatch.setattr(Navigator, "trace", lambda _self, path, *, step=None: opened.append(path))
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "o open trace")

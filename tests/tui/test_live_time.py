@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from on_screen import live, screen_text, until, until_shown
 from session.session_logs import append, head, line, new_session
-from synthetic import Synthetic
-from test_live import recorded
+from synthetic import Synthetic, recorded
 
 from tuiprof.resources import shipped
 from tuiprof.session.live.replay import load
@@ -18,11 +17,10 @@ from tuiprof.session.run import control
 from tuiprof.session.store.labels import read_labels
 from tuiprof.session.store.status import Status
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.live.arm_form import parse_slow
+from tuiprof.tui.live.forms import parse_slow
 from tuiprof.tui.live.output_pane import OutputPane
 from tuiprof.tui.live.screen import LiveScreen
-from tuiprof.tui.live.view import View, slowdown_in_view, stats_in_view
-from tuiprof.tui.live.words import no_step_lines
+from tuiprof.tui.live.view import View, no_step_lines, slowdown_in_view, stats_in_view
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
 
@@ -79,7 +77,9 @@ async def test_a_trace_that_cannot_be_read_leaves_the_way_to_it(tmp_path: Path) 
     app = live(made.session.path)
     async with app.run_test(size=(120, 40)) as pilot:
         await until_shown(pilot, "trace ready — press enter")
-        await until(pilot, lambda: None not in here(app)._gists.values() and bool(here(app)._gists))
+        await until(
+            pilot, lambda: None not in here(app)._verdict._gists.values() and bool(here(app)._verdict._gists)
+        )
         await until_shown(pilot, "trace ready — press enter")
 
 
@@ -94,22 +94,22 @@ async def test_a_running_run_is_scrubbed_and_end_returns(tmp_path: Path) -> None
         text = await until_shown(pilot, "‖ gone by 00:00:", "end now", "second 39")
         assert "second 45" not in text
         screen = here(app)
-        assert screen.past is not None
-        moment = screen.past.position_ns
+        assert screen.moment.past is not None
+        moment = screen.moment.past.position_ns
         assert 38e9 < moment < 42e9
-        lead = screen.feed.fold.lead
+        lead = screen.moment.feed.fold.lead
         assert lead is not None
         assert lead.last_step_ns <= moment
-        assert screen.feed.fold.now_ns <= moment  # readings of devices, too
+        assert screen.moment.feed.fold.now_ns <= moment  # readings of devices, too
         await pilot.press("right")
         await until_shown(pilot, "second 44")
         await pilot.press("space")
         await until_shown(pilot, "▶ replay 1×")
         await pilot.press("end")
         await until_shown(pilot, "● running", "second 59")
-        assert screen.past is None
+        assert screen.moment.past is None
         await pilot.press("left", *["right"] * 3)
-        await until(pilot, lambda: screen.past is None)  # beyond the newest record lies the present
+        await until(pilot, lambda: screen.moment.past is None)  # beyond the newest record lies the present
 
 
 async def test_a_finished_run_is_scrubbed_over_its_whole_length(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ async def test_slow_steps_are_selected_and_say_what_was_slow(tmp_path: Path) -> 
         await until_shown(pilot, "step 172  ")
         await pilot.press("comma", "comma")
         await until_shown(pilot, "step 170  ")
-        assert here(app).selected == 170
+        assert here(app).moment.selected == 170
         await pilot.press("escape")
         await until_shown(pilot, "● running")
-        assert here(app).selected is None
+        assert here(app).moment.selected is None
 
 
 async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_the_step_of_a_capture_opens_there(tmp_path: Path) -> None:
     async with app.run_test(size=(150, 44)) as pilot:
         await until_shown(pilot, "finished")
         screen = here(app)
-        screen.selected = numbers[1]
+        screen.moment.selected = numbers[1]
         screen.redraw_now()
         await until_shown(pilot, f"step {numbers[1]}  ", "enter opens it in its trace")
         await pilot.press("enter")
@@ -296,9 +296,9 @@ async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.session.store.viewing import viewings
-    from tuiprof.tui.live import run_verdict
+    from tuiprof.tui.live import overhead
 
-    monkeypatch.setattr(run_verdict, "_MEASURE_S", 0.5)
+    monkeypatch.setattr(overhead, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)
     app = live(made.session.path)
     async with app.run_test(size=(170, 44)) as pilot:
@@ -320,7 +320,8 @@ def test_what_is_slow_can_be_said_in_several_ways() -> None:
     assert parse_slow("250 µs") == (250_000, None)
     assert parse_slow("1.5x") == (None, 1.5)
     for wrong in ("", "35", "0.9x", "fast", "-3 ms"):
-        assert parse_slow(wrong) == (None, None)
+        with pytest.raises(ValueError, match="a time such as 35 ms"):
+            parse_slow(wrong)
 
 
 def test_a_replay_before_the_first_step_does_not_speak_of_the_end() -> None:

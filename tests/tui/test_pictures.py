@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from tuiprof.session.store.glance import Summary
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem
 from tuiprof.tui.start import Start
 
 DAY = 1_583_150_400 * 10**9  # a day long ago, which every machine says the same way

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lines_app import Host, text_of_widget
 
-from tuiprof.tui.live.strip_chart import ChartData, Mark, StripChart
+from tuiprof.tui.live.strip_chart import StripChart
+from tuiprof.tui.live.view import ChartData, Mark
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.braille import (
     BRAILLE_BASE,

@@ -15,7 +15,7 @@ from tuiprof.report.sanitize import width
 from tuiprof.report.terminal import Terminal, detect
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.form import LadderForm
-from tuiprof.tui.live.capture_form import CaptureForm
+from tuiprof.tui.live.forms import CaptureForm
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.trace.screen import TraceScreen

@@ -9,7 +9,7 @@ from trace_app import TraceApp, app_of, settle
 
 from tuiprof.model import Trace
 from tuiprof.tui.app.help import HelpScreen
-from tuiprof.tui.dialogs.pick import PickScreen
+from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.timeline import lane_sketch, lanes
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace.screen import TraceScreen

@@ -20,7 +20,7 @@ from tuiprof.session.live.replay import load
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.app.snapshot import text_of
-from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.filters import TextAlone
 

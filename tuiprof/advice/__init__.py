@@ -17,11 +17,11 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.shared.pricing import LEAST_SHARE, Priced, Priorities, prioritise
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import plural
-from tuiprof.errors import REPORT_IT, describe
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
+from tuiprof.errors import REPORT_IT, UsageProblem, describe
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
@@ -49,28 +49,44 @@ def priorities(trace: Trace, window: Window | None = None) -> Priorities:
         trace: The trace.
         window: The part in which rules look; gains are always those of the steps of the whole trace.
     """
-    window = window or Window()
-
-    def find() -> Priorities:
-        needs = dict.fromkeys(name for rule in available().values() for name in rule.needs)
-        evidence = Evidence(trace, {name: run_analysis(name, trace, window) for name in needs})
-        found, missing = _ask_all(evidence)
-        step = replayed(trace)
-        return replace(prioritise(found, None if isinstance(step, str) else step), missing=missing)
-
-    return remember(trace, f"priorities {window}", find)
+    return _priorities(trace, window or Window())
 
 
-def _ask_all(evidence: Evidence) -> tuple[list[tuple[str, Finding]], dict[str, str]]:
-    """Return the findings of all rules with the rules' names, and why a rule cannot answer: it alone is missing."""
+@cached_on_trace
+def _priorities(trace: Trace, window: Window) -> Priorities:
     found: list[tuple[str, Finding]] = []
     missing = dict(unavailable())
     for rule in available().values():
         try:
-            found += [(rule.name, finding) for finding in rule.find(evidence.trace, evidence)]
+            evidence = Evidence(trace, {name: _needed(name, trace, window) for name in rule.needs})
+            found += [(rule.name, finding) for finding in rule.find(trace, evidence)]
+        except _Lacking as error:
+            missing[rule.name] = str(error)
         except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
             missing[rule.name] = f"it failed: {describe(error)}"
-    return found, missing
+    step = replayed(trace)
+    return replace(prioritise(found, None if isinstance(step, str) else step), missing=missing)
+
+
+class _Lacking(Exception):
+    """A rule cannot be asked, because an analysis that it needs does not exist or has failed."""
+
+
+def _needed(name: str, trace: Trace, window: Window) -> Report | Unavailable:
+    """Return the answer of an analysis that a rule needs.
+
+    Raises:
+        _Lacking: There is no such analysis, or it failed.
+    """
+    if name == ANALYSIS.name:
+        raise _Lacking(f"it needs the analysis {name!r}, which is made of the rules themselves")
+    try:
+        answer = run_analysis(name, trace, window)
+    except UsageProblem:
+        raise _Lacking(f"it needs the analysis {name!r}, which does not exist") from None
+    if isinstance(answer, Unavailable) and answer.failed:
+        raise _Lacking(f"it needs the analysis {name!r}: {answer.reason}")
+    return answer
 
 
 def advise(trace: Trace, window: Window | None = None) -> Report:

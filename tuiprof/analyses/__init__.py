@@ -16,9 +16,9 @@ from importlib.util import find_spec
 
 from polars.exceptions import PanicException
 
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.trust_checks import EVENTLESS
 from tuiprof.plugins import discover
 
@@ -79,10 +79,11 @@ def run(name: str, trace: Trace, window: Window | None = None) -> Report | Unava
     """
     analysis = _find(name)
     window = window or Window()
-    return remember(trace, f"answer {name} {window}", lambda: _answer(analysis, trace, window))
+    return _answer(trace, analysis, window)
 
 
-def _answer(analysis: Analysis, trace: Trace, window: Window) -> Report | Unavailable:
+@cached_on_trace
+def _answer(trace: Trace, analysis: Analysis, window: Window) -> Report | Unavailable:
     if not analysis.without_events:
         nature = next((remark for remark in trace.stats.remarks if remark.code in EVENTLESS), None)
         if nature is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -14,7 +17,7 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.scope import Scope, device_word, plural
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, total, union
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
@@ -24,6 +27,35 @@ NAME, TITLE = "data_loading", "Data"
 BAD_SHARE, WARN_SHARE = 0.10, 0.03
 #: What the loader is, as the fact ``worker_processes`` says it; None = the trace does not tell.
 IN_PROCESS, WORKERS = "in this process (num_workers=0)", "worker processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A range in which batches are fetched: a row of the table of where batches come from.
+
+    Attributes:
+        range: Its name.
+        event: Row of the longest fetch.
+    """
+
+    range: str
+    event: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchFunction:
+    """A function of the user's that runs while a batch is fetched.
+
+    Attributes:
+        function: Its name and place.
+    """
+
+    function: str
+
+
+#: Where batches come from, and what runs meanwhile (only with Python frames): what takes most time first.
+FETCHES: Final = RowsOf(NAME, "fetches", Fetch)
+FETCH_FUNCTIONS: Final = RowsOf(NAME, "functions", FetchFunction)
 #: Ranges that people name themselves.
 _OWN_RANGE = r"(?i)^\W*(data.?load\w*|load_?(batch|data)|(get|next|fetch)_?batch|fetch_?data|load|data)\W*$"
 _RULES = (
@@ -177,7 +209,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     own = "Time in the function and in what it calls, without other functions of this table."
     return (
         Table(
-            "functions",
+            FETCH_FUNCTIONS.key,
             "What runs while a batch is fetched",
             (
                 Column("per_step_ns", "self/step", "ns", own, hidden=not stepped),
@@ -242,7 +274,7 @@ def _fetch_table(trace: Trace, scope: Scope, rows: Ints) -> Table:
     )
     stepped = bool(scope.step_count)
     return Table(
-        "fetches",
+        FETCHES.key,
         "Where batches come from",
         (
             Column("range", "range", "text"),

@@ -9,7 +9,19 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import (
+    Chart,
+    Column,
+    Fact,
+    Report,
+    Rule,
+    Series,
+    Table,
+    Trace,
+    Unavailable,
+    Verdict,
+    Window,
+)
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_bytes, format_ns
@@ -279,6 +291,7 @@ def _timeline(place: _Place, scope: Scope, slices: int = 100) -> Table:
             Column("total_reserved", "reserved", "bytes", "Highest in the slice."),
         ),
         frame,
+        chart=Chart("Memory allocated over time", (Series("total_allocated"),), at="start_ns"),
     )
 
 

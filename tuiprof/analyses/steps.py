@@ -13,12 +13,25 @@ from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.scope import Scope, device_word, plural
 from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
 from tuiprof.analyses.shared.step_times import StepTimes, step_times
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import (
+    Chart,
+    Column,
+    Fact,
+    Report,
+    Rule,
+    Series,
+    Table,
+    Trace,
+    Unavailable,
+    Verdict,
+    Window,
+)
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "steps", "Steps"
+_CHART = Chart("Time of every step", (Series("step_ns"),), at="step")
 
 #: A step is slow when it takes this much longer than the median; steps vary when the 95th percentile does.
 SLOW, LEAST_STEPS = 1.10, 4
@@ -240,7 +253,7 @@ def _tables(scope: Scope, times: Ints, parts: dict[str, Ints], explained: pl.Dat
         Column("works", "device events", "count", hidden=True),
         Column("start_ns", "at", "ns", hidden=True),
     )
-    tables = [_phases(scope, times), Table("steps", "Every step", columns, frame)]
+    tables = [_phases(scope, times), Table("steps", "Every step", columns, frame, chart=_CHART)]
     if explained is not None:
         tables.insert(
             1,

@@ -9,7 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuiprof.model.report import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+    from tuiprof.model.report import (
+        Chart,
+        Column,
+        Fact,
+        Report,
+        RowsOf,
+        Rule,
+        Series,
+        Table,
+        Unavailable,
+        Verdict,
+    )
     from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, EVENT_SCHEMA, HOST_CALLS, Category
     from tuiprof.model.trace import DeviceInfo, RawSource, Trace, TraceInfo, Track
     from tuiprof.model.trust import ReadStats, Remark, Trust
@@ -21,6 +32,7 @@ __all__ = [
     "EVENT_SCHEMA",
     "HOST_CALLS",
     "Category",
+    "Chart",
     "Column",
     "DeviceInfo",
     "Fact",
@@ -28,7 +40,9 @@ __all__ = [
     "ReadStats",
     "Remark",
     "Report",
+    "RowsOf",
     "Rule",
+    "Series",
     "Table",
     "Trace",
     "TraceInfo",
@@ -40,7 +54,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "report": ("Column", "Fact", "Report", "Rule", "Table", "Unavailable", "Verdict"),
+    "report": (
+        "Chart",
+        "Column",
+        "Fact",
+        "Report",
+        "RowsOf",
+        "Rule",
+        "Series",
+        "Table",
+        "Unavailable",
+        "Verdict",
+    ),
     "schema": ("CATEGORIES", "DEVICE_WORK", "EVENT_SCHEMA", "HOST_CALLS", "Category"),
     "trace": ("DeviceInfo", "RawSource", "Trace", "TraceInfo", "Track"),
     "trust": ("ReadStats", "Remark", "Trust"),

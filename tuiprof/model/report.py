@@ -5,8 +5,9 @@ Text, JSON, CSV, Markdown and the screens all walk the same objects; none of the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Generic, Literal, Protocol, TypeVar
 
 import polars as pl
 
@@ -17,12 +18,33 @@ from tuiprof.model.window import Window
 Kind = Literal["text", "count", "number", "ns", "bytes", "share", "rate"]
 Level = Literal["good", "info", "warn", "bad"]
 Elide = Literal["end", "start", "middle"]
+RowT = TypeVar("RowT")
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+KeyedT = TypeVar("KeyedT", bound=_Keyed)
 
 
 def _text(value: object, kind: Kind, signed: bool) -> str:
     if signed and isinstance(value, (int, float)):
         return format_change(value, kind)
     return format_value(value, kind)
+
+
+def _named(key: str, items: Sequence[KeyedT], what: str) -> KeyedT:
+    """Return the item with a key.
+
+    Raises:
+        KeyError: There is none; says which there are.
+    """
+    for item in items:
+        if item.key == key:
+            return item
+    raise KeyError(f"no {what} is called {key!r}; there are {', '.join(item.key for item in items)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +55,13 @@ class Verdict:
         sentence: Plain text with figures and units. May hold names from the trace, so whoever draws it
             must treat it as untrusted text.
         level: How good or bad the answer is for the user.
+        code: The answer as a constant of its analysis, for code that depends on it; empty = it has none. Never read it
+            off the sentence, which is for people.
     """
 
     sentence: str
     level: Level = "info"
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +146,43 @@ class Column:
         return _text(value, self.kind, self.signed)
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series that a table holds.
+
+    Attributes:
+        value: Key of the column drawn.
+        low: Key of the column of the lowest value behind a row; empty = as ``value``.
+        high: Key of the column of the highest; empty = as ``value``.
+    """
+
+    value: str
+    low: str = ""
+    high: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """How a table is drawn over its rows.
+
+    Attributes:
+        title: Heading of the chart.
+        series: One series, or two on one scale.
+        at: Key of the column that says where a row is on the axis; empty = rows are only in order.
+        in_text: Worth a chart of characters in a text report.
+    """
+
+    title: str
+    series: tuple[Series, ...]
+    at: str = ""
+    in_text: bool = True
+
+    @property
+    def column_keys(self) -> set[str]:
+        """Keys of the columns that are drawn."""
+        return {self.at, *(key for one in self.series for key in (one.value, one.low, one.high))} - {""}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Rows of evidence, the most expensive first.
@@ -134,6 +196,7 @@ class Table:
         note: One line below the table, for example what was excluded and why.
         empty: What to say when there are no rows: why, and what it means.
         prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
+        chart: How it is drawn; None = it is no series.
     """
 
     key: str
@@ -143,12 +206,59 @@ class Table:
     note: str = ""
     empty: str = "nothing found"
     prose: bool = False
+    chart: Chart | None = None
 
     def __post_init__(self) -> None:
         """Check that every column exists."""
-        missing = [column.key for column in self.columns if column.key not in self.rows.columns]
+        keys = [column.key for column in self.columns]
+        missing = [key for key in keys if key not in self.rows.columns]
+        if self.chart is not None:
+            missing += sorted(self.chart.column_keys - set(keys))
         if missing:
             raise ValueError(f"table {self.key!r} has no column {', '.join(missing)}")
+
+    def column(self, key: str) -> Column:
+        """Return a column.
+
+        Raises:
+            KeyError: There is no such column.
+        """
+        return _named(key, self.columns, f"column of table {self.key!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf(Generic[RowT]):
+    """A table of a report, with the type of its rows, for code elsewhere that reads them.
+
+    The room that makes the table defines one next to it, so that a renamed column is an error of the type checker there
+    and in every reader.
+
+    Attributes:
+        analysis: Name of the analysis.
+        key: Key of the table.
+        row: A dataclass whose fields are columns of the table, in any order; a trailing underscore keeps a column's
+            name from being a keyword (``in_``).
+    """
+
+    analysis: str
+    key: str
+    row: type[RowT]
+
+    def read(self, table: Table) -> Iterator[RowT]:
+        """Yield the rows of a table.
+
+        Raises:
+            KeyError: The table lacks a column.
+        """
+        columns = [field.name.rstrip("_") for field in fields(self.row)]  # type: ignore[arg-type]
+        missing = [name for name in columns if name not in table.rows.columns]
+        if missing:
+            raise KeyError(
+                f"no column {', '.join(missing)} in table {self.key!r} of {self.analysis}; "
+                f"there are {', '.join(table.rows.columns)}"
+            )
+        for values in table.rows.select(columns).iter_rows():
+            yield self.row(*values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,10 +294,7 @@ class Report:
         Raises:
             KeyError: There is no such fact.
         """
-        for item in self.facts:
-            if item.key == key:
-                return item.value
-        raise KeyError(key)
+        return _named(key, self.facts, f"fact in the report of {self.analysis}").value
 
     def table(self, key: str) -> Table:
         """Return a table.
@@ -198,10 +305,7 @@ class Report:
         Raises:
             KeyError: There is no such table.
         """
-        for item in self.tables:
-            if item.key == key:
-                return item
-        raise KeyError(key)
+        return _named(key, self.tables, f"table in the report of {self.analysis}")
 
 
 @dataclass(frozen=True, slots=True)

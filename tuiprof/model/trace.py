@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.model import links, nesting, steps
-from tuiprof.model.derived import derived
+from tuiprof.model.derived import Derivation, derived
 from tuiprof.model.intervals import Ints, union
 from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
 from tuiprof.model.trust import ReadStats
@@ -151,6 +151,8 @@ class Trace:
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
         self._work: dict[int, Ints] = {}
+        #: Results of functions that are ``cached_on_trace``, by function and arguments.
+        self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:

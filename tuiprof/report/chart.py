@@ -2,52 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tuiprof.model import Table
-from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
 
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """How a table is drawn as a series.
-
-    Attributes:
-        title: Heading of the chart.
-        value: Column drawn.
-        kind: What its values are.
-        at: Column that says where a row stands; None = rows are only in order.
-        low: Column of the lowest value within a row; None = as ``value``.
-        high: Column of the highest; None = as ``value``.
-    """
-
-    title: str
-    value: str
-    kind: Kind
-    at: str | None = None
-    low: str | None = None
-    high: str | None = None
-
-
-#: Tables that are a series, by key.
-DRAWN = {
-    "steps": Drawn("Time of every step", "step_ns", "ns", "step"),
-    "step_time": Drawn("Step time over the run", "mean_ns", "ns", "start_ns", "lowest_ns", "highest_ns"),
-    "queue_depth": Drawn("Queue depth over time", "mean", "number", "start_ns", "lowest", "highest"),
-    "latency": Drawn("Launches by latency", "launches", "count", "from_ns"),
-    "timeline": Drawn("Memory allocated over time", "total_allocated", "bytes", "start_ns"),
-}
-#: Tables that hold two series on one scale, by key: columns of the two, each with its lowest and highest.
-PAIRS = {
-    "step_pair": (
-        Drawn("Step times of both", "before_ns", "ns", "first_step", "before_lowest_ns", "before_highest_ns"),
-        Drawn("Step times of both", "after_ns", "ns", "first_step", "after_lowest_ns", "after_highest_ns"),
-    ),
-}
-#: Those worth a chart of characters.
-_IN_TEXT = ("steps", "step_time", "queue_depth", "timeline")
 _LEAST_POINTS, _HEIGHT = 8, 4
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -64,11 +23,11 @@ def chart(table: Table, cells: int | None) -> list[str]:
     Returns:
         Lines of the chart; none where the table is no series or too short to be worth one.
     """
-    drawn = DRAWN.get(table.key) if table.key in _IN_TEXT else None
-    if drawn is None or len(table.rows) < _LEAST_POINTS:
+    if table.chart is None or not table.chart.in_text or len(table.rows) < _LEAST_POINTS:
         return []
-    kind = drawn.kind
-    values = [float(value or 0) for value in table.rows[drawn.value].to_list()]
+    drawn = table.chart.series[0].value
+    kind = table.column(drawn).kind
+    values = [float(value or 0) for value in table.rows[drawn].to_list()]
     top = max(values)
     labels = [format_value(top, kind), *[""] * (_HEIGHT - 2), format_value(0, kind)]
     margin = max(map(len, labels))

@@ -7,9 +7,9 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from tuiprof.model import Column, Table
+from tuiprof.model import Chart, Column, Table
+from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
-from tuiprof.report.chart import DRAWN, PAIRS, Drawn
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg_pair import pair
 
@@ -32,11 +32,10 @@ def charts(table: Table) -> list[str]:
     Args:
         table: The table.
     """
-    if table.key in PAIRS:
-        return pair(table, PAIRS[table.key])
-    drawn = DRAWN.get(table.key)
-    if drawn is not None and drawn.value in table.rows.columns:
-        return [_series(table, drawn)] if len(table.rows) > 1 else []
+    if table.chart is not None:
+        if len(table.chart.series) > 1:
+            return pair(table, table.chart)
+        return [_series(table, table.chart)] if len(table.rows) > 1 else []
     name = next((c for c in table.columns if c.kind == "text" and not c.hidden), None)
     if name is None or len(table.rows) not in _PARTS:
         return []
@@ -51,8 +50,10 @@ def _numbers(table: Table, key: str) -> list[float]:
     return [float(value or 0) for value in table.rows[key].to_list()]
 
 
-def _series(table: Table, drawn: Drawn) -> str:
+def _series(table: Table, chart: Chart) -> str:
     """Draw a series from 0 to its highest value: columns, or a line with the band of its extremes."""
+    drawn = chart.series[0]
+    kind = table.column(drawn.value).kind
     values = _numbers(table, drawn.value)
     highs = _numbers(table, drawn.high) if drawn.high else values
     lows = _numbers(table, drawn.low) if drawn.low else values
@@ -62,50 +63,50 @@ def _series(table: Table, drawn: Drawn) -> str:
     usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
     top = min(highest, usual) if usual > 0 else highest
     beyond = sum(high > top for high in highs)
-    title = escape(sanitize(drawn.title))
+    title = escape(sanitize(chart.title))
     cut = (
-        f" <small>{beyond} beyond the scale ▲, highest {format_value(highest, drawn.kind)}</small>"
+        f" <small>{beyond} beyond the scale ▲, highest {format_value(highest, kind)}</small>"
         if beyond
         else ""
     )
     count = min(len(values), _POINTS)
     bounds = list(pairwise(i * len(values) // count for i in range(count + 1)))
     points = [
-        (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, drawn, a))
+        (min(lows[a:b]), sum(values[a:b]) / (b - a), max(highs[a:b]), _label(table, chart, a))
         for a, b in bounds
     ]
     shape = _columns(points, top) if count <= _COLUMNS else _line(points, top)
     hits = "".join(
-        f'<rect x="{i}" y="0" width="1" height="{_HEIGHT}" class="hit"><title>{_tip(p, drawn, label)}</title></rect>'
+        f'<rect x="{i}" y="0" width="1" height="{_HEIGHT}" class="hit"><title>{_tip(p, kind, label)}</title></rect>'
         for i, (*p, label) in enumerate(points)
     )
-    ticks = "".join(f"<span>{escape(format_value(top * part, drawn.kind))}</span>" for part in (1, 0.5, 0))
-    first, last = _label(table, drawn, 0), _label(table, drawn, len(values) - 1)
+    ticks = "".join(f"<span>{escape(format_value(top * part, kind))}</span>" for part in (1, 0.5, 0))
+    first, last = _label(table, chart, 0), _label(table, chart, len(values) - 1)
     return (
         f'<figure class="series"><figcaption>{title}{cut}</figcaption>'
         f'<div class="ticks" aria-hidden="true">{ticks}</div>'
         f'<svg viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{title}, highest {escape(format_value(highest, drawn.kind))}">'
+        f'aria-label="{title}, highest {escape(format_value(highest, kind))}">'
         f'<path class="grid" d="M0 0H{count}M0 {_HEIGHT / 2:g}H{count}M0 {_HEIGHT}H{count}"/>'
         f"{shape}{_marks(points, top)}{hits}</svg>"
         f'<div class="ends" aria-hidden="true"><span>{escape(first)}</span><span>{escape(last)}</span></div></figure>'
     )
 
 
-def _label(table: Table, drawn: Drawn, row: int) -> str:
+def _label(table: Table, chart: Chart, row: int) -> str:
     """Return where a row stands on the axis, for example ``step 12``."""
-    if drawn.at is None:
+    if not chart.at:
         return ""
-    column = next(c for c in table.columns if c.key == drawn.at)
-    value = table.rows[drawn.at][row]
+    column = table.column(chart.at)
+    value = table.rows[chart.at][row]
     if value is None:
         return ""
     text = sanitize(column.text(value))
     return f"{sanitize(column.label)} {text}" if column.kind in ("count", "text") else text
 
 
-def _tip(point: Sequence[float], drawn: Drawn, label: str) -> str:
-    low, mean, high = (format_value(value, drawn.kind) for value in point)
+def _tip(point: Sequence[float], kind: Kind, label: str) -> str:
+    low, mean, high = (format_value(value, kind) for value in point)
     figures = high if low == high else f"{mean} ({low} to {high})"
     return escape(f"{label}: {figures}" if label else figures)
 

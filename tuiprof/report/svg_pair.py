@@ -9,8 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.model import Column, Table
-from tuiprof.report.chart import Drawn
+from tuiprof.model import Chart, Column, Series, Table
 from tuiprof.report.sanitize import sanitize
 
 _HEIGHT: Final = 100
@@ -20,13 +19,9 @@ _BULK: Final = (2.0, 98.0)
 _ROOM, _LEAST_ROOM = 0.15, 0.03
 
 
-def pair(table: Table, drawn: Sequence[Drawn]) -> list[str]:
-    """Return a chart of two series as HTML; none where neither has two values.
-
-    Args:
-        table: Holds both.
-        drawn: Which columns to draw.
-    """
+def pair(table: Table, chart: Chart) -> list[str]:
+    """Return a chart of two series as HTML; none where neither has two values."""
+    drawn = chart.series
     known = [table.rows[one.value].drop_nulls().to_numpy() for one in drawn]
     count = len(table.rows)
     if count < 2 or not any(len(values) > 1 for values in known):
@@ -34,7 +29,7 @@ def pair(table: Table, drawn: Sequence[Drawn]) -> list[str]:
     low, high = (float(edge) for edge in np.percentile(np.concatenate(known), _BULK))
     room = max((high - low) * _ROOM, high * _LEAST_ROOM, 1e-9)
     low, high = max(low - room, 0.0), high + room
-    columns = [_column(table, one.value) for one in drawn]
+    columns = [table.column(one.value) for one in drawn]
     shapes = "".join(
         f'<path class="band {side}" d="{_band(table, one, low, high)}"/>'
         for side, one in zip("ab", drawn, strict=True)
@@ -46,7 +41,7 @@ def pair(table: Table, drawn: Sequence[Drawn]) -> list[str]:
     cut = f" <small>{beyond} beyond the scale, drawn at its edge</small>" if beyond else ""
     hits = "".join(
         f'<rect x="{row}" y="0" width="1" height="{_HEIGHT}" class="hit">'
-        f"<title>{escape(_tip(table, drawn, row))}</title></rect>"
+        f"<title>{escape(_tip(table, chart, row))}</title></rect>"
         for row in range(count)
     )
     ticks = "".join(
@@ -59,7 +54,7 @@ def pair(table: Table, drawn: Sequence[Drawn]) -> list[str]:
         if len(values)
     )
     title = escape(sanitize(table.title))
-    at = _column(table, drawn[0].at) if drawn[0].at else None
+    at = table.column(chart.at) if chart.at else None
     ends = [_place(table, at, row) for row in (0, count - 1)]
     return [
         f'<figure class="series pair"><figcaption>{title}{cut}</figcaption><ul>{legend}</ul>'
@@ -70,10 +65,6 @@ def pair(table: Table, drawn: Sequence[Drawn]) -> list[str]:
     ]
 
 
-def _column(table: Table, key: str) -> Column:
-    return next(column for column in table.columns if column.key == key)
-
-
 def _place(table: Table, at: Column | None, row: int) -> str:
     """Return where a row stands on the axis, for example ``step 12``."""
     return (
@@ -81,11 +72,11 @@ def _place(table: Table, at: Column | None, row: int) -> str:
     )
 
 
-def _tip(table: Table, drawn: Sequence[Drawn], row: int) -> str:
+def _tip(table: Table, chart: Chart, row: int) -> str:
     """Say what both are in a row."""
     said = []
-    for one in drawn:
-        column = _column(table, one.value)
+    for one in chart.series:
+        column = table.column(one.value)
         value = table.rows[one.value][row]
         if value is None:
             continue
@@ -93,8 +84,8 @@ def _tip(table: Table, drawn: Sequence[Drawn], row: int) -> str:
         if one.low and one.high and table.rows[one.low][row] < table.rows[one.high][row]:
             text += f" ({column.text(table.rows[one.low][row])} to {column.text(table.rows[one.high][row])})"
         said.append(text)
-    at = drawn[0].at
-    where = f"{sanitize(_column(table, at).label)} {table.rows[at][row]}: " if at else ""
+    at = chart.at
+    where = f"{sanitize(table.column(at).label)} {table.rows[at][row]}: " if at else ""
     return where + ", ".join(said)
 
 
@@ -106,13 +97,13 @@ def _runs(table: Table, key: str) -> Iterator[list[int]]:
             yield list(rows)
 
 
-def _line(table: Table, one: Drawn, low: float, high: float) -> str:
+def _line(table: Table, one: Series, low: float, high: float) -> str:
     return "".join(
         f"M{'L'.join(_points(table, one.value, rows, low, high))}" for rows in _runs(table, one.value)
     )
 
 
-def _band(table: Table, one: Drawn, low: float, high: float) -> str:
+def _band(table: Table, one: Series, low: float, high: float) -> str:
     up, down = one.high or one.value, one.low or one.value
     return "".join(
         f"M{'L'.join(_points(table, up, rows, low, high))}L{'L'.join(_points(table, down, rows[::-1], low, high))}Z"

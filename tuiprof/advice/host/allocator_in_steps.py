@@ -27,11 +27,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     edit = Edit()
     for row in rows:
         edit = edit | evidence.without_waiting(row)
-    calls = sorted({call for row in rows for call in str(row["calls"]).split(" + ")})
-    times = sum(row["per_step"] or row["count"] for row in rows)
+    calls = sorted({call for row in rows for call in row.calls.split(" + ")})
+    times = sum(row.per_step or row.count for row in rows)
     # Releasing is the cause, and allocating what follows from it.
-    released = [row for row in rows if "Free" in str(row["calls"])]
-    cause = max(released or rows, key=lambda row: row["blocked_ns"])
+    released = [row for row in rows if "Free" in row.calls]
+    cause = max(released or rows, key=lambda row: row.blocked_ns)
     yield Finding(
         f"{' and '.join(calls)} run {times:.0f} times {'a step' if evidence.stepped else 'in all'}: the framework's "
         "allocator does not keep what the next step needs",
@@ -40,7 +40,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "high",
         "such calls wait for the device, in most steps",
         edit,
-        event=cause["event"],
+        event=cause.event,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.data_loading import IN_PROCESS, WORKERS, fetches
+from tuiprof.analyses.data_loading import FETCH_FUNCTIONS, FETCHES, IN_PROCESS, WORKERS, fetches
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
@@ -29,10 +29,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if report is None or wait is None or share is None or share < LEAST_WAIT:
         return
     kind = str(report.fact("worker_processes") or "")
-    rows, functions = report.table("fetches").rows, evidence.rows("data_loading", "functions")
-    where = str(functions["function"][0]) if len(functions) else str(rows["range"][0])
+    fetch = evidence.rows(FETCHES)[0]
+    functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
+    where = functions[0].function if functions else fetch.range
     because = "the host stands in the loader's __next__ in every step"
-    if kind == IN_PROCESS and functions.is_empty():
+    if kind == IN_PROCESS and not functions:
         because += "; which function takes the time is named with --stack"
     on_device = bool(trace.device_indices)
     workers = _workers(trace, on_device)
@@ -45,12 +46,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         where,
         _instead(kind, on_device, workers),
         "high" if kind else "medium",
-        because if kind else f"the host stands in `{rows['range'][0]}` in every step",
+        because if kind else f"the host stands in `{fetch.range}` in every step",
         likely,
         least,
         most,
         proof="cpu-training:baseline,workers-1",
-        event=int(rows["event"][0]),
+        event=fetch.event,
     )
 
 

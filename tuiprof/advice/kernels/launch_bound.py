@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.launches import LAUNCHING_OPERATORS
 from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.model import Trace
 
@@ -18,11 +19,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     report = evidence.report("kernel_launches")
     if report is None or report.fact("launch_bound") != "yes":
         return
-    rows = report.table("by_operator").rows
+    first = evidence.rows(LAUNCHING_OPERATORS)[0]
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
-        f"most before {rows['operator'][0]}",
+        f"most before {first.operator}",
         "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',
@@ -33,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         remainder=True,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
-        event=int(rows["event"][0]),
+        event=first.event,
     )
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
 from tuiprof.analyses.syncs import wait_table as _wait_table
-from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
 from tuiprof.whatif.edit import Edit, HostTime
 
 Sure = Literal["high", "medium", "low"]
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class AdviceRule:
     Attributes:
         name: Its name, for example ``"nan-check"``.
         find: Looks for it; yields one finding a place.
-        needs: Analyses whose reports it reads.
+        needs: Names of the analyses whose reports it reads, ours or a third party's; it can read no others. A rule
+            whose needs do not exist or have failed is unavailable, and the reason is given with the advice.
     """
 
     name: str
@@ -68,11 +71,11 @@ class AdviceRule:
 
 
 class Evidence:
-    """What rules may look at.
+    """What a rule may look at.
 
     Args:
         trace: The trace.
-        reports: Reports of the analyses that rules need, by name, all of one window.
+        reports: Answers of the analyses that the rule needs, by name, all of one window.
     """
 
     def __init__(self, trace: Trace, reports: Mapping[str, Report | Unavailable]) -> None:
@@ -80,21 +83,45 @@ class Evidence:
         self.reports = reports
 
     def report(self, name: str) -> Report | None:
-        """Return a report; None where the analysis could not answer."""
-        found = self.reports.get(name)
+        """Return a report; None where the analysis has no answer for this trace.
+
+        Raises:
+            LookupError: The rule does not declare that it needs this analysis.
+        """
+        try:
+            found = self.reports[name]
+        except KeyError:
+            declared = ", ".join(self.reports) or "nothing"
+            raise LookupError(
+                f"it reads the report of {name!r}, which its `needs` lack (it needs {declared})"
+            ) from None
         return found if isinstance(found, Report) else None
 
     def figure(self, name: str, key: str) -> float | None:
-        """Return a figure of a report by its key; None where it cannot be told."""
+        """Return a figure of a report by its key; None where it is unknown.
+
+        Raises:
+            LookupError: The rule does not declare the analysis, or its report has no such figure.
+        """
         report = self.report(name)
         value = report.fact(key) if report is not None else None
         return float(value) if isinstance(value, (int, float)) else None
 
-    def rows(self, name: str, table: str) -> pl.DataFrame:
-        """Return the rows of a table; no rows and no columns where the report has no such table."""
-        report = self.report(name)
-        found = next((item for item in report.tables if item.key == table), None) if report else None
-        return found.rows if found is not None else pl.DataFrame()
+    def rows(self, table: RowsOf[RowT], *, optional: bool = False) -> list[RowT]:
+        """Return the rows of a table; none where the analysis has no answer for this trace.
+
+        Args:
+            table: Which table, and the type of its rows.
+            optional: The report may leave the table out.
+
+        Raises:
+            LookupError: The rule does not declare the analysis, its report has no such table, or the table lacks a
+                column.
+        """
+        report = self.report(table.analysis)
+        if report is None or (optional and not any(item.key == table.key for item in report.tables)):
+            return []
+        return list(table.read(report.table(table.key)))
 
     @property
     def is_jax(self) -> bool:
@@ -118,42 +145,35 @@ class Evidence:
 
     # -- waits ---------------------------------------------------------------------------------------------
 
-    def waits(self, *kinds: str) -> Iterable[dict[str, Any]]:
+    def waits(self, *kinds: str) -> Iterable[WaitPlace]:
         """Yield the places where the host waits for one of some reasons in steady state, the most expensive first.
 
         Args:
             *kinds: Why it waits; none = for whatever reason.
         """
-        for row in self.rows("sync_events", "groups").iter_rows(named=True):
-            if (not kinds or row["kind"] in kinds) and self.often(row):
+        for row in self.rows(WAIT_PLACES):
+            # In most steps, or many times where there are no steps.
+            steady = row.count >= 5 if row.per_step is None else row.per_step >= 0.9
+            if steady and (not kinds or row.kind in kinds):
                 yield row
 
-    def often(self, row: Mapping[str, Any]) -> bool:
-        """Return whether a row happens in steady state: in most steps, or many times where there are no steps."""
-        per_step, count = row.get("per_step"), row.get("count")
-        if isinstance(per_step, (int, float)):
-            return per_step >= 0.9
-        return isinstance(count, int) and count >= 5
-
-    def rhythm(self, row: Mapping[str, Any]) -> str:
+    def rhythm(self, row: WaitPlace) -> str:
         """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
-        per_step, count = row.get("per_step"), row.get("count")
-        if isinstance(per_step, (int, float)):
-            return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "in every step"
-        return f"{format_count(count)} times" if isinstance(count, int) else "in every step"
+        if row.per_step is None:
+            return f"{format_count(row.count)} times"
+        return f"{format_count(round(row.per_step))} times a step" if row.per_step >= 1.5 else "in every step"
 
-    def place(self, row: Mapping[str, Any]) -> str:
+    def place(self, row: WaitPlace) -> str:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
-        return f"{row['in']}, {row['where']}" if row["found"] == "line" else str(row["where"])
+        return f"{row.in_}, {row.where}" if row.at_line else row.where
 
-    def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+    def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
         frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        same = pl.lit(True)
-        for key in ("where", "in", "through", "range", "kind"):
-            same &= pl.col(key) == row[key]
-        return frame.filter(same & (pl.col("apart") == ""))
+        return frame.filter(
+            where=row.where, through=row.through, range=row.range, kind=row.kind, apart="", **{"in": row.in_}
+        )
 
-    def calls_of(self, row: Mapping[str, Any]) -> Ints:
+    def calls_of(self, row: WaitPlace) -> Ints:
         """Return the calls that wait at a place, as rows of the trace.
 
         Args:
@@ -161,15 +181,15 @@ class Evidence:
         """
         return self._waits_of(row)["event"].to_numpy()
 
-    def without_waiting(self, row: Mapping[str, Any]) -> Edit:
+    def without_waiting(self, row: WaitPlace) -> Edit:
         """Return the change in which the calls of a place do not wait, and cost the host nothing."""
         return _wait_table.without(self.trace, self._waits_of(row))
 
-    def without_reading(self, row: Mapping[str, Any]) -> Edit:
+    def without_reading(self, row: WaitPlace) -> Edit:
         """Return the change in which the operators that wait at a place are not called at all."""
         return self.without_operators(self.operators_of(row))
 
-    def operators_of(self, row: Mapping[str, Any]) -> Ints:
+    def operators_of(self, row: WaitPlace) -> Ints:
         """Return the operators that wait at a place: the outermost ``aten::`` one around each call, else the call."""
         trace = self.trace
         rows = self.calls_of(row)

@@ -24,17 +24,17 @@ _TORCH = (
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for reads of arrays; PyTorch's copies of more than a few bytes have a rule of their own."""
     for row in evidence.waits(READ, TO_HOST, PAGEABLE_TO_HOST):
-        if row["kind"] != READ and (not row["count"] or (row["bytes"] or 0) / row["count"] > SMALL_BYTES):
+        if row.kind != READ and (not row.count or (row.bytes or 0) / row.count > SMALL_BYTES):
             continue
-        how, later = (_JAX if evidence.is_jax else _XLA) if row["kind"] == READ else _TORCH
+        how, later = (_JAX if evidence.is_jax else _XLA) if row.kind == READ else _TORCH
         yield Finding(
             f"{how} brings an array to the host {evidence.rhythm(row)}",
             evidence.place(row),
             f"keep it on the device and read it every N steps, or {later}",
-            "high" if row["found"] == "line" else "medium",
-            f"{row['through'] or row['kind']} waits until it has been computed",
+            "high" if row.at_line else "medium",
+            f"{row.through or row.kind} waits until it has been computed",
             evidence.without_reading(row),
-            event=row["event"],
+            event=row.event,
         )
 
 

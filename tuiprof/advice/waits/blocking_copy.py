@@ -14,7 +14,7 @@ from tuiprof.model.units import format_bytes
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of pinned memory to the device."""
     for row in evidence.waits(TO_DEVICE):
-        size = (row["bytes"] or 0) / max(row["count"], 1)
+        size = (row.bytes or 0) / max(row.count, 1)
         copies = evidence.work_in(evidence.operators_of(row))[0]
         if size > SMALL_BYTES and trace.named("Pinned", copies).any():
             yield Finding(
@@ -24,7 +24,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
                 "high",
                 "a copy of pinned memory with a synchronise behind it",
                 evidence.without_waiting(row),
-                event=row["event"],
+                event=row.event,
             )
 
 

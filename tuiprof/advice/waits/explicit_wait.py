@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.wait_kinds import AWAIT
+from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 
 #: Waits for a point in the device's work that bring nothing to the host.
@@ -23,22 +24,22 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if not _asked_for(row):
             continue
         yield Finding(
-            f"{_KINDS[row['kind']]} holds the host {evidence.rhythm(row)}",
+            f"{_KINDS[row.kind]} holds the host {evidence.rhythm(row)}",
             evidence.place(row),
             "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
             "or let the device keep the time",
-            "high" if row["found"] == "line" else "medium",
+            "high" if row.at_line else "medium",
             "the line asks for the wait itself, and no value comes of it",
             evidence.without_waiting(row),
-            event=row["event"],
+            event=row.event,
         )
 
 
-def _asked_for(row: Mapping[str, object]) -> bool:
+def _asked_for(row: WaitPlace) -> bool:
     """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
-    if row["kind"] == AWAIT:
-        return "block_until_ready" in str(row["calls"])
-    return row["found"] == "line" and not row["through"]
+    if row.kind == AWAIT:
+        return "block_until_ready" in row.calls
+    return row.at_line and not row.through
 
 
 RULE = AdviceRule("explicit-wait", find, needs=("sync_events",))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.wait_kinds import READ_KINDS
+from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit
 
@@ -24,26 +25,26 @@ _HOW = {
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for `.item()`-like reads that happen in every step; those of metrics have a rule of their own."""
     for row in evidence.waits(*READ_KINDS):
-        if "aggregation.py" in f"{row['where']} {row['stack']}":
+        if "aggregation.py" in f"{row.where} {row.stack}":
             continue
         yield Finding(
-            f"{_HOW.get(row['kind'], '.item(), float() or a print')} reads a value from the device "
+            f"{_HOW.get(row.kind, '.item(), float() or a print')} reads a value from the device "
             f"{evidence.rhythm(row)}",
             evidence.place(row),
             "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), "
             "or copy it with non_blocking=True to pinned memory and read it a step later",
-            "high" if row["found"] == "line" else "medium",
-            f"{row['through']} waits for the device",
+            "high" if row.at_line else "medium",
+            f"{row.through} waits for the device",
             evidence.without_reading(row),
             most=_without_loop(evidence, row),
-            proof="metrics:naive,no-nan-check" if row["kind"] == "bool" else "",
-            event=row["event"],
+            proof="metrics:naive,no-nan-check" if row.kind == "bool" else "",
+            event=row.event,
         )
 
 
-def _without_loop(evidence: Evidence, row: dict[str, Any]) -> Edit | None:
+def _without_loop(evidence: Evidence, row: WaitPlace) -> Edit | None:
     """Return the change in which many reads of a step become one, with all that is called between them."""
-    if (row["per_step"] or 0) < LOOP:
+    if (row.per_step or 0) < LOOP:
         return None
     calls = evidence.calls
     inside = calls.inside(evidence.calls_of(row))

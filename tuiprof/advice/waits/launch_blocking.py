@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.launches import LAUNCH_BLOCKING
 from tuiprof.model import Trace
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for launch-blocking mode."""
     report = evidence.report("kernel_launches")
-    if report is not None and report.verdict.sentence.startswith("launch-blocking"):
+    if report is not None and report.verdict.code == LAUNCH_BLOCKING:
         yield Finding(
             "launches return only after their kernel has ended",
             "",

@@ -11,7 +11,7 @@ from tuiprof.model import Trace
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for waits inside ``Metric.compute``."""
     for row in evidence.waits():
-        inner = row["stack"].splitlines()[:4]
+        inner = row.stack.splitlines()[:4]
         if any("torchmetrics/" in frame and "compute" in frame for frame in inner):
             yield Finding(
                 "metrics are computed and read in every step",
@@ -21,7 +21,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
                 "a wait in every step lies inside a metric's compute",
                 evidence.without_reading(row),
                 proof="metrics:naive,off",
-                event=row["event"],
+                event=row.event,
             )
 
 

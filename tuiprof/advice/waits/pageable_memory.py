@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
+from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 from tuiprof.model.chips import link_bytes_per_s
 from tuiprof.model.units import format_bytes
@@ -31,11 +31,11 @@ _OF_LINK = (0.85, 0.5, 1.0)
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for copies of more than a few bytes between the device and pageable memory that hold the host."""
     for row in evidence.waits(*COPY_KINDS):
-        size = (row["bytes"] or 0) / max(row["count"], 1)
+        size = (row.bytes or 0) / max(row.count, 1)
         copies = evidence.work_in(evidence.operators_of(row))[0]
         if size <= SMALL_BYTES or trace.named("Pinned", copies).any():
             continue
-        to_device = row["kind"].endswith("to device")
+        to_device = row.kind.endswith("to device")
         likely, least, most = (_pinned(trace, evidence, row, part) for part in _OF_LINK)
         yield Finding(
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
@@ -47,11 +47,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             likely,
             least,
             most,
-            event=row["event"],
+            event=row.event,
         )
 
 
-def _pinned(trace: Trace, evidence: Evidence, row: dict[str, Any], part: float) -> Edit:
+def _pinned(trace: Trace, evidence: Evidence, row: WaitPlace, part: float) -> Edit:
     """Return the change in which the copies run at a part of the link's speed and hold nobody."""
     operators = evidence.operators_of(row)
     work, inside = evidence.work_in(operators)

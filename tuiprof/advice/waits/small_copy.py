@@ -18,10 +18,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for blocking copies of a few bytes to the device."""
     calls = evidence.calls
     for row in evidence.waits(TO_DEVICE, PAGEABLE_TO_DEVICE):
-        size = (row["bytes"] or 0) / max(row["count"], 1)
+        size = (row.bytes or 0) / max(row.count, 1)
         if not 0 < size <= SMALL_BYTES:
             continue
-        metric = "torchmetrics/" in f"{row['where']} {row['stack']}"
+        metric = "torchmetrics/" in f"{row.where} {row.stack}"
         inside = calls.inside(evidence.calls_of(row))
         chosen = np.zeros(len(calls.rows), dtype=bool)
         chosen[inside[inside >= 0]] = True
@@ -30,13 +30,13 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             evidence.place(row),
             "pass a tensor that is on the device already (for example weight=torch.ones_like(loss)), or make the "
             "tensor there: torch.full((), x, device=…) needs no copy; of many numbers make one tensor",
-            "high" if row["found"] == "line" else "medium",
+            "high" if row.at_line else "medium",
             "a copy from pageable memory of a scalar's size",
             calls.edit(chosen) if chosen.any() else evidence.without_reading(row),
             proof="metrics:naive,explicit-weight"
             if metric
             else "metrics:step-time-on-device-float,step-time-on-device-tensor",
-            event=row["event"],
+            event=row.event,
         )
 
 

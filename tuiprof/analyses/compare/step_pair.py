@@ -9,11 +9,17 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model.intervals import Ints
-from tuiprof.model.report import Column, Table
+from tuiprof.model.report import Chart, Column, Series, Table
 
 KEY: Final = "step_pair"
 #: Rows at most; where the longer run has more steps, a row stands for several.
 _ROWS: Final = 240
+_CHART: Final = Chart(
+    "Step times of both",
+    tuple(Series(f"{name}_ns", f"{name}_lowest_ns", f"{name}_highest_ns") for name in ("before", "after")),
+    at="first_step",
+    in_text=False,
+)
 
 
 def step_pair(before: Ints, after: Ints, source: str) -> Table:
@@ -44,4 +50,5 @@ def step_pair(before: Ints, after: Ints, source: str) -> Table:
         ]
     schema = {key: pl.Float64 if key in ("before_ns", "after_ns") else pl.Int64 for key in rows}
     frame = pl.DataFrame(rows, schema=schema)
-    return Table(KEY, f"Step times, {source}", tuple(columns), frame, empty="neither run marks steps")
+    title = f"Step times, {source}"
+    return Table(KEY, title, tuple(columns), frame, empty="neither run marks steps", chart=_CHART)

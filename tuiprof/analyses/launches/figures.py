@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 import polars as pl
 
@@ -11,13 +14,30 @@ from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.scope import Scope
-from tuiprof.model import Column, Table, Trace
+from tuiprof.model import Chart, Column, RowsOf, Series, Table, Trace
 from tuiprof.model.intervals import Ints
 
 #: Upper ends of the classes of the latency distribution, ns.
 _CLASSES_NS = (0, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 10_000_000)
 #: Gaps shorter than this may be nothing but the device's own step from kernel to kernel.
 _GAP_NS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchingOperator:
+    """An operator that launches work: a row of the table of launches by operator.
+
+    Attributes:
+        operator: Its label.
+        event: Row of its typical launch.
+    """
+
+    operator: str
+    event: int
+
+
+#: Launches by operator, by the device's idle time before them, longest first.
+LAUNCHING_OPERATORS: Final = RowsOf("kernel_launches", "by_operator", LaunchingOperator)
 
 
 def tables(
@@ -193,6 +213,7 @@ def _latencies(launches: Launches) -> Table:
         ),
         pl.DataFrame(rows, schema_overrides={"from_ns": pl.Int64, "to_ns": pl.Int64}),
         quantiles,
+        chart=Chart("Launches by latency", (Series("launches"),), at="from_ns", in_text=False),
     )
 
 
@@ -296,6 +317,7 @@ def _depth_table(gaps: list[_idle.Gaps], depths: list[QueueDepth]) -> Table:
             Column("device", "device", "count", hidden=len(gaps) == 1),
         ),
         pl.concat(frames),
+        chart=Chart("Queue depth over time", (Series("mean", "lowest", "highest"),), at="start_ns"),
     )
 
 

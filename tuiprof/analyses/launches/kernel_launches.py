@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,8 @@ NAME, TITLE = "kernel_launches", "Launches"
 BOUND_SHARE = 0.20
 #: Launch-blocking from this share of launches whose kernel had ended when the call returned.
 BLOCKING_SHARE, BLOCKING_LEAST = 0.9, 20
+#: Code of the verdict that every launch waits for its kernel.
+LAUNCH_BLOCKING: Final = "launch-blocking"
 
 _RULES = (
     Rule(
@@ -246,6 +249,7 @@ def _verdict(trace: Trace, figures: _Figures) -> Verdict:
             f"launch-blocking mode: {format_share(figures.blocking_share)} of {amount} returned only after their "
             "kernel had ended; unset CUDA_LAUNCH_BLOCKING before measuring anything",
             "bad",
+            LAUNCH_BLOCKING,
         )
     if figures.bound_ns is None:
         idle = f"{format_share(share)} of the time the {word} idles while the host is on its way to the next launch"

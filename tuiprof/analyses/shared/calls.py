@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, HostTime
 
@@ -142,16 +142,13 @@ class Calls:
         return _inside(self.trace, self.rows, rows)
 
 
+@cached_on_trace
 def calls(trace: Trace) -> Calls:
     """Return the framework calls of a trace.
 
     Args:
         trace: The trace.
     """
-    return remember(trace, "framework calls", lambda: _calls(trace))
-
-
-def _calls(trace: Trace) -> Calls:
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     rows = rows[outermost(trace, rows)]
     backward = trace.named("^" + BACKWARD, rows)

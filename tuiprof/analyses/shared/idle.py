@@ -10,8 +10,8 @@ import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.model import Trace, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
 from tuiprof.model.schema import HOST_CALLS
 
@@ -111,6 +111,7 @@ class Gaps:
         return self.of(*HOST_BOUND)
 
 
+@cached_on_trace
 def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     """Find the idle gaps of a device and what explains them.
 
@@ -126,10 +127,6 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
         low: Start of the window, ns.
         high: Its end, ns.
     """
-    return remember(trace, f"gaps {device} {low} {high}", lambda: _gaps(trace, device, low, high))
-
-
-def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     busy_starts, busy_ends = clip(*trace.busy(device), low, high)
     none = np.empty(0, dtype=np.int64)
     if not len(busy_starts):
@@ -162,16 +159,13 @@ def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     return Gaps(device, first, last, starts, ends, work, launch, causes)
 
 
+@cached_on_trace
 def submission_ns(trace: Trace) -> int:
     """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns.
 
     Args:
         trace: The trace.
     """
-    return remember(trace, "submission", lambda: _submission_ns(trace))
-
-
-def _submission_ns(trace: Trace) -> int:
     work = trace.device_work
     launch = trace.links.launch_of[work]
     work, launch = work[launch >= 0], launch[launch >= 0]
@@ -180,12 +174,9 @@ def _submission_ns(trace: Trace) -> int:
     return min(int(np.percentile(latency, 10)), MAX_SUBMISSION_NS) if len(latency) else 0
 
 
+@cached_on_trace
 def _host_activity(trace: Trace) -> list[Coverage | None]:
     """Return for each host cause but the last the time that it or an earlier one covers; None = it adds none."""
-    return remember(trace, "host activity", lambda: _find_host_activity(trace))
-
-
-def _find_host_activity(trace: Trace) -> list[Coverage | None]:
     covered: list[Coverage | None] = []
     starts: Ints = np.empty(0, dtype=np.int64)
     ends = starts

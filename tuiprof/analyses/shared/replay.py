@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.wait_kinds import KINDS
 from tuiprof.model import Trace, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
@@ -21,16 +21,13 @@ _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
 
+@cached_on_trace
 def replayed(trace: Trace) -> Calibrated | str:
     """Return the replayed step of a trace, without what the profiler added; else why there is none.
 
     Args:
         trace: The trace.
     """
-    return remember(trace, "replayed step", lambda: _replay(trace))
-
-
-def _replay(trace: Trace) -> Calibrated | str:
     main = main_thread(trace)
     if main is None:
         return "it has no host thread that works"

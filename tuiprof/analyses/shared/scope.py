@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.model import Trace, Unavailable, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, clip, total
 
 
@@ -91,21 +91,18 @@ class Scope:
         return self.window.label or ("the trace" if self.window.whole else "this window")
 
 
+@cached_on_trace
 def device_word(trace: Trace) -> str:
     """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one.
 
     Args:
         trace: The trace.
     """
-
-    def look() -> str:
-        if trace.dispatched is not None and not trace.device_indices:
-            return "CPU"
-        calls = distinct(trace.name_codes[trace.host_calls])
-        gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
-        return "GPU" if gpu else "device"
-
-    return remember(trace, "device word", look)
+    if trace.dispatched is not None and not trace.device_indices:
+        return "CPU"
+    calls = distinct(trace.name_codes[trace.host_calls])
+    gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
+    return "GPU" if gpu else "device"
 
 
 def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Rule, Trace, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 
 #: The host is said to run ahead where a step of the device takes this many times one of the host.
@@ -61,18 +61,15 @@ def step_times(scope: Scope) -> StepTimes:
     return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
 
 
+@cached_on_trace
 def step_period_ns(trace: Trace) -> float | None:
     """Return the step period of a whole trace, ns; None = it marks no steps.
 
     Args:
         trace: The trace.
     """
-
-    def measure() -> float | None:
-        period = step_times(Scope.of(trace, Window())).period
-        return float(np.median(period)) if len(period) else None
-
-    return remember(trace, "step period", measure)
+    period = step_times(Scope.of(trace, Window())).period
+    return float(np.median(period)) if len(period) else None
 
 
 def _device(scope: Scope) -> Ints:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from tuiprof.analyses.shared import ancestry as _ancestry
 from tuiprof.analyses.shared import xla_waits as _xla_waits
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.wait_kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
 from tuiprof.model import Trace, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, union
 
 Mask = npt.NDArray[np.bool_]
@@ -61,6 +61,7 @@ class Waits:
         return len(self.first)
 
 
+@cached_on_trace
 def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     """Find the calls that wait by their name alone.
 
@@ -70,10 +71,6 @@ def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     Returns:
         Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
     """
-    return remember(trace, "calls that wait", lambda: _calls_by_kind(trace))
-
-
-def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
     for code, name in enumerate(trace.names):
         word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
@@ -95,7 +92,7 @@ def find(trace: Trace, window: Window) -> Waits:
         trace: The trace.
         window: The part to look at.
     """
-    waits = remember(trace, "waits", lambda: _find(trace))
+    waits = _of_whole(trace)
     if window.whole:
         return waits
     low, high = trace.bounds(window)
@@ -135,7 +132,8 @@ def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
     return union(np.concatenate((starts, last_starts)), np.concatenate((first_ends, ends)))
 
 
-def _find(trace: Trace) -> Waits:
+@cached_on_trace
+def _of_whole(trace: Trace) -> Waits:
     """Find every wait of a trace."""
     rows, kinds = calls_by_kind(trace)
     copies, copy_work = _host_copies(trace)

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.wait_kinds import AWAIT, EXECUTE, READ
 from tuiprof.model import Trace
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 
 _AWAIT: Final = re.compile(r"Buffer::(Await|AwaitReady|BlockHostUntilReady|BlockUntilReady)$|AwaitReady$")
@@ -39,6 +39,7 @@ Mask = npt.NDArray[np.bool_]
 MARK_NS: Final = 10_000
 
 
+@cached_on_trace
 def calls(trace: Trace) -> tuple[Ints, list[str]]:
     """Return the rows of awaits and reads, in order of start, and the kind of each.
 
@@ -47,19 +48,6 @@ def calls(trace: Trace) -> tuple[Ints, list[str]]:
     Args:
         trace: The trace.
     """
-    return remember(trace, "xla waits", lambda: _calls(trace))
-
-
-def marks(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the awaits that stand as two marks: rows of the second ones, ascending, and of the first ones.
-
-    Args:
-        trace: The trace.
-    """
-    return remember(trace, "xla await marks", lambda: _marks(trace))
-
-
-def _calls(trace: Trace) -> tuple[Ints, list[str]]:
     # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
     reads = (_ASARRAY, _DEVICE_GET, _READ) if "np.asarray(jax.Array)" in trace.names else (_READ, _LITERAL)
     kind_of: dict[int, str] = {}
@@ -79,21 +67,13 @@ def _calls(trace: Trace) -> tuple[Ints, list[str]]:
     return rows, [kind_of[code] for code in trace.name_codes[rows].tolist()]
 
 
-def _empty_gets(trace: Trace, rows: Ints) -> Mask:
-    """Return which of some calls are of ``device_get`` and read no array: its arguments were on the host already."""
-    gets = trace.named(_DEVICE_GET.pattern, rows)
-    empty: Mask = np.zeros(len(rows), dtype=bool)
-    track = trace.track_codes[rows]
-    for one in distinct(track[gets]):
-        mine, reads = np.flatnonzero(gets & (track == one)), rows[~gets & (track == one)]
-        following = np.searchsorted(trace.starts[reads], trace.starts[rows[mine]], side="left")
-        # The earliest end of all reads that begin no sooner than a call; rows ascend with start.
-        ends = np.append(np.minimum.accumulate(trace.ends[reads][::-1])[::-1], np.iinfo(np.int64).max)
-        empty[mine] = ends[following] > trace.ends[rows[mine]]
-    return empty
+@cached_on_trace
+def marks(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the awaits that stand as two marks: rows of the second ones, ascending, and of the first ones.
 
-
-def _marks(trace: Trace) -> tuple[Ints, Ints]:
+    Args:
+        trace: The trace.
+    """
     nothing = np.empty(0, dtype=np.int64)
     codes = [code for code, name in enumerate(trace.names) if _AWAIT.search(name) or _LITERAL.search(name)]
     if trace.info.format == "xplane" or not codes:
@@ -114,3 +94,17 @@ def _marks(trace: Trace) -> tuple[Ints, Ints]:
             taken |= {previous, row}
     order = np.argsort(seconds)
     return np.array(seconds, dtype=np.int64)[order], np.array(firsts, dtype=np.int64)[order]
+
+
+def _empty_gets(trace: Trace, rows: Ints) -> Mask:
+    """Return which of some calls are of ``device_get`` and read no array: its arguments were on the host already."""
+    gets = trace.named(_DEVICE_GET.pattern, rows)
+    empty: Mask = np.zeros(len(rows), dtype=bool)
+    track = trace.track_codes[rows]
+    for one in distinct(track[gets]):
+        mine, reads = np.flatnonzero(gets & (track == one)), rows[~gets & (track == one)]
+        following = np.searchsorted(trace.starts[reads], trace.starts[rows[mine]], side="left")
+        # The earliest end of all reads that begin no sooner than a call; rows ascend with start.
+        ends = np.append(np.minimum.accumulate(trace.ends[reads][::-1])[::-1], np.iinfo(np.int64).max)
+        empty[mine] = ends[following] > trace.ends[rows[mine]]
+    return empty

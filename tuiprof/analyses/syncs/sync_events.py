@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final
+
 import polars as pl
 
 from tuiprof.analyses import Analysis
@@ -12,7 +15,7 @@ from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.analyses.syncs.wait_table import WaitTable
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import Column, Fact, Report, RowsOf, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
@@ -24,6 +27,50 @@ NAME, TITLE = "sync_events", "Syncs"
 BAD_SHARE, WARN_SHARE = 0.05, 0.01
 #: Below this share of the step to be won, syncs are called harmless.
 HARMLESS_SHARE = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPlace:
+    """One place where the host waits for the device, with all its waits: a row of the table of waits by place.
+
+    Attributes:
+        kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.wait_kinds.KINDS`.
+        where: Line, function, named range or operator; ``found`` says which.
+        in_: Function; empty = unknown.
+        through: Operators, outermost first.
+        range: Innermost named range.
+        calls: Calls of one wait, joined by ``" + "``.
+        found: What ``where`` is: ``line``, ``function``, ``range`` or ``operator``.
+        stack: Python frames, innermost first, one a line.
+        count: Waits in all.
+        per_step: Waits a step; None = the trace marks no steps.
+        blocked_ns: Time of the host inside the calls, in all.
+        bytes: Bytes that its copies moved; None = unknown.
+        event: Row of the typical wait's last call.
+    """
+
+    kind: str
+    where: str
+    in_: str
+    through: str
+    range: str
+    calls: str
+    found: str
+    stack: str
+    count: int
+    per_step: float | None
+    blocked_ns: int
+    bytes: int | None
+    event: int
+
+    @property
+    def at_line(self) -> bool:
+        """Whether the exact source line is known."""
+        return self.found == "line"
+
+
+#: The waits by place, the most expensive place first.
+WAIT_PLACES: Final = RowsOf(NAME, "groups", WaitPlace)
 
 _RULES = (
     Rule(
@@ -354,7 +401,9 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
     apart = table.frame.filter(pl.col("apart") != "")
     calls = _wait_table.calls(trace, scope)
     return [
-        Table("groups", "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"),
+        Table(
+            WAIT_PLACES.key, "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"
+        ),
         Table(
             "apart",
             "Listed apart, not in any total",

@@ -14,18 +14,17 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared import xla_waits as _xla_waits
 from tuiprof.analyses.shared.codes import member
 from tuiprof.analyses.shared.codes import places as places_of
-from tuiprof.analyses.shared.memo import is_remembered, remember
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.shared.wait_kinds import KINDS, READ
 from tuiprof.analyses.syncs import emptied as _emptied
 from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import sites as _sites
 from tuiprof.model import Trace, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
-_COSTS = "wait costs"
 #: Places whose waits are removed from the replayed step one by one; further ones hardly matter.
 MOST_REPLAYED = 12
 _APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
@@ -93,25 +92,14 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
     return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
 
 
+@cached_on_trace
 def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
     """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none.
 
     Args:
         trace: The trace.
     """
-    return remember(trace, _COSTS, lambda: _costs(trace, _waits.find(trace, Window())))
-
-
-def costs_known(trace: Trace) -> bool:
-    """Return whether they were worked out already, so that :func:`costs` answers at once.
-
-    Args:
-        trace: The trace.
-    """
-    return is_remembered(trace, _COSTS)
-
-
-def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_emptied.Emptied, Ints]:
+    waits = _waits.find(trace, Window())
     counts = waits.apart == _waits.COUNTED
     tracks = trace.track_codes[waits.last]
     starts, ends = waits.starts[counts], waits.ends[counts]

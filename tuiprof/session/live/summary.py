@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verdict
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share
@@ -342,7 +342,9 @@ def _step_time(lead: WriterState | None) -> Table | None:
         Column("highest_ns", "slowest", "ns"),
     )
     frame = pl.DataFrame({name: values[known] for name, values in rows.items()})
-    return Table("step_time", "Step time over the run", columns, frame, note="captured steps included")
+    title = "Step time over the run"
+    chart = Chart(title, (Series("mean_ns", "lowest_ns", "highest_ns"),), at="start_ns")
+    return Table("step_time", title, columns, frame, note="captured steps included", chart=chart)
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:

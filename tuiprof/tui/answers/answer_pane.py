@@ -267,7 +267,11 @@ class AnswerPane(Vertical):
             way = "descending" if self.table.descending else "ascending"
             said.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
         columns = tuple(replace(column, hidden=False) for column in rows.columns)
-        shown = replace(table, columns=columns, rows=rows.shown(), note=" · ".join(said) or table.note)
+        chart = table.chart
+        if chart is not None and not chart.column_keys <= {column.key for column in columns}:
+            chart = None
+        said_or_noted = " · ".join(said) or table.note
+        shown = replace(table, columns=columns, rows=rows.shown(), note=said_or_noted, chart=chart)
         return replace(answer, facts=(), tables=(shown,))
 
     # -- one row -------------------------------------------------------------------------------------------

@@ -209,9 +209,10 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
     def action_leave_all(self) -> None:
         """Close the dashboard; of a run that is looked at and goes on it is said how to come back."""
-        from tuiprof.tui.live.run_screen import RunScreen
+        from tuiprof.tui.live.screen import LiveScreen
 
-        runs = [screen for screen in self.screen_stack if isinstance(screen, RunScreen) and screen.running]
+        shown = [screen for screen in self.screen_stack if isinstance(screen, LiveScreen)]
+        runs = [screen for screen in shown if screen.moment.running]
         if runs:
             self.farewell = runs[-1].farewell()
         self.exit(0)

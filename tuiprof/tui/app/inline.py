@@ -31,11 +31,10 @@ from tuiprof.session.store.output import OutputReader
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.storage import trouble
 from tuiprof.system.hangup import on_hang_up, signals_kept
-from tuiprof.tui.live import words as live_words
+from tuiprof.tui.live import view as live_view
 from tuiprof.tui.live.device_panel import one_line
 from tuiprof.tui.live.phase_bar import phase_line, phases_of
-from tuiprof.tui.live.rows import alert_row
-from tuiprof.tui.live.view import View, device_views, phases, stats_in_view, stats_row
+from tuiprof.tui.live.view import View, alert_row, device_views, phases, stats_in_view, stats_row
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
 
@@ -71,11 +70,11 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
     others = of_others(fold, session.meta)
     view = View(now_ns, _WINDOW_S, live=True)
     parts = (
-        live_words.name_row(session),
-        live_words.state_row(status, now_ns, rank, len(fold.ranks), False),
-        live_words.machine_row(session, rank, others),
+        live_view.name_row(session),
+        live_view.state_row(status, now_ns, rank, len(fold.ranks), False),
+        live_view.machine_row(session, rank, others),
     )
-    rows: list[Row] = [live_words.head_row("tuiprof", parts, width)]
+    rows: list[Row] = [live_view.head_row("tuiprof", parts, width)]
     if rank is None or not len(rank.steps):
         rows.append([(" no step yet", "dim")])
     else:
@@ -119,7 +118,7 @@ def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
 def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
     going = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
     if going is not None:
-        row = live_words.capture_row(going)
+        row = live_view.capture_row(going)
     elif found := alerts(fold, fold.lead, now_ns, others, trouble(session)):
         row = alert_row(found, width)
     else:

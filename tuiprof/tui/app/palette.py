@@ -19,7 +19,7 @@ from tuiprof.errors import TuiprofError
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.jump import name_of, panes_of
 from tuiprof.tui.library.data import Library
-from tuiprof.tui.library.items import Shelf
+from tuiprof.tui.library.view import Shelf
 
 if TYPE_CHECKING:
     from tuiprof.session.store.glance import Summary

@@ -16,7 +16,8 @@ from textual.pilot import Pilot
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.app import TuiprofApp
-from tuiprof.tui.live.run_clock import RunClock
+from tuiprof.tui.live.moment import Moment
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.opening.loading_panel import LoadingPanel
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
@@ -147,8 +148,9 @@ def _go_to(pilot: Pilot[int], shot: Shot) -> None:
         _in_trace(screen, shot)
     elif shot.at_s is None and shot.step is None:
         return
-    elif isinstance(screen, RunClock):
-        screen.go_to(_moment_ns(screen, shot))
+    elif isinstance(screen, LiveScreen):
+        screen.moment.go_to(_moment_ns(screen.moment, shot))
+        screen.redraw_now()
     else:
         raise UsageProblem("this screen has no steps", "name a session or a trace")
 
@@ -171,16 +173,16 @@ def _in_trace(screen: TraceScreen, shot: Shot) -> None:
     view.action_zoom_to()
 
 
-def _moment_ns(screen: RunClock, shot: Shot) -> int:
+def _moment_ns(moment: Moment, shot: Shot) -> int:
     """Return the session time asked for, or that of the end of the step asked for."""
     if shot.at_s is not None:
         return round(shot.at_s * 1e9)
-    rank = screen.rank
+    rank = moment.rank
     numbers = rank.steps.rows["n"] if rank is not None else np.zeros(0, np.int64)
     found = np.flatnonzero(numbers == shot.step)
     if rank is None or not len(found):
         raise UsageProblem(f"no step {shot.step}", _span(numbers.tolist()))
-    screen.selected = shot.step
+    moment.selected = shot.step
     return int(rank.steps.rows["t_ns"][found[-1]])
 
 

@@ -62,8 +62,8 @@ def _live(app: TuiprofApp) -> None:
 
     _library(app)
     screen = LiveScreen(Session(shipped("traces") / "session-metrics-naive"), replay_speed=_SPEED)
-    if isinstance(screen.base, Replay):
-        screen.base.seek(_FIRST_STEPS_NS)
+    if isinstance(screen.moment.run, Replay):
+        screen.moment.run.seek(_FIRST_STEPS_NS)
     app.push_screen(screen)
 
 

@@ -1,30 +1,147 @@
-"""What the forms share: a box of labelled fields, what is wrong with them below, and their keys."""
+"""A form: a box of labelled fields, what is wrong with them below, and their keys."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.screen import ModalScreen
-from textual.widget import Widget
+from textual.screen import ModalScreen, Screen
+from textual.suggester import Suggester
+from textual.validation import ValidationResult, Validator
 from textual.widgets import Input, RadioSet
 
 from tuiprof.report.sanitize import sanitize
+from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.toggles import Option
+from tuiprof.tui.widgets.toggles import Check, Option
 
 Answer = TypeVar("Answer")
+Value = TypeVar("Value")
+#: Turns a text without blanks around it into a value, or raises ValueError with what is wrong with it.
+Parse = Callable[[str], Any]
 
 
-def answer_keys(name: str, group: str, label: str, submits: str, cancels: str) -> list[BindingType]:
-    """Return the keys of a form of one field.
+class _Parses(Validator):
+    """Accepts what a function can parse."""
+
+    def __init__(self, parse: Parse) -> None:
+        super().__init__()
+        self._parse = parse
+
+    def validate(self, value: str) -> ValidationResult:
+        """Accept the text, or say what is wrong with it."""
+        try:
+            self._parse(value.strip())
+        except ValueError as error:
+            return self.failure(str(error))
+        return self.success()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A line to type.
+
+    Attributes:
+        name: Name of its value.
+        label: Said above it; empty = nothing.
+        value: What it holds at first.
+        placeholder: Said while it is empty.
+        parse: Makes its value of the text.
+        suggester: Completes what is typed.
+    """
+
+    name: str
+    label: str = ""
+    value: str = ""
+    placeholder: str = ""
+    parse: Parse = str
+    suggester: Suggester | None = None
+
+    def widget(self) -> Input:
+        """Return the field."""
+        return Input(
+            sanitize(self.value),
+            placeholder=self.placeholder,
+            id=self.name,
+            suggester=self.suggester,
+            validators=[_Parses(self.parse)],
+            compact=True,
+        )
+
+    def read(self, form: Screen[Any]) -> Any:
+        """Return what the field says; only when nothing is wrong with it."""
+        return self.parse(form.query_one(f"#{self.name}", Input).value.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A box to tick; its value is whether it is ticked."""
+
+    name: str
+    text: str
+    label: ClassVar[str] = ""
+
+    def widget(self) -> Check:
+        """Return the field."""
+        return Check(self.text, id=self.name, compact=True)
+
+    def read(self, form: Screen[Any]) -> bool:
+        """Return what the field says."""
+        return form.query_one(f"#{self.name}", Check).value
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A choice of one of several names, the first at first; its value is the name."""
+
+    name: str
+    label: str
+    options: Sequence[str]
+
+    def widget(self) -> RadioSet:
+        """Return the field."""
+        buttons = (Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
+        return RadioSet(*buttons, id=self.name, compact=True)
+
+    def read(self, form: Screen[Any]) -> str:
+        """Return what the field says."""
+        return self.options[max(0, form.query_one(f"#{self.name}", RadioSet).pressed_index)]
+
+
+Field = Text | Tick | OneOf
+#: How to run a scenario at which size, wherever that is asked.
+PRESET_LABEL: Final = "preset — fit: as published on an accelerator, small on a CPU"
+
+
+def whole(problem: str, low: int, high: float = float("inf")) -> Callable[[str], int]:
+    """Return a parser of whole numbers from ``low`` to ``high`` that says ``problem`` of anything else."""
+
+    def parse(text: str) -> int:
+        if text.isdecimal() and low <= int(text) <= high:
+            return int(text)
+        raise ValueError(problem)
+
+    return parse
+
+
+def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
+    """Return a parser that makes None of an empty text."""
+    return lambda text: parse(text) if text else None
+
+
+def form_keys(
+    name: str, group: str, label: str, submits: str, cancels: str, *, one_field: bool = False
+) -> list[BindingType]:
+    """Return the keys of a form.
 
     Args:
         name: Begins their ids.
@@ -32,77 +149,61 @@ def answer_keys(name: str, group: str, label: str, submits: str, cancels: str) -
         label: One word for what enter does.
         submits: What enter does, in a sentence.
         cancels: What escape does.
+        one_field: There is no other field to go to.
     """
-    return [
+    keys: list[BindingType] = [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
         key("escape", "cancel", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
     ]
-
-
-def form_keys(name: str, group: str, label: str, submits: str, cancels: str) -> list[BindingType]:
-    """Return the keys of a form of several fields; the arguments are those of :func:`answer_keys`."""
+    if one_field:
+        return keys
+    following, before = ("next field", "To the next field"), ("field before", "To the field before")
     return [
-        *answer_keys(name, group, label, submits, cancels),
-        key("tab", "app.focus_next", "next field", "To the next field", id=f"{name}.next", group=group),
-        key(
-            "shift+tab",
-            "app.focus_previous",
-            "field before",
-            "To the field before",
-            id=f"{name}.before",
-            group=group,
-            show=False,
-        ),
+        *keys,
+        key("tab", "app.focus_next", *following, id=f"{name}.next", group=group),
+        key("shift+tab", "app.focus_previous", *before, id=f"{name}.before", group=group, show=False),
     ]
 
 
 class Form(ModalScreen[Answer | None], inherit_bindings=False):
-    """Answers what its fields say, or None.
+    """Answers what its fields say, or None. A form of its own is its keys, a list of fields and what they make.
 
-    A form says its fields in ``fields``, their labels in ``LABELS`` (by the field's id), what is wrong with them in
-    ``problem``, and what they mean in ``answer``.
+    Args:
+        title: What is asked.
+        fields: From top to bottom.
+        answer: Makes the answer of the fields' values, given by name; called only when nothing is wrong with them.
+        hint: Said below the fields while they are filled in; None = what is wrong with them. On enter that is said
+            in any case.
     """
 
-    CSS_PATH = "forms.tcss"
-    LABELS: ClassVar[Mapping[str, str]] = {}
+    CSS_PATH = Path(__file__).with_name("form.tcss")  # a bare name is looked for beside the subclass
 
-    def __init__(self, title: str) -> None:
+    def __init__(
+        self, title: str, fields: Sequence[Field], answer: Callable[..., Answer], *, hint: str | None = None
+    ) -> None:
         super().__init__()
         self._heading = title
-
-    @abstractmethod
-    def fields(self) -> Sequence[Widget]:
-        """Return the fields, from top to bottom."""
-
-    @abstractmethod
-    def problem(self) -> str:
-        """Return what is wrong with the fields; empty = nothing."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """Return what the fields say; called only when nothing is wrong with them."""
-
-    def hint(self) -> tuple[str, str]:
-        """Return what is said below the fields while they are filled in, and its role."""
-        return self.problem(), "warn"
+        self._fields = fields
+        self._answer = answer
+        self._hint = hint
 
     def compose(self) -> ComposeResult:
         """One box with the fields, each below its label."""
         with dialog(self._heading, "dialog form"):
-            for field in self.fields():
-                if field.id in self.LABELS:
-                    yield Painted(id=f"{field.id}-label")
-                yield field
+            for field in self._fields:
+                if field.label:
+                    yield Painted(id=f"{field.name}-label")
+                yield field.widget()
             yield Painted(id="problem")
             yield KeyBar()
 
     def on_mount(self) -> None:
         """Fill in the labels."""
-        for name, text in self.LABELS.items():
-            self._paint(f"{name}-label", text, "dim")
-        text, role = self.hint()
-        if role != "warn":
-            self._paint("problem", text, role)
+        for field in self._fields:
+            if field.label:
+                self._paint(f"{field.name}-label", field.label, "dim")
+        if self._hint is not None:
+            self._paint("problem", self._hint, "dim")
         for first in self.query(RadioSet):
             first.focus()
 
@@ -111,45 +212,120 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
             lambda _width, _height: [[(sanitize(text), role)]] if text else []
         )
 
-    def typed(self, name: str) -> str:
-        """Return what stands in a text field, without blanks around it.
-
-        Args:
-            name: Its id.
-        """
-        return self.query_one(f"#{name}", Input).value.strip()
+    def _problem(self) -> str:
+        """Return what is wrong with the first field that is wrong; empty = nothing."""
+        for field in self.query(Input):
+            found = field.validate(field.value)
+            if found is not None and found.failure_descriptions:
+                return found.failure_descriptions[0]
+        return ""
 
     @on(Input.Changed)
     def _changed(self) -> None:
-        self._paint("problem", *self.hint())
+        if self._hint is None:
+            self._paint("problem", self._problem(), "warn")
+        else:
+            self._paint("problem", self._hint, "dim")
 
     def action_submit(self) -> None:
         """Answer, when the fields make sense."""
-        if problem := self.problem():
+        if problem := self._problem():
             self._paint("problem", problem, "warn")
         else:
-            self.dismiss(self.answer())
+            self.dismiss(self._answer(**{field.name: field.read(self) for field in self._fields}))
 
     def action_cancel(self) -> None:
         """Answer nothing."""
         self.dismiss(None)
 
 
-def preset_field(names: Sequence[str]) -> RadioSet:
-    """Return the choice of a preset; the first is chosen.
+class TextForm(Form[str], inherit_bindings=False):
+    """Answers what was typed in its one field, or None.
 
     Args:
-        names: Names of presets.
+        title: What is asked.
+        value: What the field holds at first.
+        placeholder: Said while nothing is typed.
+        hint: Said below the field.
+        problem: Says what is wrong with a text; empty = nothing.
     """
-    buttons = (Option(sanitize(name), value=index == 0) for index, name in enumerate(names))
-    return RadioSet(*buttons, id="preset", compact=True)
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "text", "Text", "take it", "Take what was typed", "Change nothing", one_field=True
+    )
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        value: str = "",
+        placeholder: str = "",
+        hint: str = "",
+        problem: Callable[[str], str] = lambda text: "",
+    ) -> None:
+        def parse(text: str) -> str:
+            if wrong := problem(text):
+                raise ValueError(wrong)
+            return text
+
+        field = Text("text", value=value, placeholder=placeholder, parse=parse)
+        super().__init__(title, [field], lambda text: text, hint=hint)
 
 
-def preset_chosen(form: Form[Answer], names: Sequence[str]) -> str:
-    """Return the preset that is chosen.
+class PathForm(Form[Path], inherit_bindings=False):
+    """Answers the path of a trace or session, completed as it is typed, or None."""
 
-    Args:
-        form: The form with the choice.
-        names: What the choice was made of.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *form_keys("path", "Open", "open", "Open it", "Open nothing", one_field=True),
+        key(
+            "tab",
+            "complete",
+            "complete",
+            "Take the suggestion",
+            id="path.complete",
+            group="Open",
+            priority=True,
+        ),
+    ]
+
+    def __init__(self) -> None:
+        field = Text("path", placeholder="path", parse=_existing, suggester=_PathSuggester())
+        super().__init__("open a trace or a session", [field], lambda path: path, hint="")
+
+    def action_complete(self) -> None:
+        """Take the suggestion."""
+        self.query_one(Input).action_cursor_right()
+
+
+def _existing(text: str) -> Path:
+    """Return the path of a file or session.
+
+    Raises:
+        ValueError: It cannot be opened; says why.
     """
-    return names[max(0, form.query_one("#preset", RadioSet).pressed_index)]
+    path = typed_path(text)
+    if not text:
+        raise ValueError("type a path; tab completes it")
+    if not os.path.exists(path):
+        raise ValueError(f"there is no {path}")
+    if os.path.isdir(path) and not os.path.exists(path / "session.json"):
+        raise ValueError("that is a folder, and not a session")
+    return path.absolute()
+
+
+class _PathSuggester(Suggester):
+    """Suggests the first file or folder that begins with what was typed."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the completed path; None = nothing begins so."""
+        folder, _, begun = value.rpartition("/")
+        where = typed_path(folder + "/" if folder or value.startswith("/") else ".")
+        try:
+            names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(where))
+        except OSError:  # a folder that does not exist or may not be read suggests nothing
+            return None
+        found = next((name for name in names if name.startswith(begun) and (begun or name[0] != ".")), None)
+        return None if found is None else value[: len(value) - len(begun)] + found

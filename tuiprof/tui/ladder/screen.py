@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -16,8 +17,16 @@ from textual.worker import get_current_worker
 from tuiprof.errors import TuiprofError, UsageProblem
 from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
 from tuiprof.system.files import typed_path
-from tuiprof.tui.ladder import words
-from tuiprof.tui.ladder.data import LadderShelf, LadderView, RungRow, view_of
+from tuiprof.tui.ladder.view import (
+    LadderView,
+    RungRow,
+    about_rung,
+    head_row,
+    rung_choices,
+    state_rows,
+    view_of,
+    with_report,
+)
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.choices import Choices
@@ -28,13 +37,95 @@ from tuiprof.tui.widgets.wrap import wrap
 if TYPE_CHECKING:
     import subprocess
 
-    from tuiprof.ladder.state import LadderMeta
+    from tuiprof.ladder.state import LadderMeta, LadderRun
     from tuiprof.tui.ladder.form import LadderWish
+    from tuiprof.tui.start import Start
 
 #: Seconds between two looks at a ladder that runs.
 _LOOK_S: Final = 1.0
 _key = partial(key, group="Ladder")
 _FORMATS: Final = {".md": "md", ".csv": "csv", ".json": "json", ".txt": "text", ".html": "html"}
+
+
+class LadderShelf:
+    """The ladders of one name, in folders; used in threads."""
+
+    def __init__(self, name: str, start: Start) -> None:
+        self._name = name
+        self._start = start
+
+    @property
+    def root(self) -> Path:
+        """Folder of the sessions."""
+        from tuiprof.session.store.folders import sessions_root
+
+        return sessions_root(self._start.sessions)
+
+    def folders(self) -> list[Path]:
+        """Return the ladders of this name that were begun, the newest first."""
+        from tuiprof.ladder.state import LadderRun, list_ladders
+
+        return [
+            one.path
+            for one in list_ladders(self.root)
+            if isinstance(one, LadderRun) and one.meta.ladder == self._name
+        ]
+
+    def read(self, folder: Path) -> LadderView:
+        """Return the state of a ladder that was begun, without what its traces tell.
+
+        Raises:
+            TuiprofError: Its folder cannot be read.
+        """
+        from tuiprof.ladder.process import last_words, runner_of
+        from tuiprof.ladder.state import LadderRun
+
+        meta = LadderRun(folder).meta
+        running = runner_of(folder) is not None
+        view = view_of(meta, folder, running=running)
+        stopped = view.done < view.total and not running
+        return replace(view, problem=last_words(folder)) if stopped else view
+
+    def presets(self) -> list[str]:
+        """Return the names of the ladder's presets, the one that suits the machine (``fit``) first.
+
+        Raises:
+            TuiprofError: There is no such ladder.
+        """
+        from tuiprof.ladder.scenarios import find_ladder
+
+        found = find_ladder(self._name, self._start.scenarios)
+        return ["fit", *(name for name in found.presets if name != "fit")]
+
+    def planned(self, *, rounds: int = 5, preset: str = "fit", steps: int | None = None) -> LadderMeta:
+        """Plan the ladder; asks the interpreter, which takes a second or two.
+
+        Raises:
+            TuiprofError: There is no such ladder or preset, or the interpreter does not answer.
+        """
+        from tuiprof.ladder.runner import plan
+        from tuiprof.ladder.scenarios import find_ladder
+        from tuiprof.session.run.interpreter import facts
+        from tuiprof.telemetry.hardware import find_hardware
+
+        found = find_ladder(self._name, self._start.scenarios)
+        known = facts(self._start.python)
+        return plan(found, known, find_hardware().all, rounds=rounds, preset=preset, steps=steps)
+
+    def begin(self, meta: LadderMeta) -> LadderRun:
+        """Make the folder of a planned ladder.
+
+        Raises:
+            TuiprofError: Nothing of it can run here, or the folder cannot be made.
+        """
+        from tuiprof.ladder.runner import pending
+        from tuiprof.ladder.state import create
+
+        if not pending(meta):
+            raise UsageProblem(
+                "no variant of this ladder can run here", "the list says of each why, and what to do"
+            )
+        return create(self.root, meta)
 
 
 class LadderScreen(Screen[None], inherit_bindings=False):
@@ -140,32 +231,24 @@ class LadderScreen(Screen[None], inherit_bindings=False):
             if folder is None:
                 show(view_of(self._shelf.planned(), None))
                 return
-            from tuiprof.ladder.state import LadderRun
-
-            ladder = LadderRun(folder)
-            view = view_of(ladder.meta, folder)
+            view = self._shelf.read(folder)
             show(view)
             if view.running or worker.is_cancelled:
                 return
             from tuiprof.ladder.report import report
+            from tuiprof.ladder.state import LadderRun
 
-            show(view_of(ladder.meta, folder, report=report(ladder)))
+            show(with_report(view, report(LadderRun(folder, view.meta))))
         except TuiprofError as error:
             if not worker.is_cancelled:
                 self.app.call_from_thread(self._failed, error)
 
     def _found(self, view: LadderView) -> None:
         kept = self._view
-        if (
-            kept is not None
-            and kept.folder == view.folder
-            and view.report is None
-            and kept.report is not None
-        ):
-            # The table keeps what the traces told until it is told anew.
-            from tuiprof.tui.ladder.data import with_report
-
-            if view.running or len(kept.meta.trials) == len(view.meta.trials):
+        # The table keeps what the traces showed until they are read again.
+        if kept is not None and kept.folder == view.folder and view.report is None:
+            same = view.running or len(kept.meta.trials) == len(view.meta.trials)
+            if kept.report is not None and same:
                 view = with_report(view, kept.report)
         self._view = view
         self._draw()
@@ -183,13 +266,11 @@ class LadderScreen(Screen[None], inherit_bindings=False):
     def _draw(self) -> None:
         view = self._view
         place = f"{self._at + 1} of {len(self._folders)}" if len(self._folders) > 1 else ""
-        self.query_one("#head", Painted).paint(
-            lambda width, _: [words.head_row(view, self._ladder, place, width)]
-        )
+        self.query_one("#head", Painted).paint(lambda width, _: [head_row(view, self._ladder, place, width)])
         if view is None:
             return
-        self.query_one("#state", Painted).paint(lambda width, _: words.state_rows(view, width))
-        self.query_one("#rungs", Choices).show(words.table(view))
+        self.query_one("#state", Painted).paint(lambda width, _: state_rows(view, width))
+        self.query_one("#rungs", Choices).show(rung_choices(view))
         self._draw_rung()
         self.refresh_bindings()
 
@@ -201,7 +282,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         view, rung = self._view, self._rung
         if view is not None:
             self.query_one("#rung-head", Heading).show(sanitize(rung.name) if rung is not None else "")
-            self.query_one("#rung", Painted).paint(lambda width, _: words.about_rung(view, rung, width))
+            self.query_one("#rung", Painted).paint(lambda width, _: about_rung(view, rung, width))
 
     @on(Choices.Moved, "#rungs")
     def _moved(self) -> None:
@@ -327,7 +408,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     def action_export(self) -> None:
         """Write the table to a file."""
-        from tuiprof.tui.dialogs.text_form import TextForm
+        from tuiprof.tui.dialogs.form import TextForm
 
         def answered(text: str | None) -> None:
             if text:

@@ -7,31 +7,45 @@ from typing import TYPE_CHECKING, Final
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.getters import app as getters_app
+from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from tuiprof.errors import TuiprofError
-from tuiprof.tui.library.session_shelf import SessionShelf
+from tuiprof.tui.library.data import Library
+from tuiprof.tui.library.keys import library_keys
+from tuiprof.tui.library.panes import LibraryPanes
+from tuiprof.tui.library.session_actions import SessionActions
+from tuiprof.tui.library.view import LadderItem, Shelf
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.lines import Row
-from tuiprof.tui.widgets.painted import Heading, Painted
 
 if TYPE_CHECKING:
     from textual.widgets import Input
 
-    from tuiprof.tui.library.items import Shelf
+    from tuiprof.session.store.glance import Summary
     from tuiprof.tui.library.launch_form import LaunchWish
 
-#: Seconds between two looks at the folder of sessions: runs come and go.
+#: Seconds between two readings of the folder of sessions: runs come and go.
 _LOOK_S: Final = 2.0
 #: Seconds until the first one.
 _FIRST_LOOK_S: Final = 0.05
 
 
-class LibraryScreen(SessionShelf):
-    """What there is to run, to watch, to replay and to read."""
+class LibraryScreen(Screen[None], inherit_bindings=False):
+    """What there is to run, to watch, to replay and to read.
 
+    What only an action needs is imported in it: the first picture comes before.
+
+    Attributes:
+        library: Finds what is listed.
+        sessions: What can be done with recorded sessions.
+        panes: Draw what is listed.
+    """
+
+    app = getters_app(TerminalApp)
+    BINDINGS = library_keys()
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
@@ -44,34 +58,28 @@ class LibraryScreen(SessionShelf):
 
     def __init__(self) -> None:
         super().__init__()
+        start = self.app.start
+        self.library = Library(start.sessions, start.scenarios, start.python)
+        self.sessions = SessionActions(
+            self.app, self.library, look_again=self.look_again, show_again=self.show_again
+        )
+        self.panes = LibraryPanes()
+        self._shelf: Shelf | None = None  # None = it has not been looked for yet
         self._filter = ""
-        self._reading = ""
-        self._fit_terminal()
-
-    def _fit_terminal(self) -> None:
-        """Take the classes of the terminal's size at once; with the first resize every style would change again."""
+        self._reading = ""  # ladder whose traces are being read
+        # The classes of the terminal's size at once: with the first resize every style would change again.
         width, height = self.app.size
         for size, steps in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
             self.add_class([name for least, name in steps if size >= least][-1])
 
     def compose(self) -> ComposeResult:
-        """Two columns."""
-        head = Painted(id="head")
-        head.paint(self._head)
-        yield head
-        yield Heading("")
-        with Horizontal(id="body"):
-            with Vertical(id="side"):
-                yield Choices(id="items", empty="looking …")
-            with Vertical(id="detail"):
-                yield Painted(id="about")
-                yield Choices(id="variants")
-                yield Painted(id="note")
+        """The panes, and the keys at the bottom."""
+        yield self.panes
         yield KeyBar()
 
     def on_mount(self) -> None:
         """Show the frame at once; what is found comes when it is found."""
-        self.query_one("#items", Choices).focus()
+        self.panes.items.focus()
         # Not before the first picture is out: what the threads import would hold it up.
         self.call_after_refresh(self.set_timer, _FIRST_LOOK_S, self._begin)
 
@@ -87,21 +95,20 @@ class LibraryScreen(SessionShelf):
 
     # -- what is found, in threads that touch no widget --------------------------------------------------
 
-    def look_again(self) -> None:
-        """Look at the folder of sessions."""
-        self._look()
-
     @work(thread=True, exclusive=True, exit_on_error=False, group="look")
-    def _look(self) -> None:
-        """Read the headers of the scenarios and the folder of sessions."""
+    def look_again(self) -> None:
+        """Read the headers of the scenarios and the folder of sessions, and show what is new."""
         try:
             shelf = self.library.look()
         except TuiprofError as error:
-            from tuiprof.tui.library.items import Shelf
-
             shelf = Shelf(problems=(str(error),))
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._found, shelf)
+
+    def _found(self, shelf: Shelf) -> None:
+        if shelf != self._shelf:
+            self._shelf = shelf
+            self.show_again()
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="interpreter")
     def _ask_interpreter(self) -> None:
@@ -133,83 +140,68 @@ class LibraryScreen(SessionShelf):
         if self._reading == ladder:
             self._reading = ""
 
-    def _found(self, shelf: Shelf) -> None:
-        """Show what was found."""
-        if shelf == self._shelf:
-            return
-        self._shelf = shelf
-        self.show_again()
-
     # -- what is shown -----------------------------------------------------------------------------------
 
-    def _head(self, width: int, _height: int) -> list[Row]:
-        if self._shelf is None:
-            return [[(" tuiprof", "accent")]]
-        from tuiprof.tui.library.words import head
+    @property
+    def shelf(self) -> Shelf:
+        """What is listed; empty until it has been looked for."""
+        return self._shelf or Shelf()
 
-        return [head(self._shelf, width)]
+    @property
+    def current(self) -> str:
+        """Key of what the cursor is on: ``ladder:…``, ``session:…`` or ``trace:…``."""
+        return self.panes.items.current
+
+    @property
+    def session(self) -> Summary | None:
+        """The session under the cursor; None = it is on something else."""
+        kind, _, name = self.current.partition(":")
+        return self.shelf.session(name) if kind == "session" else None
+
+    @property
+    def ladder(self) -> LadderItem | None:
+        """The ladder under the cursor; None = it is on something else."""
+        kind, _, name = self.current.partition(":")
+        return self.shelf.ladder(name) if kind == "ladder" else None
 
     def show_again(self) -> None:
         """Draw the list and the detail from what is known."""
-        self._list()
+        self.panes.show_list(self.shelf, self._filter, self.sessions.marked)
         self._show_detail()
-
-    def _list(self) -> None:
-        from tuiprof.tui.library import words
-
-        self.query_one("#head", Painted).paint(self._head)
-        self.query_one("#items", Choices).show(words.items(self.shelf, self._filter, self.marked))
-
-    def _show_detail(self) -> None:
-        """Show what the cursor of the list is on."""
-        from tuiprof.tui.library import table as library_table
-        from tuiprof.tui.library import words
-
-        kind, _, name = self.current.partition(":")
-        variants = self.query_one("#variants", Choices)
-        variants.display = kind == "ladder"
-        about, note = self.query_one("#about", Painted), self.query_one("#note", Painted)
-        about.set_class(kind == "ladder", "ladder")
-        shelf = self.shelf
-        if kind == "ladder" and (ladder := shelf.ladder(name)) is not None:
-            about.paint(lambda width, _: words.about_ladder(ladder, width))
-            variants.show(library_table.variants(ladder))
-            self._note_variant()
-            self._read_traces(name)
-        elif kind == "session" and (session := shelf.session(name)) is not None:
-            errors = self.library.last_errors(session)
-            about.paint(lambda width, _: words.about_session(shelf, session, errors, width))
-            note.paint(lambda _width, _height: [])
-        elif kind == "trace":
-            about.paint(lambda width, _: words.about_trace(Path(name), width))
-            note.paint(lambda _width, _height: [])
-        else:
-            about.paint(lambda width, _: words.about_nothing(shelf, self._filter, width))
-            note.paint(lambda _width, _height: [])
-        self.refresh_bindings()
-
-    def _note_variant(self) -> None:
-        """Say below the table what the variant under the cursor changes, and what it lacks."""
-        from tuiprof.tui.library import words
-
-        ladder = self.shelf.ladder(self.current.partition(":")[2])
-        name = self.query_one("#variants", Choices).current
-        variant = ladder.variant(name) if ladder is not None else None
-        if ladder is not None:
-            self.query_one("#note", Painted).paint(
-                lambda width, _: words.about_variant(ladder, variant, width)
-            )
 
     @on(Choices.Moved, "#items")
-    def _item_moved(self) -> None:
-        self._show_detail()
+    def _show_detail(self) -> None:
+        """Show what the cursor of the list is on."""
+        if (ladder := self.ladder) is not None:
+            self.panes.show_ladder(ladder)
+            self._read_traces(ladder.name)
+        else:
+            session = self.session
+            errors = self.library.last_errors(session) if session is not None else []
+            self.panes.show_other(self.shelf, self.current, self._filter, errors)
+        self.refresh_bindings()
 
     @on(Choices.Moved, "#variants")
-    def _variant_moved(self) -> None:
-        if self.current.startswith("ladder:"):
-            self._note_variant()
+    def _show_variant(self) -> None:
+        if (ladder := self.ladder) is not None:
+            self.panes.show_variant(ladder)
 
-    # -- what the keys do --------------------------------------------------------------------------------
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work on what the cursor is on; a slash typed into a field is text."""
+        if action == "filter":
+            return self.focused is None or self.focused.id != "filter"
+        kind = self.current.partition(":")[0] if self.is_mounted else ""
+        if action in ("run", "into", "ladder", "source"):
+            return kind == "ladder"
+        if action in ("replay", "delete", "mark", "tags", "note"):
+            return kind == "session"
+        if action == "compare":
+            return len(self.sessions.marked) == 2
+        if action == "undo":
+            return bool(self.sessions.deleted)
+        return True
+
+    # -- ladders and their variants ----------------------------------------------------------------------
 
     @on(Choices.Chosen, "#items")
     def _item_chosen(self, event: Choices.Chosen) -> None:
@@ -221,33 +213,23 @@ class LibraryScreen(SessionShelf):
         elif kind == "trace":
             self.app.go.trace(Path(name))
 
-    @on(Choices.Chosen, "#variants")
-    def _variant_chosen(self) -> None:
-        self.action_run()
-
     def action_into(self) -> None:
         """Put the cursor into the table of variants."""
-        if self.current.startswith("ladder:"):
-            self.query_one("#variants", Choices).focus()
+        if self.ladder is not None:
+            self.panes.variants.focus()
 
     def action_back(self) -> None:
         """Put the cursor into the list."""
-        self.query_one("#items", Choices).focus()
+        self.panes.items.focus()
 
+    @on(Choices.Chosen, "#variants")
     def action_run(self) -> None:
         """Ask how to run the variant under the cursor, then start it and watch it."""
-        ladder = self.shelf.ladder(self.current.partition(":")[2])
-        variant = ladder.variant(self.query_one("#variants", Choices).current) if ladder is not None else None
-        if ladder is not None and variant is not None:
-            self.run_variant(ladder.name, variant.name)
+        if (ladder := self.ladder) is not None:
+            self.run_variant(ladder.name, self.panes.variants.current)
 
     def run_variant(self, ladder_name: str, variant_name: str) -> None:
-        """Ask how to run a variant, then start it.
-
-        Args:
-            ladder_name: Its ladder.
-            variant_name: Its name.
-        """
+        """Ask how to run a variant, then start it."""
         from tuiprof.tui.library.launch_form import LaunchForm
 
         if self._shelf is None:  # asked for before the shelf was filled
@@ -275,32 +257,64 @@ class LibraryScreen(SessionShelf):
                 ladder, variant, wish.preset, wish.steps, wish.capture, stack=wish.stack
             )
         except TuiprofError as error:
-            self.app.call_from_thread(
-                self.app.notify,
-                str(error),
-                title="it did not start",
-                severity="error",
-                timeout=12,
-            )
+            title = "it did not start"
+            self.app.call_from_thread(self.app.notify, str(error), title=title, severity="error", timeout=12)
         else:
             self.app.call_from_thread(self.app.go.session, session.path)
 
     def action_ladder(self) -> None:
         """Measure the whole ladder, or see what was measured."""
-        if (ladder := self.shelf.ladder(self.current.partition(":")[2])) is not None:
+        if (ladder := self.ladder) is not None:
             self.app.go.ladder(ladder.name)
 
     def action_source(self) -> None:
         """Read the script, at the variant under the cursor."""
         from tuiprof.tui.dialogs.source import SourceScreen
 
-        if (ladder := self.shelf.ladder(self.current.partition(":")[2])) is not None:
-            variants = self.query_one("#variants", Choices)
+        if (ladder := self.ladder) is not None:
+            variants = self.panes.variants
             self.app.push_screen(SourceScreen(ladder.script, variants.current if variants.has_focus else ""))
+
+    # -- sessions ----------------------------------------------------------------------------------------
+
+    def action_replay(self) -> None:
+        """Replay the session."""
+        if (session := self.session) is not None:
+            self.app.go.session(Path(session.path), replay_speed=1.0)
+
+    def action_mark(self) -> None:
+        """Mark the session, to compare two."""
+        if (session := self.session) is not None:
+            self.sessions.mark(session)
+
+    def action_compare(self) -> None:
+        """Compare the two marked sessions."""
+        self.sessions.compare()
+
+    def action_tags(self) -> None:
+        """Change the tags of the session."""
+        if (session := self.session) is not None:
+            self.sessions.ask_for_tags(session)
+
+    def action_note(self) -> None:
+        """Write a note on the session."""
+        if (session := self.session) is not None:
+            self.sessions.ask_for_note(session)
+
+    def action_delete(self) -> None:
+        """Move the session to the trash folder, once confirmed."""
+        if (session := self.session) is not None:
+            self.sessions.delete(session)
+
+    def action_undo(self) -> None:
+        """Bring back the session that was deleted last."""
+        self.sessions.undo_delete()
+
+    # -- the rest ----------------------------------------------------------------------------------------
 
     def action_open_file(self) -> None:
         """Ask for a path and open it."""
-        from tuiprof.tui.dialogs.path_form import PathForm
+        from tuiprof.tui.dialogs.form import PathForm
 
         def answered(path: Path | None) -> None:
             if path is not None:
@@ -324,7 +338,7 @@ class LibraryScreen(SessionShelf):
         self._filter_by("")
         for field in self.query("#filter"):
             field.remove()
-        self.query_one("#items", Choices).focus()
+        self.action_back()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show what contains the text typed so far."""
@@ -332,7 +346,7 @@ class LibraryScreen(SessionShelf):
 
     def on_input_submitted(self) -> None:
         """Go to what was found."""
-        self.query_one("#items", Choices).focus()
+        self.action_back()
 
     def _filter_by(self, text: str) -> None:
         self._filter = text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from tuiprof.model.units import format_bytes
 from tuiprof.report.sanitize import sanitize
 from tuiprof.telemetry.figures import WORDS, figure, headline, show
+from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
@@ -18,65 +18,6 @@ _DETAIL = ((2, 2), (2, 1), (1, 1), (1, 0), (0, 0))
 _PAIR = 33
 #: Said of devices that the run does not use.
 OF_OTHERS: Final = "not this run's"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceView:
-    """One device as it stands.
-
-    Attributes:
-        key: Its key in samples.
-        kind: ``"host"``, ``"nvidia"``, …
-        name: Product name; untrusted.
-        memory_bytes: Total memory; None = unknown.
-        details: What is fixed (``cores``, ``power_limit_w``, …).
-        latest: The last figures.
-        words: The last readings that are words (``throttle``).
-        history: Past values of the figures that are drawn as history, oldest first.
-        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
-        foreign: The run does not use it: others may.
-    """
-
-    key: str
-    kind: str
-    name: str
-    memory_bytes: int | None = None
-    details: Mapping[str, str | float | int] = field(default_factory=dict)
-    latest: Mapping[str, float] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
-    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    allocator: tuple[int, int, int] | None = None
-    foreign: bool = False
-
-    @property
-    def label(self) -> str:
-        """What the block is called: ``GPU 0``, ``host``."""
-        number = "".join(char for char in self.key if char.isdigit())
-        word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
-        return f"{word} {number}" if word else sanitize(self.key)
-
-    def limit(self, key: str) -> float | None:
-        """Return the value of a figure at which its bar is full.
-
-        Args:
-            key: Key of the figure.
-        """
-        if key == "mem_used_bytes":
-            return self.memory_bytes
-        if key == "power_w" and (limit := self.details.get("power_limit_w")):
-            return float(limit)
-        if key == "tree_cpu":
-            return float(self.cores) if self.cores else None
-        if key == "tree_rss_bytes":
-            return self.memory_bytes
-        return figure(key).full
-
-    @property
-    def cores(self) -> int:
-        """Number of cores; 0 = not told."""
-        return int(self.details.get("cores", 0)) or sum(
-            key.startswith("core") and key.endswith("_util") for key in self.latest
-        )
 
 
 class DevicePanel(Lines):
@@ -89,12 +30,7 @@ class DevicePanel(Lines):
         self._notes: list[str] = []
 
     def show(self, devices: list[DeviceView], notes: list[str]) -> None:
-        """Show new readings.
-
-        Args:
-            devices: In panel order.
-            notes: Said below the devices: hardware that is absent and why, or why there is nothing yet.
-        """
+        """Show new readings."""
         before = self.height_for(0), len(self._notes)
         self._devices, self._notes = devices, notes
         if before != (self.height_for(0), len(self._notes)):
@@ -137,13 +73,7 @@ def _block(device: DeviceView, detail: tuple[int, int], width: int, among: Seque
 
 
 def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -> Row:
-    """Return the state of a device in one line: what does not fit whole is left out, history last.
-
-    Args:
-        device: The device.
-        width: Cells.
-        among: The devices whose lines stand above one another: figures of one kind of device are lined up.
-    """
+    """Return the state of a device in one line: what does not fit whole is left out, history last."""
     alike = [other for other in among if other.kind == device.kind]
     row: Row = [(f" {device.label:<6}", "title")]
     parts: list[Row] = []
@@ -168,13 +98,7 @@ def one_line(device: DeviceView, width: int, among: Sequence[DeviceView] = ()) -
 
 
 def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> list[Row]:
-    """Return the devices that are not the run's, dimmed: how busy and full they are, no more.
-
-    Args:
-        devices: They.
-        width: Cells.
-        each: A line each; else one for all: every one by name where that fits, else their number and range.
-    """
+    """Return the devices that are not the run's, dimmed: how busy and full they are, no more."""
     if each:
         return [_foreign(device) for device in devices]
     if not devices:
@@ -328,13 +252,13 @@ def _cores(device: DeviceView, width: int) -> Row:
 
 
 def _headline(device: DeviceView) -> list[str]:
-    """Return the figures to show first; idle loaders are told with the loaders."""
+    """Return the figures to show first; idle loaders are part of the loaders' figure."""
     skip = {"loaders_idle"} if device.latest.get("loaders") else {"loaders_idle", "loaders"}
     return [key for key in headline(device.kind, device.latest) if key not in skip]
 
 
 def _main_key(device: DeviceView) -> str:
-    """Return the figure whose history stands for the device."""
+    """Return the figure whose history is drawn for the device."""
     return next(iter(_headline(device)), "util")
 
 

@@ -15,11 +15,7 @@ _steps = partial(key, group="Steps")
 
 
 def live_keys(capture_steps: int) -> list[BindingType]:
-    """Return the bindings of the live screen, in the order of the line of keys.
-
-    Args:
-        capture_steps: Steps of a capture asked for with one key.
-    """
+    """Return the bindings of the live screen, in the order of the line of keys."""
     capture = f"capture {capture_steps} steps"
     return [
         _run(
@@ -40,7 +36,7 @@ def live_keys(capture_steps: int) -> list[BindingType]:
         _time("greater_than_sign", "speed(1)", "faster", "Replay faster", id="live.faster"),
         _steps(
             "N,shift+left",
-            "outlier(-1)",
+            "step(-1, True)",
             "slow step before",
             "Select the outlier before",
             id="live.outlier_before",
@@ -48,7 +44,7 @@ def live_keys(capture_steps: int) -> list[BindingType]:
         ),
         _steps(
             "n,shift+right",
-            "outlier(1)",
+            "step(1, True)",
             "slow step after",
             "Select the outlier after",
             id="live.outlier_next",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import ClassVar, Final
 
 from textual import events
+from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.message import Message
+from textual.widgets import Input
 
 from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.replay import Replay
 from tuiprof.session.store.output import OutputReader
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.lines import Lines, Row
+from tuiprof.tui.widgets.painted import Heading
 
 #: Lines kept in memory; the files have all.
 _KEEP_LINES: Final = 2000
@@ -88,23 +95,14 @@ class OutputPane(Lines, can_focus=True):
         self._match = -1  # index of the line that was gone to
 
     def open(self, stdout: Path, stderr: Path) -> None:
-        """Show these two files.
-
-        Args:
-            stdout: The script's standard output; need not exist yet.
-            stderr: Its standard error.
-        """
+        """Show these two files."""
         self.close()
         self._paths = stdout, stderr
         self._readers = [(OutputReader(stdout), "text"), (OutputReader(stderr), "warn")]
         self._lines, self._unfinished, self.following = [], [], True
 
     def show_until(self, sizes: tuple[int, int] | None) -> None:
-        """Show only what was printed up to a moment.
-
-        Args:
-            sizes: Bytes of standard output and of standard error by then; None = all there is.
-        """
+        """Show only what was printed up to a moment."""
         if sizes == self._until:
             return
         back = sizes is not None and any(
@@ -146,7 +144,7 @@ class OutputPane(Lines, can_focus=True):
 
     @property
     def position(self) -> str:
-        """Where in the output the pane stands, for its heading."""
+        """Which part of the output is visible, for the heading."""
         total = len(self._lines) + len(self._unfinished)
         if self._sought:
             found = self._matches()
@@ -157,11 +155,7 @@ class OutputPane(Lines, can_focus=True):
         return f"line {self._bottom} of {total} · end follows"
 
     def last_errors(self, count: int) -> list[str]:
-        """Return the last lines of standard error.
-
-        Args:
-            count: At most so many.
-        """
+        """Return the last lines of standard error."""
         lines = [text for text, role in [*self._lines, *self._unfinished] if role == "warn" and text.strip()]
         return lines[-count:]
 
@@ -187,9 +181,6 @@ class OutputPane(Lines, can_focus=True):
 
     def search(self, text: str) -> int:
         """Mark a text, and go to the last line that holds it.
-
-        Args:
-            text: It, in upper or lower case; empty = mark nothing.
 
         Returns:
             How many of the lines in memory hold it.
@@ -220,11 +211,7 @@ class OutputPane(Lines, can_focus=True):
         return True
 
     def action_match(self, by: int) -> None:
-        """Go to the next or the previous line that holds what is searched for; around at the ends.
-
-        Args:
-            by: 1 or -1.
-        """
+        """Go to the next or the previous line that holds what is searched for; around at the ends."""
         found = self._matches()
         if not found:
             return
@@ -246,11 +233,7 @@ class OutputPane(Lines, can_focus=True):
         return everything[max(0, self._bottom - height) : max(height, self._bottom)]
 
     def action_scroll(self, by: int) -> None:
-        """Scroll by lines.
-
-        Args:
-            by: Lines; negative = back.
-        """
+        """Scroll by lines."""
         total = len(self._lines) + len(self._unfinished)
         height = max(1, self.size.height)
         bottom = total if self.following else self._bottom
@@ -259,11 +242,7 @@ class OutputPane(Lines, can_focus=True):
         self._moved()
 
     def action_page(self, pages: int) -> None:
-        """Scroll by pages.
-
-        Args:
-            pages: Pages; negative = back.
-        """
+        """Scroll by pages."""
         self.action_scroll(pages * max(1, self.size.height - 1))
 
     def action_top(self) -> None:
@@ -289,3 +268,70 @@ class OutputPane(Lines, can_focus=True):
     def _moved(self) -> None:
         self.redraw()
         self.post_message(self.Moved())
+
+
+class OutputBox(Vertical):
+    """The output below a heading that tells the position in it, and a field to search it."""
+
+    def __init__(self, stdout: Path, stderr: Path, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._paths = stdout, stderr
+        self._untimed = False  # of a replay whose session has no times of its output
+        self._polled_s = -math.inf
+
+    @property
+    def pane(self) -> OutputPane:
+        """The output itself."""
+        return self.query_one(OutputPane)
+
+    def compose(self) -> ComposeResult:
+        """The heading and the output."""
+        yield Heading("output", id="output-head")
+        yield OutputPane(id="output")
+
+    def on_mount(self) -> None:
+        """Open the files."""
+        self.pane.open(*self._paths)
+
+    def poll(self, replay: Replay | None, *, at_once: bool) -> None:
+        """Show what was printed: at once after a silence, once a second in a stream of lines."""
+        self._untimed = replay is not None and not replay.tells_output
+        if replay is None or self._untimed or replay.over:
+            self.pane.show_until(None)
+        else:
+            self.pane.show_until(replay.fold.printed or (0, 0))
+        now_s = time.monotonic()
+        if (at_once or now_s - self._polled_s >= 1.0) and self.pane.poll():
+            self._polled_s = now_s
+
+    def on_output_pane_moved(self) -> None:
+        """Say where in the output the pane is."""
+        self.show_position()
+
+    def show_position(self) -> None:
+        """Say in the heading which part of the output is shown."""
+        remark = self.pane.position
+        if not remark and self._untimed:
+            remark = "all of it: this session tells no times of its output"
+        self.query_one("#output-head", Heading).show("output", [(remark, "dim")] if remark else [])
+
+    async def ask_for_text(self) -> None:
+        """Open a field for what to search for."""
+        if not self.query("#search"):
+            field = Input(placeholder="search the output", id="search", compact=True)
+            await self.mount(field, before=self.pane)
+        self.screen.set_focus(self.query_one("#search"))
+
+    def close_field(self) -> bool:
+        """Close the field; return whether it was open."""
+        fields = self.query("#search")
+        if fields:
+            fields.remove()
+            self.pane.focus()
+        return bool(fields)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to the last line that holds what was typed."""
+        event.stop()
+        self.close_field()
+        self.pane.search(event.value)

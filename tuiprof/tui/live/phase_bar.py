@@ -30,11 +30,7 @@ class Phase:
 
 
 class PhaseBar(Lines):
-    """Phases of the mean step, all in one line or in one line each.
-
-    Args:
-        tall: One line a phase, with its share.
-    """
+    """Phases of the mean step, all in one line or in one line each."""
 
     def __init__(self, *, id: str | None = None, tall: bool = False) -> None:  # noqa: A002
         super().__init__(id=id)
@@ -44,13 +40,7 @@ class PhaseBar(Lines):
         self._why_empty = ""
 
     def show(self, means: dict[str, float], why_empty: str) -> None:
-        """Show new figures.
-
-        Args:
-            means: Mean host time per step of each phase in ns, in the order in which they run; ``"other"`` is
-                what no phase covers.
-            why_empty: What to say when there are no phases.
-        """
+        """Show new figures."""
         before = len(self._phases)
         self._step_ns = sum(means.values())
         self._phases = phases_of(means)
@@ -85,11 +75,7 @@ class PhaseBar(Lines):
 
 
 def phases_of(means: dict[str, float]) -> list[Phase]:
-    """Return the phases to show: beyond :data:`_MOST` the last ones added up.
-
-    Args:
-        means: Mean host time per step of each phase, ns, in the order in which they run.
-    """
+    """Return the phases to show: beyond :data:`_MOST` the last ones added up."""
     named = [(name, dur) for name, dur in means.items() if name != "other"]
     shown = named if len(named) <= _MOST else named[: _MOST - 1]
     found = [Phase(sanitize(name), dur, f"phase{1 + index % 6}") for index, (name, dur) in enumerate(shown)]
@@ -102,12 +88,7 @@ def phases_of(means: dict[str, float]) -> list[Phase]:
 
 
 def phase_line(phases: list[Phase], width: int) -> Row:
-    """Return all in one line: bars take what the words leave; the smallest phases go before anything is cut.
-
-    Args:
-        phases: At least one.
-        width: Cells.
-    """
+    """Return all in one line: bars take what the words leave; the smallest phases go before anything is cut."""
     separator = (f" {glyphs.AXIS} ", "rule")
     title: Row = [(f" {_TITLE}  ", "dim")]
     parts: list[Row] = [[(f"{phase.name} ", "dim"), (format_ns(phase.dur_ns), "strong")] for phase in phases]

@@ -1,82 +1,77 @@
-"""The live screen: a run as it goes, as it ended, or replayed by a clock. It polls the fold and draws it."""
+"""The live screen: a run as it goes, as it ended, or replayed. It polls the fold, draws it and does what keys say."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from textual import work
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from tuiprof.errors import SessionError
-from tuiprof.session.live.alerts import alerts
-from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.ownership import of_others
-from tuiprof.session.live.replay import Live, Replay
-from tuiprof.session.live.stats import NO_STATS
-from tuiprof.session.live.straggler import lanes
-from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import Summary
-from tuiprof.session.store.storage import trouble
+from tuiprof.model.characters import shell_word
+from tuiprof.model.units import format_ns
+from tuiprof.session.live.replay import Live
+from tuiprof.session.run import control
+from tuiprof.session.store.folders import Session, sessions_root
+from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.system.memory import return_freed
-from tuiprof.tui.live import words as live_words
-from tuiprof.tui.live.device_panel import DevicePanel
-from tuiprof.tui.live.output_pane import OutputPane
-from tuiprof.tui.live.phase_bar import PhaseBar
-from tuiprof.tui.live.rows import (
-    MOST_LANES,
-    rank_rows,
-    runs_row,
-    time_row,
-)
-from tuiprof.tui.live.run_verdict import RunVerdict
-from tuiprof.tui.live.strip_chart import StripChart
-from tuiprof.tui.live.view import (
-    WINDOWS_S,
-    View,
-    batch_size,
-    chart_data,
-    device_views,
-    phases,
-    slowdown_in_view,
-    stats_in_view,
-    stats_row,
-)
-from tuiprof.tui.live.words import absent_word
-from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.dialogs.dialog import ConfirmScreen
+from tuiprof.tui.live.captures import RunCaptures
+from tuiprof.tui.live.figures import Figures
+from tuiprof.tui.live.keys import live_keys
+from tuiprof.tui.live.moment import Moment
+from tuiprof.tui.live.other_runs import OtherRuns, baseline_of
+from tuiprof.tui.live.output_pane import OutputBox
+from tuiprof.tui.live.overhead import Overhead
+from tuiprof.tui.live.panes import RunPanes
+from tuiprof.tui.live.verdict import Verdict
+from tuiprof.tui.live.view import alert_paragraphs
+from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.key_bar import KeyBar
-from tuiprof.tui.widgets.painted import Heading, Painted
 
 if TYPE_CHECKING:
-    pass
+    from tuiprof.headline.trace import Gist
+    from tuiprof.session.store.glance import Summary
+    from tuiprof.tui.opening.captures import Captures
+    from tuiprof.tui.opening.captures import Figures as TraceFigures
 
-#: So often it is looked for what is new: what comes after a silence is seen at once.
+T = TypeVar("T")
+
+#: Steps of a capture asked for with one key.
+CAPTURE_STEPS: Final = 5
+#: So often new records are read: what comes after a silence is seen at once.
 RATE_HZ: Final = 4
 #: Seconds between two pictures in a stream of steps: most of what a picture costs it costs whatever is in it.
 _PICTURE_S: Final = 0.5
-#: Seconds after which the slow things are looked at again: status, statistics, phases, devices.
+#: Seconds after which the slow things are worked out again: status, statistics, phases, devices.
 _SLOW_S: Final = 1.0
 #: Timers come a little early and late.
 _EARLY_S: Final = 0.1
 #: Seconds after which memory that pictures left behind is given back.
 _RETURN_S: Final = 60.0
-#: Seconds between two looks for other runs.
-_LOOK_S: Final = 3.0
+#: Seconds between two searches for other runs.
+_RUNS_S: Final = 3.0
 
 
-class LiveScreen(RunVerdict):
-    """One session.
+class LiveScreen(Screen[None], inherit_bindings=False):
+    """One session, followed as it is written or, with ``replay_speed``, replayed from its beginning.
 
-    Args:
-        session: It.
-        replay_speed: Replay it from the beginning at this speed; None = follow it as it is written.
+    Attributes:
+        moment: What of the run is shown.
+        captures: What was and will be captured.
+        figures: Statistics, phases and alerts of what is shown.
+        runs: The runs that go on beside this one.
     """
 
+    app = getters_app(TerminalApp)
+    BINDINGS: ClassVar[list[BindingType]] = live_keys(CAPTURE_STEPS)
     CSS_PATH = "screen.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (132, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (16, "-short"), (34, "-tall")]  # noqa: RUF012
@@ -90,280 +85,407 @@ class LiveScreen(RunVerdict):
     )
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
-        super().__init__(session, replay_speed=replay_speed)
-        self._means: dict[str, float] = {}
+        super().__init__()
+        self.session = session
+        self.moment = Moment(session, replay_speed=replay_speed)
+        self.captures = RunCaptures(self.moment)
+        self.figures = Figures(self.moment)
+        self.runs = OtherRuns(session)
+        self._overhead = Overhead(self.moment)
+        self._verdict = Verdict(
+            self.moment,
+            self.captures,
+            self.figures,
+            self._overhead,
+            read_gist=self._read_gist,
+            last_errors=lambda count: self.query_one(OutputBox).pane.last_errors(count),
+        )
+        self._trace_figures: dict[Path, TraceFigures | None] = {}  # what is known of the traces
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
-        self._baseline: tuple[str, float] | None = None
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
-        self._least = 0
-        self._printed_at = -math.inf
-        self._trouble = ""  # what keeps the run from being recorded
 
     def compose(self) -> ComposeResult:
-        """Verdict on top, evidence below, keys at the bottom."""
-        yield Painted(id="runs")
-        yield Painted(id="head")
-        yield Painted(id="rule")
-        yield Painted(id="stats")
-        yield StripChart(id="chart")
-        yield PhaseBar(id="phases")
-        yield Painted(id="ranks")
-        with Horizontal(id="lower"):
-            with Vertical(id="machine"):
-                yield Heading("where a step goes", id="phase-head").add_class("list")
-                yield PhaseBar(id="phase-list", tall=True).add_class("list")
-                yield Heading("devices")
-                yield DevicePanel(id="devices")
-            with Vertical(id="printed"):
-                yield Heading("output", id="output-head")
-                yield OutputPane(id="output")
-        yield Painted(id="finding")
+        """The panes, and the keys at the bottom."""
+        yield RunPanes(self.moment, self.figures, self._verdict)
         yield KeyBar()
 
     def on_mount(self) -> None:
         """Begin to follow the session."""
-        self.query_one(OutputPane).open(self.session.stdout, self.session.stderr)
-        self.traces = self.session.traces()
+        self.captures.find_traces()
         self.set_interval(1 / RATE_HZ, self.tick)
         self.set_interval(_RETURN_S, return_freed)
         self.call_after_refresh(self.tick)
-        self._find_baseline()
-        if isinstance(self.base, Live):
-            self.set_interval(_LOOK_S, self._look_around)
-
-    def _look_around(self) -> None:
-        """See whether other runs go on, while this screen is looked at."""
-        if self.app.screen is self and not self.status.over:
-            self.look_for_runs()
+        self._read("baseline", lambda _: baseline_of(self.session), self._compare_with)
+        if isinstance(self.moment.run, Live):
+            self.set_interval(_RUNS_S, self._look_for_runs)
 
     def on_unmount(self) -> None:
         """Close the logs."""
-        self.store_costs()
-        self.base.close()
-        if self.past is not None:
-            self.past.close()
+        self._overhead.store()
+        self.moment.close()
 
-    def on_screen_resume(self) -> None:
-        """Draw what happened while another screen was in front."""
+    @on(events.ScreenResume)
+    @on(events.Resize)
+    def draw_at_next_tick(self) -> None:
+        """Draw though nothing is new: what happened under another screen, or what another size has room for."""
         self._shown = ()
 
-    def on_resize(self) -> None:
-        """Another size has room for other things."""
-        self._shown = ()
+    # -- drawing -----------------------------------------------------------------------------------------
 
     def tick(self, *, asked: bool = False) -> None:
-        """Take in what is new and draw what changed; called by the timer.
-
-        Args:
-            asked: A key was pressed: also a picture that stands still is drawn.
-        """
-        if self.app.screen is not self or (self.frozen_ns is not None and not asked):
+        """Read what is new and draw what changed; called by the timer, and with ``asked`` after a key."""
+        moment = self.moment
+        if self.app.screen is not self or (moment.frozen_ns is not None and not asked):
             return
         at = time.monotonic()
         if not asked and at - self._drawn_at < _PICTURE_S - _EARLY_S:
             return
-        self.feed.advance()
+        moment.feed.advance()
         slow = asked or at - self._slow_at >= _SLOW_S - _EARLY_S
         if slow:
             self._slow_at = at
-            self._look_at_run()
-        self._poll_output()
-        now = self.now_ns()
-        fold = self.feed.fold
-        read = int(100 * self.base.read_share) if isinstance(self.base, Live) else 100
-        shown = (self.status, self.window, self.rank_name, self.selected, self.size, id(fold), read // 5)
-        state = (fold.version, *shown)
-        moves = self.following or (self.replay is not None and not self._stands(self.replay))
-        if state == self._shown and not (slow and moves):
+            moment.update()
+            self.captures.update_armed()
+        self.query_one(OutputBox).poll(moment.replay, at_once=asked)
+        fold = moment.feed.fold
+        state = (
+            fold.version,
+            moment.status,
+            moment.window,
+            moment.rank_name,
+            moment.selected,
+            self.size,
+            id(fold),
+            int(100 * moment.read_share) // 5,
+        )
+        if state == self._shown and not (slow and moment.advances):
             return  # nothing can have changed, or nothing but the clock: draw nothing, send nothing
-        fresh = self._shown[1:] != state[1:]
+        slow = slow or self._shown[1:] != state[1:]
         self._shown = state
         self._drawn_at = at
-        self._draw(now, slow=slow or fresh)
-
-    def _look_at_run(self) -> None:
-        """See how the run stands."""
-        if self.past is not None:
-            self.base.advance()  # so that the present is there when it is wanted
-        if isinstance(self.base, Live) and self.running:
-            self.status = self.base.status()
-            self.look_armed()
-            self._trouble = trouble(self.session)
-            if not self.session.meta.devices:
-                with contextlib.suppress(SessionError):  # it was deleted
-                    self.session.reload()
-
-    @staticmethod
-    def _stands(replay: Replay) -> bool:
-        return replay.paused or replay.over
-
-    def _poll_output(self) -> None:
-        """Show what was printed: at once after a silence, once a second in a stream of lines."""
-        pane, replay = self.query_one(OutputPane), self.replay
-        # Of a session whose recorder told no times, all that was printed is shown.
-        if replay is None or not replay.tells_output or replay.over:
-            pane.show_until(None)
-        else:
-            pane.show_until(replay.fold.printed or (0, 0))
-        now = time.monotonic()
-        if now - self._printed_at >= 1.0 and pane.poll():
-            self._printed_at = now
-
-    def _draw(self, now_ns: int, *, slow: bool) -> None:
-        """Draw; what is expensive or would only flicker goes at the slow rate."""
-        rank, charted = self.rank, self.charted
-        view = View(now_ns, WINDOWS_S[self.window], self.following)
-        chart = self.query_one(StripChart)
-        if rank is None or charted is None or not len(rank.steps):
-            errors = self.query_one(OutputPane).last_errors(3)
-            replayed = self.replay is not None and not self.replay.over
-            chart.explain(live_words.no_step_lines(self.status, errors, replayed=replayed))
-            self.stats, self._means = NO_STATS, {}
-        else:
-            if slow:
-                self.stats = stats_in_view(rank.steps, view)
-                self._means = phases(rank.steps, view, self.selected_row())
-            goes_on = self.following or (self.replay is not None and not self.replay.over)
-            edge_s = chart.edge(now_ns / 1e9, view.span_s) if goes_on else None
-            chart.show(chart_data(charted.steps, self.stats, view, self.selected, edge_s))
-        self.draw_head(now_ns)
         if slow:
-            self._draw_slow(view, rank)
+            self._overhead.update()
+        self.query_one(RunPanes).draw(moment.now_ns(), slow=slow)
+        if slow:
             self._rebind()
 
-    def draw_head(self, now_ns: int) -> None:
-        """Draw the first line, and the moment shown below it.
-
-        Args:
-            now_ns: Session time shown.
-        """
-        rank, replay = self.rank, self.replay
-        ranks = len(self.feed.fold.ranks)
-        if replay is not None:
-            state = live_words.replay_row(replay, rank, ranks, back=self.past is not None)
-        else:
-            state = live_words.state_row(self.status, now_ns, rank, ranks, self.frozen_ns is not None)
-        others = of_others(self.feed.fold, self.session.meta)
-        machine = live_words.machine_row(self.session, rank, others)
-        parts = (live_words.name_row(self.session), state, machine)
-        self.query_one("#head", Painted).paint(
-            lambda width, _: [live_words.head_row("tuiprof", parts, width)]
-        )
-        fold = self.base.fold if self.past is not None else self.feed.fold
-        until_ns = max(now_ns, replay.duration_ns, fold.now_ns) if replay is not None else 0
-        self.query_one("#rule", Painted).paint(
-            lambda width, _: [
-                time_row(now_ns, until_ns, fold, width) if until_ns else [(glyphs.RULE * width, "rule")]
-            ]
-        )
-
-    def _draw_slow(self, view: View, rank: WriterState | None) -> None:
-        fold, stats, means = self.feed.fold, self.stats, self._means
-        batch = batch_size(rank.steps) if rank is not None else None
-        read = self.base.read_share if isinstance(self.base, Live) else 1.0
-        slowdown = slowdown_in_view(rank.steps, view) if rank is not None else None
-        self.query_one("#stats", Painted).paint(
-            lambda width, _: stats_row(
-                stats, view, width, batch=batch, baseline=self._baseline, read=read, slowdown=slowdown
-            )
-        )
-        why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"
-        why = why if stats.count else "no step yet"
-        for bar in self.query(PhaseBar):
-            bar.show(means, why)
-        if self.query_one("#phase-head", Heading).display:
-            step = f"where step {self.selected} went" if self.selected is not None else "where a step goes"
-            self.query_one("#phase-head", Heading).show(step)
-        self._draw_ranks(fold, rank, view.now_ns)
-        others = of_others(fold, self.session.meta)
-        devices = device_views(fold, self.session.meta, rank, others)
-        panel = self.query_one(DevicePanel)
-        panel.compact = self.has_class("-narrow") or self.has_class("-short")
-        panel.show(devices, self._device_notes(devices_known=bool(devices)))
-        # Stacked, one line a device is kept, whatever that leaves for the output.
-        least = min(panel.height_for(0), 10) + 1 if panel.compact else 0
-        if least != self._least:  # even setting a style to what it was draws the whole screen anew
-            self._least = least
-            self.query_one("#lower").styles.min_height = least
-        over = self.status.over and self.replay is None
-        self.alerts = [] if over else alerts(fold, rank, view.now_ns, others, self._trouble)
-        self.measure_screen(rank, fold)
-        self.query_one("#finding", Painted).paint(self.bottom)
-        self.on_output_pane_moved()
-
-    def _draw_ranks(self, fold: Fold, rank: WriterState | None, now_ns: int) -> None:
-        """Draw the ranks side by side, where there are several."""
-        box, ranks = self.query_one("#ranks", Painted), fold.ranks
-        found = lanes(ranks, now_ns) if len(ranks) > 1 else []
-        most = MOST_LANES if self.has_class("-tall") else 4
-        shown = rank.name if rank is not None else ""
-        box.paint(lambda width, _: rank_rows(found, shown, width, most))
-        if box.display != bool(found):
-            box.display = bool(found)
-
-    def _device_notes(self, *, devices_known: bool) -> list[str]:
-        """Return which hardware is absent, or why there is no reading yet; of a run without any the reasons."""
-        meta = self.session.meta
-        if not devices_known:
-            return ["no readings" if self.status.over else "waiting for the first reading …"]
-        if any(device.kind != "host" for device in meta.devices):
-            missing = [absent_word(name) for name in meta.absent]
-            return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
-        return [f"{name}: {why}" for name, why in meta.absent.items()]
-
-    # -- other things that come by themselves ------------------------------------------------------------
-
-    def show_runs(self, runs: list[Summary]) -> None:
-        """Show which runs go on, where there are several.
-
-        Args:
-            runs: They and this one.
-        """
-        super().show_runs(runs)
-        box = self.query_one("#runs", Painted)
-        box.paint(lambda width, _: [runs_row(runs, self.session.id, width)])
-        if box.display != (len(runs) > 1):
-            box.display = len(runs) > 1
-            self._rebind()
-
-    def on_output_pane_moved(self) -> None:
-        """Say where the output stands."""
-        remark = self.query_one(OutputPane).position
-        if not remark and self.replay is not None and not self.replay.tells_output:
-            remark = "all of it: this session tells no times of its output"
-        self.query_one("#output-head", Heading).show("output", [(remark, "dim")] if remark else [])
+    def redraw_now(self) -> None:
+        """Draw everything at once instead of at the next tick."""
+        self.draw_at_next_tick()
+        self.tick(asked=True)
 
     def _rebind(self) -> None:
         """Show the keys that work now and no others."""
+        moment, captures = self.moment, self.captures
         state = (
-            self.running,
-            bool(self.traces),
-            len(self.feed.fold.ranks),
-            self.ready(),
-            self.replay is None,
-            self.selected,
-            len(self.runs) > 1,
-            self.can_arm(),
+            moment.running,
+            bool(captures.traces),
+            len(moment.feed.fold.ranks),
+            captures.ready,
+            moment.replay is None,
+            moment.selected,
+            len(self.runs.shown) > 1,
+            captures.can_arm,
         )
         if state != self._bound:
             self._bound = state
             self.refresh_bindings()
 
-    def redraw_now(self) -> None:
-        """Draw everything at once instead of at the next tick."""
-        self._shown, self._printed_at = (), -math.inf
-        self.tick(asked=True)
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work now; the others are not shown."""
+        moment, captures = self.moment, self.captures
+        match action:
+            case "search":
+                return self.focused is None or self.focused.id != "search"
+            case "stop":
+                return moment.running
+            case "capture" | "capture_form":
+                return moment.running and bool(moment.run.fold.ranks)
+            case "arm" | "arm_form":
+                return captures.can_arm
+            case "open_trace":
+                return bool(captures.traces)
+            case "open_ready":
+                return captures.ready if moment.selected is None else captures.trace_of_step() is not None
+            case "speed" | "now":
+                return moment.replay is not None
+            case "pause":
+                return moment.running or moment.replay is not None
+            case "rank":
+                return len(moment.feed.fold.ranks) > 1
+            case "run":
+                return len(self.runs.shown) > 1
+            case _:
+                return True
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="baseline")
-    def _find_baseline(self) -> None:
-        """Look up the newest run of the ladder's baseline, to say how this variant compares."""
-        from tuiprof.tui.live.history import baseline_of
+    def _read(
+        self,
+        group: str,
+        read: Callable[[Callable[[], bool]], T],
+        show: Callable[[T], object],
+        *,
+        exclusive: bool = True,
+    ) -> None:
+        """Read something in a thread, then show it; ``read`` gets a function that says whether it was cancelled."""
 
-        found = baseline_of(self.session)
-        if found is not None and not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._set_baseline, found)
+        def work() -> None:
+            worker = get_current_worker()
+            found = read(lambda: worker.is_cancelled)
+            if not worker.is_cancelled:
+                self.app.call_from_thread(show, found)
 
-    def _set_baseline(self, found: tuple[str, float]) -> None:
-        self._baseline = found
-        self._shown = ()
+        self.run_worker(work, thread=True, exclusive=exclusive, exit_on_error=False, group=group)
+
+    # -- time --------------------------------------------------------------------------------------------
+
+    def action_pause(self) -> None:
+        """Hold the view, or the clock of what is replayed."""
+        self.moment.pause()
+        self.redraw_now()
+
+    def action_speed(self, by: int) -> None:
+        """Replay faster or slower."""
+        self.moment.change_speed(by)
+        self.redraw_now()
+
+    def action_seek(self, by: int) -> None:
+        """Show an earlier or a later moment."""
+        self.moment.seek(by)
+        self.redraw_now()
+
+    def action_now(self) -> None:
+        """Return to the present, or to the end of a replay."""
+        self.moment.go_to_end()
+        self.redraw_now()
+
+    def action_window(self) -> None:
+        """Take the next width of the time axis."""
+        self.moment.next_window()
+        self.redraw_now()
+
+    def action_rank(self, by: int) -> None:
+        """Show another rank."""
+        self.moment.next_rank(by)
+        self.redraw_now()
+
+    def action_step(self, by: int, outliers: bool = False) -> None:
+        """Select the next or the previous step, or outlier."""
+        if not self.moment.select(by, outliers=outliers):
+            word = "before" if by < 0 else "after"
+            self.notify(f"no such step {word} this one among those in memory", timeout=2)
+        self.redraw_now()
+
+    # -- captures ----------------------------------------------------------------------------------------
+
+    def action_capture(self) -> None:
+        """Profile the next steps."""
+        self._request_capture(CAPTURE_STEPS)
+
+    def action_capture_form(self) -> None:
+        """Ask what to profile, then profile it."""
+        from tuiprof.tui.live.forms import CaptureForm, CaptureWish
+
+        def answered(wish: CaptureWish | None) -> None:
+            if wish is not None:
+                self._request_capture(wish.steps, stack=wish.stack, shapes=wish.shapes, memory=wish.memory)
+
+        self.app.push_screen(CaptureForm(CAPTURE_STEPS), answered)
+
+    def _request_capture(self, steps: int, **with_what: bool) -> None:
+        with self.app.telling_errors():
+            self.captures.request(steps, **with_what)
+            self.redraw_now()
+
+    def action_arm(self) -> None:
+        """Capture after the next slow step; where that is armed, disarm it."""
+        if self.captures.armed_slow is not None and self.moment.selected is None:
+            self.captures.disarm_slow()
+            self.app.notify("disarmed: no capture after slow steps", timeout=3)
+        elif (limit_ns := self.figures.slow_ns()) is None:
+            self.app.notify("too few steps to tell what is slow: T asks", timeout=3)
+        else:
+            with self.app.telling_errors():
+                self.captures.arm_slow(limit_ns)
+                text = f"armed: captures after each step slower than {format_ns(limit_ns)}; T changes that"
+                self.app.notify(text, timeout=5)
+        self.redraw_now()
+
+    def action_arm_form(self) -> None:
+        """Ask when to capture by itself."""
+        from tuiprof.tui.live.forms import ArmForm
+
+        def answered(wish: tuple[TriggerRequest, ...] | None) -> None:
+            if wish is not None:
+                with self.app.telling_errors():
+                    self.captures.arm_only(wish)
+                self.redraw_now()
+
+        slow, every = self.captures.armed_slow, self.captures.armed_every
+        budget = next((trigger.budget_bytes for trigger in self.captures.armed), DEFAULT_BUDGET)
+        limit_ns = self.figures.slow_ns()
+        text = f"{limit_ns / 1e6:.4g} ms" if limit_ns is not None and not self.captures.armed else ""
+        if slow is not None:
+            text = f"{slow.times:g}x" if slow.times is not None else f"{(slow.above_ns or 0) / 1e6:.4g} ms"
+        self.app.push_screen(ArmForm(text, str(every.every) if every is not None else "", budget), answered)
+
+    # -- traces ------------------------------------------------------------------------------------------
+
+    def action_open_ready(self) -> None:
+        """Open the trace that covers the selected step, there; without one the trace that was captured last."""
+        if (path := self.captures.trace_of_step()) is not None:
+            self._open(path, step=self.moment.selected)
+        elif (path := self.captures.newest_trace()) is not None:
+            self._open(path)
+
+    def action_open_trace(self) -> None:
+        """Open the only trace, or choose one."""
+        from tuiprof.tui.opening.captures import captures_of
+
+        self.captures.find_traces()
+        if len(self.captures.traces) == 1:
+            self._open(self.captures.traces[0])
+        else:
+            newest = self.captures.traces[-1]
+            self._read("captures", lambda _: captures_of(newest), self._choose_trace)
+
+    def _choose_trace(self, found: Captures) -> None:
+        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+
+        def chosen(path: Path | None) -> None:
+            if path is not None:
+                self._open(path)
+
+        if self.is_current:
+            dialog = CapturesScreen(found, self._trace_figures, None, self.captures.titles())
+            self.app.push_screen(dialog, chosen)
+
+    def _open(self, path: Path, *, step: int | None = None) -> None:
+        self.captures.mark_seen()
+        self.refresh_bindings()
+        self.app.go.trace(path, step=step)
+
+    def _read_gist(self, path: Path) -> None:
+        """Read a trace in another process, for what it says first."""
+        from tuiprof.headline.trace import ask
+
+        def show(gist: Gist) -> None:
+            self._verdict.set_gist(path, gist)
+            self.redraw_now()
+
+        self._read("gist", lambda cancelled: ask(path, cancelled), show, exclusive=False)
+
+    # -- other runs --------------------------------------------------------------------------------------
+
+    def _look_for_runs(self) -> None:
+        """Look which other runs go on, while this screen is in front."""
+        if self.app.screen is self and not self.moment.status.over:
+            self._read("runs", lambda _: self.runs.find(), self._show_runs)
+
+    def _show_runs(self, found: list[Summary]) -> None:
+        self.runs.shown = found
+        self.query_one(RunPanes).show_runs(found)
+        self._rebind()
+
+    def action_run(self, by: int) -> None:
+        """Show another run that goes on."""
+        if (other := self.runs.neighbour(by)) is not None:
+            self.app.go.switch(other, self.session.path)
+
+    def _compare_with(self, baseline: tuple[str, float] | None) -> None:
+        self.query_one(RunPanes).baseline = baseline
+        self.draw_at_next_tick()
+
+    # -- the rest ----------------------------------------------------------------------------------------
+
+    def action_alerts(self) -> None:
+        """Show what goes wrong by which rule, and the notes on the run."""
+        from tuiprof.session.store.labels import read_labels
+        from tuiprof.tui.dialogs.reading import ReadingScreen
+
+        labels, noted = read_labels(self.session.path), list(self.moment.feed.fold.notes)
+        paragraphs = alert_paragraphs(self.figures.alerts, labels, noted)
+        self.app.push_screen(ReadingScreen("alerts and notes", paragraphs, opened_by="alerts"))
+
+    def action_note(self) -> None:
+        """Write a note on the run, at the moment shown or on the selected step."""
+        from tuiprof.session.store.labels import add_note
+        from tuiprof.tui.dialogs.form import TextForm
+
+        moment, step = self.moment, self.moment.selected
+        of_the_run = step is None and moment.status.over and moment.replay is None
+        now_ns = None if of_the_run else moment.now_ns()
+
+        def answered(text: str | None) -> None:
+            if text:
+                with self.app.telling_errors():
+                    add_note(self.session.path, text, t_ns=now_ns, step=step)
+                    self.app.notify("noted; a shows all notes", timeout=3)
+
+        about = f"step {step}" if step is not None else "the run"
+        self.app.push_screen(TextForm(f"a note on {about}", placeholder="what to remember"), answered)
+
+    async def action_search(self) -> None:
+        """Type what to look for in the output."""
+        await self.query_one(OutputBox).ask_for_text()
+
+    def action_log(self) -> None:
+        """Give the output the whole screen, or take it back."""
+        self.toggle_class("-log")
+        self.query_one(OutputBox).pane.focus()
+        self.redraw_now()
+
+    def action_escape(self) -> None:
+        """Undo the innermost: a search, the output alone, the selected step, the moment gone by; else leave."""
+        if self.query_one(OutputBox).close_field():
+            return
+        moment = self.moment
+        if not self.has_class("-log") and (moment.past is not None or moment.selected is not None):
+            self.action_now()
+        else:
+            self.action_leave()
+
+    def action_leave(self) -> None:
+        """Leave the screen; what runs goes on, and how to come back is said."""
+        if self.has_class("-log"):
+            self.action_log()
+            return
+        running, status = self.moment.running, self.moment.status
+        if running and len(self.app.screen_stack) > 1:
+            self.app.notify(f"{_fate(self.session)} Come back here, or: {_attach_command(self.session)}")
+        elif running:
+            self.app.farewell = self.farewell()
+        ours = self.app.start.launched and self.session.path == self.app.start.path
+        self.app.go.back(status.code or 0 if ours and status.over else 0)
+
+    def farewell(self) -> str:
+        """Return what becomes of the run that is left, and how to come back to it."""
+        return f"{_fate(self.session)}\n  watch it again:  {_attach_command(self.session)}"
+
+    def action_stop(self) -> None:
+        """Stop the script, once confirmed."""
+        lines = [
+            "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",
+            "What was recorded stays.",
+        ]
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                with self.app.telling_errors():
+                    run = self.moment.run
+                    known = run.processes() if isinstance(run, Live) else None
+                    control.request_stop(self.session, known=known)
+                    self.app.notify("asked the script to stop")
+
+        dialog = ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run")
+        self.app.push_screen(dialog, answered)
+
+
+def _fate(session: Session) -> str:
+    stopping = control.read_stop(session) is not None
+    return f"{session.title} {'was asked to stop, and has not ended yet' if stopping else 'goes on'}."
+
+
+def _attach_command(session: Session) -> str:
+    known = session.path.parent == sessions_root()
+    return f"tuiprof attach {session.id if known else shell_word(str(session.path))}"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuiprof.tui.live.words import clock
+from tuiprof.tui.live.view import ChartData, clock
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.braille import (
     Codes,
-    Floats,
     cells,
     column_ranges,
     dot_rows,
@@ -22,7 +20,6 @@ from tuiprof.tui.widgets.braille import (
 )
 from tuiprof.tui.widgets.lines import Lines, Row, Span
 
-_EMPTY: Floats = np.empty(0)
 #: An axis whose end is reached moves on by this part of its width.
 _MOVE_PARTS = 8
 #: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
@@ -37,56 +34,6 @@ _TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400
 _TICK_CELLS = 16
 #: The median is drawn through gaps of at least so many cells.
 _GAP = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A step worth pointing at.
-
-    Attributes:
-        at_s: When it ended, on the clock of the chart.
-        dur_ms: What it took.
-        label: What to write beside it.
-    """
-
-    at_s: float
-    dur_ms: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChartData:
-    """What the chart shows.
-
-    Attributes:
-        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
-        ends_s: Its end, same shape, as are the next two.
-        low_ms: What it took; of a bucket of steps the shortest.
-        high_ms: The same; of a bucket of steps the longest.
-        now_s: The moment shown, on the same clock; nothing is known beyond it.
-        window_s: Width of the axis.
-        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
-        median_ms: Drawn as a dotted line; None = not yet known.
-        limit_ms: Steps above this are outliers, which the y axis does not follow.
-        marks: Outliers, the most telling first.
-        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
-        live: The moment shown is the present (it is then called "now").
-        selected: The step that is looked at; None = none.
-    """
-
-    starts_s: Floats = field(default_factory=lambda: _EMPTY)
-    ends_s: Floats = field(default_factory=lambda: _EMPTY)
-    low_ms: Floats = field(default_factory=lambda: _EMPTY)
-    high_ms: Floats = field(default_factory=lambda: _EMPTY)
-    now_s: float = 0.0
-    window_s: float = 60.0
-    edge_s: float | None = None
-    median_ms: float | None = None
-    limit_ms: float = math.inf
-    marks: tuple[Mark, ...] = ()
-    captured_s: tuple[tuple[float, float], ...] = ()
-    live: bool = True
-    selected: Mark | None = None
 
 
 class StripChart(Lines):
@@ -109,10 +56,6 @@ class StripChart(Lines):
 
         Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells.
         In between only the newest cells change: that keeps a chart cheap over a slow link and easy to look at.
-
-        Args:
-            now_s: The moment shown.
-            window_s: Width of the axis.
         """
         width = max(1, self.size.width - self._margin(self.size.width) - 2)
         move_s = window_s / width * max(1, width // _MOVE_PARTS)
@@ -124,20 +67,12 @@ class StripChart(Lines):
         return 10 if width >= 50 else 8
 
     def show(self, data: ChartData) -> None:
-        """Show new data.
-
-        Args:
-            data: What to draw.
-        """
+        """Show new data."""
         self._data, self._empty = data, []
         self.redraw()
 
     def explain(self, lines: list[str]) -> None:
-        """Say why there is nothing to draw, and what to do.
-
-        Args:
-            lines: Plain text.
-        """
+        """Say why there is nothing to draw, and what to do."""
         self._empty = lines
         self.redraw()
 

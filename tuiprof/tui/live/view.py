@@ -1,34 +1,58 @@
-"""From the fold of a session to what the live screen draws: pure functions, no widget."""
+"""What the live screen shows of a run, from its fold: figures, rows of styled text and sentences. No Textual here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tuiprof.model.units import format_count, format_ns, format_share
 from tuiprof.probe.slowdown import Slowdown
-from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.alerts import RULES, Alert
+from tuiprof.session.live.fold import CaptureState, DeviceHistory, Fold, NoteLine
 from tuiprof.session.live.ownership import device_of
+from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.stats import StepStats
+from tuiprof.session.live.straggler import Lane
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import SessionMeta
-from tuiprof.telemetry.figures import headline
-from tuiprof.tui.live.device_panel import DeviceView
-from tuiprof.tui.live.strip_chart import ChartData, Mark
+from tuiprof.session.store.folders import Session, SessionMeta
+from tuiprof.session.store.glance import Summary
+from tuiprof.session.store.labels import Labels
+from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.status import Status
+from tuiprof.telemetry.figures import figure, headline
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+from tuiprof.tui.widgets.braille import Floats
+from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
+
+if TYPE_CHECKING:
+    from tuiprof.headline.trace import Gist
 
 #: Widths of the time axis, seconds; None = the whole run.
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
+#: More ranks than this are summed up in a sentence.
+MOST_LANES = 8
 #: So many outliers get a label.
 _MOST_MARKS = 4
 #: Above this many steps in view the whole run is drawn from its overview instead of step by step.
 _MOST_STEPS = 50_000
 #: Readings handed to a panel: no terminal is wider.
 _HISTORY = 240
+#: Before this moment of a run most of what its recorder took is its start, which says nothing of the run.
+_SETTLED_NS = 10_000_000_000
+_EMPTY: Floats = np.empty(0)
+_STATES = {
+    "running": (glyphs.RUNNING, "good"),
+    "finished": (glyphs.DONE, "good"),
+    "failed": (glyphs.FAILED, "bad"),
+    "stopped": (glyphs.STOPPED, "warn"),
+    "interrupted": (glyphs.INTERRUPTED, "warn"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +87,7 @@ class View:
         return f"last {self.window_s:g} s" if self.window_s < 100 else f"last {self.window_s / 60:g} min"
 
     def rows(self, steps: StepSeries) -> slice:
-        """Return the kept steps in view.
-
-        Args:
-            steps: Steps of one rank.
-        """
+        """Return the kept steps in view."""
         found = steps.since(None if self.window_s is None else int(self.window_s * 1e9), self.now_ns)
         if self.live:
             return found
@@ -75,13 +95,18 @@ class View:
         return slice(min(found.start, last), last)
 
 
-def stats_in_view(steps: StepSeries, view: View) -> StepStats:
-    """Return the statistics of the steps in view; of the last ones where none is.
+def clock(seconds: float) -> str:
+    """Return a length of time as ``00:01:12``."""
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours:02d}:{minute:02d}:{second:02d}"
 
-    Args:
-        steps: Steps of one rank.
-        view: What is in view.
-    """
+
+# -- step times ------------------------------------------------------------------------------------------
+
+
+def stats_in_view(steps: StepSeries, view: View) -> StepStats:
+    """Return the statistics of the steps in view; of the last ones where none is."""
     if view.window_s is None:
         return steps.whole_run()
     stats = steps.stats(view.rows(steps))
@@ -89,15 +114,143 @@ def stats_in_view(steps: StepSeries, view: View) -> StepStats:
 
 
 def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
-    """Return the capture that slowed down steps which are in view; None = none did.
-
-    Args:
-        steps: Steps of one rank.
-        view: What is in view.
-    """
+    """Return the capture that slowed down steps which are in view; None = none did."""
     numbers = steps.rows["n"][view.rows(steps)]
     slowdown = steps.slowdown
     return slowdown if slowdown is not None and len(numbers) and numbers[-1] > slowdown.last else None
+
+
+def batch_size(steps: StepSeries) -> float | None:
+    """Return the samples of a step where the script tells them as a metric; None = it does not."""
+    for name in ("samples", "batch_size", "batch"):
+        if name in steps.metrics and len(values := steps.metric(name)[-20:]):
+            return _known(float(np.nanmedian(values))) if not np.isnan(values).all() else None
+    return None
+
+
+def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
+    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
+
+    ``row`` limits it to one of the kept steps.
+    """
+    if row is not None:
+        return steps.phase_means(slice(row, row + 1))
+    rows = view.rows(steps)
+    if rows.start >= rows.stop:
+        rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
+    return steps.phase_means(rows)
+
+
+def stats_row(
+    stats: StepStats,
+    view: View,
+    width: int,
+    *,
+    batch: float | None,
+    baseline: tuple[str, float] | None,
+    read: float = 1.0,
+    slowdown: Slowdown | None = None,
+) -> list[Row]:
+    """Return the line above the chart, in two lines where it is narrow.
+
+    ``batch`` is the samples of a step; ``baseline`` the name and median step time in ns of the variant to compare
+    with; ``read`` the share of the logs that has been read: below 1 the figures are of their end.
+    """
+    if not stats.count:
+        return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
+    left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
+    parts: list[Row] = [
+        [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
+        [("jitter ", "dim"), (format_share(stats.jitter), "text")],
+        [(f"{stats.rate_hz:.3g}", "text"), (" steps/s", "dim")],
+    ]
+    if batch:
+        parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
+    right: Row = [(f"{view.said} ", "dim")]
+    if slowdown is not None:
+        right = [(f"{format_share(slowdown.share)} slower since a capture", "warn"), ("   ", "text"), *right]
+    # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
+    if baseline is not None and (slowdown is None or view.window_s is None):
+        name, median_ns = baseline
+        change = stats.median_ns / median_ns - 1
+        word = "slower" if change > 0 else "faster"
+        same = abs(change) < 0.005
+        text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
+        role = "text" if same else "warn" if change > 0 else "good"
+        right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
+    if read < 1:
+        right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
+    for name in (" step time ", " step "):
+        whole = _dotted([[(name, "dim"), *left[1:]], *parts])
+        if row_width(whole) + row_width(right) + 2 <= width:
+            return [spread(whole, right, width)]
+    if width >= 60:
+        return [spread(_dotted([left, *parts[:2]]), right, width), _indented(parts[2:], width)]
+    return [fit(_dotted([left, *parts]), width)]
+
+
+def _dotted(parts: list[Row]) -> Row:
+    out: Row = []
+    for part in parts:
+        out.extend([(glyphs.DOT, "rule"), *part] if out else part)
+    return out
+
+
+def _indented(parts: list[Row], width: int) -> Row:
+    return fit([(" " * 11, "text"), *_dotted(parts)], width)
+
+
+# -- the chart -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step worth pointing at.
+
+    Attributes:
+        at_s: When it ended, on the clock of the chart.
+        dur_ms: What it took.
+        label: What to write beside it.
+    """
+
+    at_s: float
+    dur_ms: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChartData:
+    """What the chart shows.
+
+    Attributes:
+        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
+        ends_s: Its end, same shape, as are the next two.
+        low_ms: What it took; of a bucket of steps the shortest.
+        high_ms: The same; of a bucket of steps the longest.
+        now_s: The moment shown, on the same clock; nothing is known beyond it.
+        window_s: Width of the axis.
+        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
+        median_ms: Drawn as a dotted line; None = not yet known.
+        limit_ms: Steps above this are outliers, which the y axis does not follow.
+        marks: Outliers, the most telling first.
+        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
+        live: The moment shown is the present (it is then called "now").
+        selected: The selected step; None = none.
+    """
+
+    starts_s: Floats = field(default_factory=lambda: _EMPTY)
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)
+    now_s: float = 0.0
+    window_s: float = 60.0
+    edge_s: float | None = None
+    median_ms: float | None = None
+    limit_ms: float = math.inf
+    marks: tuple[Mark, ...] = ()
+    captured_s: tuple[tuple[float, float], ...] = ()
+    live: bool = True
+    selected: Mark | None = None
 
 
 def chart_data(
@@ -107,15 +260,7 @@ def chart_data(
     selected: int | None = None,
     edge_s: float | None = None,
 ) -> ChartData:
-    """Return the strip chart of one rank.
-
-    Args:
-        steps: Its steps.
-        stats: Statistics of the steps in view.
-        view: What is in view.
-        selected: Number of the step that is looked at; None = none.
-        edge_s: Right edge of the axis; None = the moment in view.
-    """
+    """Return the strip chart of one rank: ``selected`` is the number of a step, ``edge_s`` the axis' right edge."""
     if view.window_s is None and len(steps) > _MOST_STEPS:
         overview = steps.overview
         known = slice(
@@ -191,85 +336,405 @@ def _known(value: float) -> float | None:
     return None if value != value else value
 
 
-def stats_row(
-    stats: StepStats,
-    view: View,
-    width: int,
-    *,
-    batch: float | None,
-    baseline: tuple[str, float] | None,
-    read: float = 1.0,
-    slowdown: Slowdown | None = None,
-) -> list[Row]:
-    """Return the line above the chart, in two lines where it is narrow.
+# -- what runs, its state, captures, how it ended -------------------------------------------------------
 
-    Args:
-        stats: Statistics of the steps in view.
-        view: What is in view.
-        width: Cells.
-        batch: Samples a step, where the script tells; None = unknown.
-        baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
-        read: Share of the logs that is read; below 1 the figures are of its end.
-        slowdown: The capture that slowed down steps in view; None = none did.
-    """
-    if not stats.count:
-        return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
-    left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
-    parts: list[Row] = [
-        [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
-        [("jitter ", "dim"), (format_share(stats.jitter), "text")],
-        [(f"{stats.rate_hz:.3g}", "text"), (" steps/s", "dim")],
+
+def capture_words(capture: CaptureState) -> str:
+    """Return what tells a capture from the others: when it was made, of which steps, and why."""
+    firsts = [record.first for record in capture.by_writer.values() if record.first is not None]
+    lasts = [record.last for record in capture.by_writer.values() if record.last is not None]
+    steps = f"steps {format_count(min(firsts))} to {format_count(max(lasts))}" if firsts and lasts else ""
+    return glyphs.DOT.join(part for part in (clock(capture.t_ns / 1e9), steps, capture.cause) if part)
+
+
+def name_row(session: Session) -> Row:
+    """Return what runs: ``metrics ▸ naive · paper``, or the script."""
+    scenario = session.meta.scenario
+    if scenario is None:
+        return [(sanitize(session.title), "title")]
+    row: Row = [(sanitize(scenario.name), "title")]
+    if scenario.variant:
+        row.extend([(f" {glyphs.INTO} ", "dim"), (sanitize(scenario.variant), "title")])
+    if scenario.preset:
+        row.append((f"{glyphs.DOT}{sanitize(scenario.preset)}", "dim"))
+    return row
+
+
+def state_row(status: Status, now_ns: int, rank: WriterState | None, ranks: int, frozen: bool) -> Row:
+    """Return the state of the run: ``● running 00:01:12 · step 214 · rank 0/1``."""
+    glyph, role = _STATES[status.state]
+    row: Row = [(f"{glyph} ", role), (f"{status} ", role), (clock(now_ns / 1e9), "text")]
+    if frozen:
+        row.append((f"{glyphs.DOT}{glyphs.PAUSED} view paused", "accent"))
+    return [*row, *_place(rank, ranks)]
+
+
+def replay_row(replay: Replay, rank: WriterState | None, ranks: int, *, back: bool = False) -> Row:
+    """Return the position of a replay: ``▶ replay 4× 00:00:17 of 00:00:40 · step 214``."""
+    glyph = glyphs.PAUSED if replay.paused else glyphs.PLAYING
+    where = f"{clock(replay.position_ns / 1e9)} of {clock(replay.duration_ns / 1e9)}"
+    said = "gone by" if back and replay.paused else f"replay {replay.speed:g}×"
+    row: Row = [(f"{glyph} ", "accent"), (f"{said} ", "accent"), (where, "text")]
+    return [*row, *_place(rank, ranks)]
+
+
+def _place(rank: WriterState | None, ranks: int) -> Row:
+    """Return the step and, where there are several, the rank."""
+    row: Row = []
+    if rank is not None and rank.steps.last_n is not None:
+        row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
+    if rank is not None and rank.rank is not None and ranks > 1:
+        world = rank.head.world if rank.head and rank.head.world else ranks
+        row.append((f"{glyphs.DOT}rank {rank.rank}/{world}", "text"))
+    return row
+
+
+def machine_row(session: Session, rank: WriterState | None, others: Set[str]) -> Row:
+    """Return where it runs: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``."""
+    devices = [device for device in session.meta.devices if device.kind != "host"]
+    there = Counter(device.name.removeprefix("NVIDIA ") for device in devices)
+    own = Counter(device.name.removeprefix("NVIDIA ") for device in devices if device.key not in others)
+    words = []
+    for name, count in own.items():
+        of = f", {count} of {there[name]}" if count < there[name] else f" ×{count}" if count > 1 else ""
+        words.append(f"{sanitize(name)}{of}")
+    if not words and session.meta.devices:
+        words = ["CPU"]
+    if rank is not None and rank.head is not None:
+        words.extend(
+            f"{sanitize(name)} {sanitize(version.partition('+')[0])}"
+            for name, version in list(rank.head.versions.items())[:2]
+        )
+    if rank is not None and (share := rank.cost_share) is not None:
+        words.append(f"overhead {format_share(share)}")
+    return [(glyphs.DOT.join(words), "dim")]
+
+
+def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
+    """Return the first line of the screen from what runs, its state and its machine; the last goes first."""
+    name, state, machine = parts
+    left: Row = [(f" {brand}  ", "accent"), *name]
+    if row_width(left) + row_width(state) + 3 > width:
+        left = [(" ", "text"), *name]
+    while row_width(left) + row_width(state) + 3 > width and len(state) > 3:
+        # Words behind the clock first, then the word that the sign in front says already.
+        state = state[:-1] if len(state) > 4 else [state[0], *state[2:]]
+    room = width - row_width(left) - row_width(state)
+    if room < 3:
+        return fit([*state, ("  ", "text"), *left], width)
+    spare = room - row_width(machine) - 1
+    if spare < 6:
+        return [*left, (" " * (room - 1), "text"), *state]
+    gap = spare // 2
+    return [*left, (" " * gap, "text"), *state, (" " * (spare - gap), "text"), *machine]
+
+
+def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) -> list[str]:
+    """Return why there is no step time to draw, and what to do."""
+    if replayed:
+        return ["no step yet at this moment of the run"]
+    if status.over:
+        lines = [f"{status}, and no step was marked", *errors]
+        return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
+    if status.detail == "starting":
+        return ["starting …"]
+    return ["no step yet", *_HOW_TO_MARK]
+
+
+_HOW_TO_MARK = [
+    "steps are found by themselves: optimizer.step() in torch, mark_step in torch_xla, step annotations in JAX",
+    "to mark them by hand: `import tuiprof`, and `tuiprof.step()` at the end of each step",
+]
+
+
+def capture_row(capture: CaptureState) -> Row:
+    """Return the state of the newest capture."""
+    first, last = capture.first, capture.last
+    steps = f"steps {first}–{last}" if first is not None and last is not None else "the next steps"
+    if capture.state == "written":
+        return [
+            (f" {glyphs.FLAG} ", "good"),
+            ("trace ready", "good"),
+            (f" — press enter to open it ({steps})", "text"),
+        ]
+    if capture.state == "failed":
+        return [
+            (f" {glyphs.FLAG} ", "bad"),
+            (f"capture failed: {sanitize(capture.why) or 'no reason given'}", "text"),
+        ]
+    if capture.state == "started":
+        return [(f" {glyphs.FLAG} ", "capture"), (f"profiling {steps} …", "text")]
+    return [(f" {glyphs.FLAG} ", "capture"), (f"capture armed: {steps}", "text")]
+
+
+def gist_row(gist: Gist, *, fresh: bool) -> Row:
+    """Return what the newest trace says first."""
+    role = gist.level if gist.level in ("good", "warn", "bad") else "info"
+    row: Row = [(f" {glyphs.FLAG} ", role), (sanitize(gist.line), "text")]
+    return [*row, (" — enter opens it", "dim")] if fresh else row
+
+
+def over_row(status: Status, errors: list[str], now_ns: int, missing: Sequence[str] = ()) -> Row:
+    """Return how the run ended, with the last thing it said on standard error."""
+    glyph, role = _STATES[status.state]
+    said = {
+        "finished": f"finished after {format_ns(now_ns)}",
+        "failed": f"{status} after {format_ns(now_ns)}",
+        "stopped": f"stopped after {format_ns(now_ns)}",
+        "interrupted": f"{status}: what was recorded until then is all here",
+    }.get(status.state, str(status))
+    row: Row = [(f" {glyph} ", role), (said, "text")]
+    row.extend((f"{glyphs.DOT}{sanitize(what)}", "warn") for what in missing)
+    if status.state == "failed" and errors:
+        row.extend([(" — ", "dim"), (errors[-1].strip(), "bad")])
+    return row
+
+
+# -- other runs, ranks, a moment gone by, the selected step, alerts ---------------------------------------
+
+
+def runs_row(runs: Sequence[Summary], shown: str, width: int) -> Row:
+    """Return the runs that go on in one line, the one shown marked."""
+    row: Row = [(" runs  ", "dim")]
+    for number, run in enumerate(runs, 1):
+        here = run.id == shown
+        glyph, role = (glyphs.RUNNING, "good") if run.state == "running" else (glyphs.DONE, "dim")
+        said = f" {format_ns(run.median_ns)}" if run.median_ns is not None else ""
+        part: Row = [
+            (f"{glyphs.CURSOR if here else ' '}{number} ", "accent" if here else "dim"),
+            (f"{glyph} ", role),
+            (sanitize(run.title), "strong" if here else "text"),
+            (f"{said}  ", "dim"),
+        ]
+        left = len(runs) - number
+        more = f" {left + 1} more"
+        if row_width(row) + row_width(part) + (len(more) if left else 0) > width and not here:
+            return [*row, (more, "dim")]
+        row.extend(part)
+    return fit(row, width)
+
+
+def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[Row]:
+    """Return one line a rank: step time, recent step times, and which one holds up the others."""
+    kept = list(lanes)
+    if len(kept) > most:
+        first = [lane for lane in kept if lane.straggles or lane.name == shown]
+        rest = [lane for lane in kept if lane not in first]
+        kept = sorted((first + rest)[: max(1, most - 1)], key=lanes.index)
+    times = [value for lane in lanes for value in lane.recent_ns]
+    ordered = sorted(times)
+    low, high = (ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]) if ordered else (0, 1)
+    rows = [_lane(lane, lane.name == shown, low, high, width) for lane in kept]
+    if len(kept) < len(lanes) and most > 1:
+        hidden = [lane for lane in lanes if lane not in kept]
+        steps = [lane.step_ns for lane in hidden if lane.step_ns == lane.step_ns]
+        said = f": {format_ns(min(steps))} to {format_ns(max(steps))}" if steps else ""
+        rows.append([(f"  and {len(hidden)} more ranks{said}", "dim")])
+    return rows
+
+
+def _lane(lane: Lane, here: bool, low: int, high: int, width: int) -> Row:
+    name = f"rank {lane.rank}" if lane.rank is not None else sanitize(lane.name)
+    row: Row = [
+        (f"{glyphs.CURSOR if here else ' '}", "accent"),
+        (f"{name:<9}", "title" if here else "text"),
+        (format_ns(lane.step_ns if lane.step_ns == lane.step_ns else None).rjust(9), "strong"),
     ]
-    if batch:
-        parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
-    right: Row = [(f"{view.said} ", "dim")]
-    if slowdown is not None:
-        right = [(f"{format_share(slowdown.share)} slower since a capture", "warn"), ("   ", "text"), *right]
-    # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
-    if baseline is not None and (slowdown is None or view.window_s is None):
-        name, median_ns = baseline
-        change = stats.median_ns / median_ns - 1
-        word = "slower" if change > 0 else "faster"
-        same = abs(change) < 0.005
-        text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
-        role = "text" if same else "warn" if change > 0 else "good"
-        right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
-    if read < 1:
-        right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
-    for name in (" step time ", " step "):
-        whole = _dotted([[(name, "dim"), *left[1:]], *parts])
-        if row_width(whole) + row_width(right) + 2 <= width:
-            return [spread(whole, right, width)]
-    if width >= 60:
-        return [spread(_dotted([left, *parts[:2]]), right, width), _indented(parts[2:], width)]
-    return [fit(_dotted([left, *parts]), width)]
+    if lane.own_ns == lane.own_ns:
+        row.append((f"  own {format_ns(lane.own_ns):>8}", "dim"))
+    words: Row = [(f"  {glyphs.FLAG} straggler: {lane.why}", "warn")] if lane.straggles else []
+    room = width - row_width(row) - row_width(words) - 3
+    if room >= 8:
+        span = max(1, high - low)
+        shares: list[float | None] = [min(1.0, max(0.0, (value - low) / span)) for value in lane.recent_ns]
+        row.append(("  " + glyphs.sparkline(shares, min(room, 120)), "history"))
+    return fit([*row, *words], width)
 
 
-def _dotted(parts: list[Row]) -> Row:
-    out: Row = []
-    for part in parts:
-        out.extend([(glyphs.DOT, "rule"), *part] if out else part)
+def time_row(at_ns: int, until_ns: int, fold: Fold, width: int) -> Row:
+    """Return the run as a bar with the moment shown on it, and where steps were captured."""
+    left, right = f" {clock(at_ns / 1e9)} ", f" {clock(until_ns / 1e9)} "
+    cells = width - len(left) - len(right)
+    if cells < 10 or until_ns <= 0:
+        return [(left, "accent")]
+    bar = [glyphs.RULE] * cells
+    for capture in fold.captures.values():
+        bar[min(cells - 1, max(0, int(capture.t_ns / until_ns * cells)))] = glyphs.CAPTURED
+    place = min(cells - 1, int(at_ns / until_ns * cells))
+    before, after = "".join(bar[:place]), "".join(bar[place + 1 :])
+    return [
+        (left, "accent"),
+        (before.replace(glyphs.RULE, glyphs.BAR), "accent"),
+        (glyphs.OUTLIER, "accent"),
+        (after, "rule"),
+        (right, "dim"),
+    ]
+
+
+def step_row(
+    steps: StepSeries, place: int, stats: StepStats, covered: bool, can_arm: bool, width: int
+) -> Row:
+    """Return what there is to say of the selected step, and what can be done about it."""
+    number, dur_ns = int(steps.rows["n"][place]), int(steps.rows["dur_ns"][place])
+    row: Row = [
+        (f" {glyphs.OUTLIER} ", "accent"),
+        (f"step {format_count(number)}  ", "strong"),
+        (format_ns(dur_ns), "strong"),
+    ]
+    if stats.count and stats.median_ns > 0:
+        row.append((f"  {dur_ns / stats.median_ns:.2f}× the median", "text"))
+    if (part := _lost_in(steps, place, dur_ns, stats)) is not None:
+        row.append((f", most of it in {part}", "text"))
+    if covered:
+        do = "enter opens it in its trace"
+    elif can_arm:
+        do = "t captures the next one as slow"
+    else:
+        do = "no capture covers it"
+    return spread(row, [(f"{do} ", "key" if covered or can_arm else "dim")], width)
+
+
+def _lost_in(steps: StepSeries, place: int, dur_ns: int, stats: StepStats) -> str | None:
+    """Return the phase in which a slow step lost more than half of what it took too long, and how much."""
+    lost_ns = dur_ns - stats.median_ns
+    if not stats.count or lost_ns < 0.05 * stats.median_ns:
+        return None
+    here, usual = (
+        steps.phase_means(slice(place, place + 1)),
+        steps.phase_means(slice(max(0, place - 50), place)),
+    )
+    for name, value in here.items():
+        if value - usual.get(name, 0.0) > 0.5 * lost_ns:
+            return f"{sanitize(name)} (+{format_ns(value - usual.get(name, 0.0))})"
+    return None
+
+
+def alert_row(alerts: Sequence[Alert], width: int) -> Row:
+    """Return the worst alert with its rule, and how many more there are."""
+    first = alerts[0]
+    row: Row = [(f" {glyphs.FLAG} ", first.level), (sanitize(first.text), "text")]
+    more: Row = [(f"  a: {len(alerts) - 1} more ", "key")] if len(alerts) > 1 else []
+    rule: Row = [(f"  ({sanitize(first.rule)})", "dim")]
+    room = width - row_width(more)
+    return spread([*row, *rule] if row_width([*row, *rule]) + 2 <= room else fit(row, room - 2), more, width)
+
+
+def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | None) -> Row:
+    """Return what tuiprof itself costs: its hooks in the script, its recorder, this screen."""
+    parts = []
+    if rank is not None and rank.cost_per_step_ns is not None:
+        share = f" {format_share(rank.cost_share)}" if rank.cost_share is not None else ""
+        parts.append(f"probe {format_ns(rank.cost_per_step_ns)}/step{share}")
+    if fold.recorder_share is not None and fold.now_ns >= _SETTLED_NS:
+        parts.append(f"recorder {format_share(fold.recorder_share)}")
+    if screen_share is not None:
+        parts.append(f"screen {format_share(screen_share)}")
+    return [(f"costs: {glyphs.DOT.join(parts)} ", "dim")] if parts else []
+
+
+def armed_row(armed: Sequence[TriggerRequest]) -> Row:
+    """Return what makes captures by itself: ``armed: after steps > 35.0 ms · every 500 steps``."""
+    parts = []
+    for trigger in armed:
+        if trigger.every is not None:
+            parts.append(f"every {format_count(trigger.every)} steps")
+        elif trigger.times is not None:
+            parts.append(f"after steps > {trigger.times:g}× the median")
+        else:
+            parts.append(f"after steps > {format_ns(trigger.above_ns)}")
+    return [(f"{glyphs.FLAG} armed: {glyphs.DOT.join(parts)}  ", "capture")] if parts else []
+
+
+def alert_paragraphs(
+    alerts: Sequence[Alert], labels: Labels, noted: Sequence[NoteLine]
+) -> list[tuple[str, str]]:
+    """Return what goes wrong by which rule, a person's notes, and what the run's own processes noted."""
+    out: list[tuple[str, str]] = []
+    for alert in alerts:
+        out += [("", "text")] * bool(out)
+        out += [(f"{glyphs.FLAG} {sanitize(alert.text)}", alert.level)]
+        out += [(f"    rule of {alert.name}: {sanitize(alert.rule)}", "dim")]
+    if not alerts:
+        out += [("nothing goes wrong by these rules", "text"), ("", "text")]
+        out += [(f"    {name}: {rule}", "dim") for name, rule in RULES]
+    if labels.tags:
+        out += [("", "text"), ("tags  " + " ".join(f"#{sanitize(tag)}" for tag in labels.tags), "text")]
+    if labels.notes:
+        out += [("", "text"), ("your notes", "title")]
+    for note in labels.notes:
+        when = clock(note.t_ns / 1e9) if note.t_ns is not None else "the run"
+        step = f", step {format_count(note.step)}" if note.step is not None else ""
+        out.append((f"  {when}{step}  {sanitize(note.text)}", "text"))
+    if noted:
+        out += [("", "text"), ("noted by the run", "title")]
+    for line in reversed(noted):
+        role = "text" if line.level == "info" else line.level
+        out.append((f"  {clock(line.t_ns / 1e9)}  {sanitize(line.writer)}: {sanitize(line.text)}", role))
     return out
 
 
-def _indented(parts: list[Row], width: int) -> Row:
-    return fit([(" " * 11, "text"), *_dotted(parts)], width)
+# -- devices ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device, with its last readings.
+
+    Attributes:
+        key: Its key in samples.
+        kind: ``"host"``, ``"nvidia"``, …
+        name: Product name; untrusted.
+        memory_bytes: Total memory; None = unknown.
+        details: What is fixed (``cores``, ``power_limit_w``, …).
+        latest: The last figures.
+        words: The last readings that are words (``throttle``).
+        history: Past values of the figures that are drawn as history, oldest first.
+        allocator: The framework's own view: allocated, reserved and peak bytes; None = not given.
+        foreign: The run does not use it: others may.
+    """
+
+    key: str
+    kind: str
+    name: str
+    memory_bytes: int | None = None
+    details: Mapping[str, str | float | int] = field(default_factory=dict)
+    latest: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    history: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    allocator: tuple[int, int, int] | None = None
+    foreign: bool = False
+
+    @property
+    def label(self) -> str:
+        """What the block is called: ``GPU 0``, ``host``."""
+        number = "".join(char for char in self.key if char.isdigit())
+        word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
+        return f"{word} {number}" if word else sanitize(self.key)
+
+    def limit(self, key: str) -> float | None:
+        """Return the value of a figure at which its bar is full."""
+        if key == "mem_used_bytes":
+            return self.memory_bytes
+        if key == "power_w" and (limit := self.details.get("power_limit_w")):
+            return float(limit)
+        if key == "tree_cpu":
+            return float(self.cores) if self.cores else None
+        if key == "tree_rss_bytes":
+            return self.memory_bytes
+        return figure(key).full
+
+    @property
+    def cores(self) -> int:
+        """Number of cores; 0 = unknown."""
+        return int(self.details.get("cores", 0)) or sum(
+            key.startswith("core") and key.endswith("_util") for key in self.latest
+        )
 
 
 def device_views(
     fold: Fold, meta: SessionMeta, rank: WriterState | None, others: Set[str] = frozenset()
 ) -> list[DeviceView]:
-    """Return the devices of a session as they stand.
-
-    Args:
-        fold: The state.
-        meta: The session's metadata, which names the devices.
-        rank: The rank shown, for the framework's own memory figures.
-        others: Keys of the devices that are not the run's.
-
-    Returns:
-        The run's accelerators, the host, the accelerators of others.
-    """
+    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``)."""
     known = {device.key: device for device in meta.devices}
     keys = [*known, *(key for key in fold.devices if key not in known)]
     allocators = _allocators(meta, rank, others)
@@ -312,7 +777,7 @@ def _allocators(
 ) -> dict[str, tuple[int, int, int]]:
     """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
 
-    A process that does not tell which device an index stands for is taken to count the run's devices as the
+    A process that does not say which device an index means is taken to count the run's devices as the
     monitor does, where that can be said: all are the run's, or one is.
     """
     own = [device for device in meta.devices if device.kind != "host" and device.key not in others]
@@ -328,29 +793,17 @@ def _allocators(
     return found
 
 
-def batch_size(steps: StepSeries) -> float | None:
-    """Return the samples of a step where the script tells them as a metric; None = it does not.
-
-    Args:
-        steps: Steps of one rank.
-    """
-    for name in ("samples", "batch_size", "batch"):
-        if name in steps.metrics and len(values := steps.metric(name)[-20:]):
-            return _known(float(np.nanmedian(values))) if not np.isnan(values).all() else None
-    return None
+def absent_word(backend: str) -> str:
+    """Return what people call the hardware that a telemetry backend looks for."""
+    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "AWS Neuron", "tpu": "Google TPU"}
+    return words.get(backend, sanitize(backend))
 
 
-def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
-    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
-
-    Args:
-        steps: Steps of one rank.
-        view: What is in view.
-        row: Only of this kept step; None = of all in view.
-    """
-    if row is not None:
-        return steps.phase_means(slice(row, row + 1))
-    rows = view.rows(steps)
-    if rows.start >= rows.stop:
-        rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
-    return steps.phase_means(rows)
+def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
+    """Return which hardware is absent, or why there is no reading yet; of a run without accelerators the reasons."""
+    if not known:
+        return ["no readings" if over else "waiting for the first reading …"]
+    if any(device.kind != "host" for device in meta.devices):
+        missing = [absent_word(name) for name in meta.absent]
+        return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
+    return [f"{name}: {why}" for name, why in meta.absent.items()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.dialogs.pick import PickScreen
-from tuiprof.tui.dialogs.text_form import TextForm
+from tuiprof.tui.dialogs.dialog import PickScreen
+from tuiprof.tui.dialogs.form import TextForm
 from tuiprof.tui.opening.compare_targets import beside, sessions_with_traces
 from tuiprof.tui.terminal.guest import TerminalApp
 

@@ -68,7 +68,7 @@ def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ..
     found = [Link(launch, "launched by")] if launch >= 0 else []
     if not found and (work := first_work(trace, row)) is not None:
         found.append(Link(work, "launches"))
-    if patient or len(trace) <= _AT_ONCE or _wait_table.costs_known(trace):
+    if patient or len(trace) <= _AT_ONCE or _wait_table.costs.is_cached(trace):
         known = {link.row for link in found}
         found += [link for link in _of_syncs(trace, row) if link.row not in known]
     return tuple(found)

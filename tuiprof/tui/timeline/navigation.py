@@ -10,7 +10,7 @@ from textual.message import Message
 
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
-from tuiprof.tui.dialogs.pick import PickScreen
+from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.marks import Search
 from tuiprof.tui.timeline.readout import offset_text, read_out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -12,33 +10,10 @@ from textual.message import Message
 
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
+from tuiprof.tui.widgets.lines import Lines
+from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width
 
-#: Draws the line of a choice for a width, for those whose parts are placed by it.
-LineOf = Callable[[int], Row]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One line of the list.
-
-    Attributes:
-        key: What it stands for; empty = a heading or a remark, which the cursor passes over.
-        line: What to draw, or a function of the width that tells.
-        indent: Cells in front of it that hold the cursor mark.
-    """
-
-    key: str
-    line: Row | LineOf
-    indent: int = 2
-
-    def draw(self, width: int) -> Row:
-        """Return the line.
-
-        Args:
-            width: Cells.
-        """
-        return self.line(width) if callable(self.line) else self.line
+__all__ = ["Choice", "Choices"]
 
 
 class Choices(Lines, can_focus=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.lines import Row
+from tuiprof.tui.widgets.spans import Row
 
 #: What lies beyond 1 on either side at least, so that ratios close to 1 do not look far from it.
 _LEAST: Final = 1.02

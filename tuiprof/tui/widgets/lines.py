@@ -11,7 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
@@ -19,8 +19,9 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-Span = tuple[str, str]
-Row = list[Span]
+from tuiprof.tui.widgets.spans import Row, Span, fit, join, row_width, spread
+
+__all__ = ["ROLES", "Lines", "Look", "Row", "Span", "fit", "join", "row_width", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,67 +65,6 @@ ROLES: Final[dict[str, Look]] = {
     "cursor": Look("block-cursor-foreground", bold=True, background="block-cursor-background"),
     **{f"phase{number}": Look(f"phase-{number}") for number in range(1, 7)},
 }
-
-
-def row_width(row: Row) -> int:
-    """Return the number of cells a row takes.
-
-    Args:
-        row: The row.
-    """
-    return sum(cell_len(text) for text, _ in row)
-
-
-def fit(row: Row, width: int, ellipsis: str = "…") -> Row:
-    """Return the row cut to a width, with an ellipsis where something was cut.
-
-    Args:
-        row: The row.
-        width: Cells.
-        ellipsis: What ends a cut row.
-    """
-    if row_width(row) <= width:
-        return row
-    if width <= 0:
-        return []
-    out: Row = []
-    left = width - cell_len(ellipsis)
-    for text, role in row:
-        size = cell_len(text)
-        if size > left:
-            out.append((set_cell_size(text, max(0, left)).rstrip() + ellipsis, role))
-            break
-        out.append((text, role))
-        left -= size
-    return out
-
-
-def spread(left: Row, right: Row, width: int) -> Row:
-    """Return a row with one part at each edge; where both do not fit, the right one is dropped.
-
-    Args:
-        left: What must be seen.
-        right: What is flush right.
-        width: Cells.
-    """
-    gap = width - row_width(left) - row_width(right)
-    if gap < 2:
-        return fit(left, width)
-    return [*left, (" " * gap, "text"), *right]
-
-
-def join(parts: list[Row], separator: Span) -> Row:
-    """Return rows one after the other with a separator between; empty ones are left out.
-
-    Args:
-        parts: The rows.
-        separator: What goes between two.
-    """
-    out: Row = []
-    for part in parts:
-        if part:
-            out.extend([separator, *part] if out else part)
-    return out
 
 
 class Lines(Widget):

@@ -6,7 +6,7 @@ import re
 
 from rich.cells import cell_len, chop_cells
 
-from tuiprof.tui.widgets.lines import Row, fit, row_width
+from tuiprof.tui.widgets.spans import Row, fit, row_width
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:

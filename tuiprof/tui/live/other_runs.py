@@ -1,17 +1,49 @@
-"""What earlier runs say: how a variant did here before, and what the baseline of its ladder took."""
+"""Other runs of the folder: those that run beside the one shown, and the baseline of its ladder."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from tuiprof.session.store.folders import Session
+from tuiprof.errors import SessionError
+from tuiprof.session.store.folders import Session, list_sessions
+from tuiprof.session.store.glance import Summary
+
+#: Runs are looked for among so many of the newest sessions.
+_NEWEST: Final = 40
+
+
+class OtherRuns:
+    """The runs that go on in the folder of a session.
+
+    Attributes:
+        shown: They and the session itself, the oldest first.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.shown: list[Summary] = []
+        self._session = session
+        self._known: dict[str, Summary] = {}
+
+    def find(self) -> list[Summary]:
+        """Return the runs that go on and the session itself; reads the folder, so it is called in a thread."""
+        try:
+            found = list_sessions(self._session.path.parent, limit=_NEWEST, known=self._known)
+        except SessionError:  # the folder was removed
+            return self.shown
+        self._known = {summary.id: summary for summary in found}
+        return [one for one in reversed(found) if one.state == "running" or one.id == self._session.id]
+
+    def neighbour(self, by: int) -> Path | None:
+        """Return the folder of the run that lies ``by`` places further; None = there is no other."""
+        places = [index for index, one in enumerate(self.shown) if one.id == self._session.id]
+        if not places or len(self.shown) < 2:
+            return None
+        return Path(self.shown[(places[0] + by) % len(self.shown)].path)
 
 
 def baseline_of(session: Session) -> tuple[str, float] | None:
     """Return the baseline to compare a run with: the newest finished one of its ladder and preset.
-
-    Args:
-        session: The run. Only runs under the same folder and on the same host are compared.
 
     Returns:
         Name of the baseline variant and its median step time in ns; None = there is none, or this is one.
@@ -41,12 +73,7 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
 
 
 def newest_first(root: Path) -> list[Session]:
-    """Return the readable sessions of a folder, the newest first.
-
-    Args:
-        root: The folder.
-    """
-    from tuiprof.errors import SessionError
+    """Return the readable sessions of a folder, the newest first."""
     from tuiprof.session.store.folders import session_dirs
 
     found = []

@@ -1,11 +1,12 @@
-"""The words of the library: what each line of the list and each detail says."""
+"""What the library lists, and how each line and each detail reads. No Textual here."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from tuiprof.model.units import format_bytes, format_count, format_ns
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.choices import Choice
 from tuiprof.tui.widgets.dates import when
-from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.session.store.glance import Summary
@@ -33,26 +32,123 @@ _STATES = {
     "interrupted": (glyphs.INTERRUPTED, "warn", "interrupted"),
     "unreadable": (glyphs.FAILED, "warn", "unreadable"),
 }
+#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
+_REASON: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class VariantItem:
+    """One variant of a ladder, as listed.
+
+    Attributes:
+        name: Its name.
+        note: What it changes.
+        published: The publication's figure, as text; empty = none.
+        here_ns: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
+        here_preset: Preset of that run.
+        change: That against the baseline's run of the same preset, as a share; None = cannot be told.
+        runnable: Whether it can run in the chosen interpreter; None = not known yet.
+        why: Why it cannot, and how to change that.
+        syncs_per_step: Syncs a step in the trace of that run; None = cannot be told, or not read yet.
+        trace: That trace; None = there is none.
+        measured: What that run was: ``ladder``, or ``run``; empty = not run yet.
+    """
+
+    name: str
+    note: str = ""
+    published: str = ""
+    here_ns: float | None = None
+    here_preset: str = ""
+    change: float | None = None
+    runnable: bool | None = None
+    why: str = ""
+    syncs_per_step: float | None = None
+    trace: Path | None = None
+    measured: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderItem:
+    """One ladder, as listed.
+
+    Attributes:
+        name: Its name.
+        title: What it is about, in a line.
+        story: What it shows, in some sentences.
+        baseline: Name of the variant the others are compared with.
+        source: Hardware and software of the published figures.
+        needs: Packages it needs.
+        presets: Names of its presets.
+        variants: Its variants.
+        script: The file.
+    """
+
+    name: str
+    title: str
+    story: str
+    baseline: str
+    source: str
+    needs: tuple[str, ...]
+    presets: tuple[str, ...]
+    variants: tuple[VariantItem, ...]
+    script: Path = Path()
+
+    @property
+    def runnable(self) -> int | None:
+        """How many variants can run; None = not known yet."""
+        known = [variant.runnable for variant in self.variants]
+        return None if None in known else sum(bool(one) for one in known)
+
+    def variant(self, name: str) -> VariantItem | None:
+        """Return a variant by name; None = there is none."""
+        return next((variant for variant in self.variants if variant.name == name), None)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All that is listed, at one moment.
+
+    Attributes:
+        ladders: Scenarios.
+        sessions: Recorded sessions, the newest first.
+        traces: Shipped sample traces.
+        machine: What scenarios would run on, in words; empty = not known yet.
+        problems: What could not be listed, each with the reason.
+        root: Folder of the sessions.
+        labels: Tags and notes of the sessions that have any, by id.
+        sizes: Disk use of each session in bytes, by id.
+        total_bytes: Disk use of the whole folder.
+    """
+
+    ladders: tuple[LadderItem, ...] = ()
+    sessions: tuple[Summary, ...] = ()
+    traces: tuple[Path, ...] = ()
+    machine: str = ""
+    problems: tuple[str, ...] = ()
+    root: Path = Path()
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    total_bytes: int = 0
+
+    def ladder(self, name: str) -> LadderItem | None:
+        """Return a ladder by name; None = there is none."""
+        return next((ladder for ladder in self.ladders if ladder.name == name), None)
+
+    def session(self, path: str) -> Summary | None:
+        """Return a session by its path; None = it is gone."""
+        return next((session for session in self.sessions if session.path == path), None)
+
+
+# -- the list --------------------------------------------------------------------------------------------
 
 
 def head(shelf: Shelf, width: int) -> Row:
-    """Return the first line: the program, and what scenarios would run on.
-
-    Args:
-        shelf: What is listed.
-        width: Cells.
-    """
+    """Return the first line: the program, and what scenarios would run on."""
     return spread([(" tuiprof", "accent")], [(sanitize(shelf.machine) + " ", "dim")], width)
 
 
 def items(shelf: Shelf, filter_: str, marked: Sequence[str] = ()) -> list[Choice]:
-    """Return the list on the left.
-
-    Args:
-        shelf: What is listed.
-        filter_: Only what contains this text; empty = everything.
-        marked: Paths of the sessions that are marked, in the order in which they were.
-    """
+    """Return the list on the left."""
 
     def kept(*texts: str) -> bool:
         return not filter_ or any(filter_.casefold() in text.casefold() for text in texts)
@@ -149,12 +245,105 @@ def _session_line(session: Summary, labels: Labels | None, mark: int, width: int
 
 
 def session_name(session: Summary) -> str:
-    """Return what a session is called in a sentence.
-
-    Args:
-        session: It.
-    """
+    """Return what a session is called in a sentence."""
     return f"{sanitize(session.title)} of {when(session.unix_ns)}"
+
+
+# -- the variants of a ladder ----------------------------------------------------------------------------
+
+
+def variants(ladder: LadderItem) -> list[Choice]:
+    """Return the table of variants: one line each below a heading."""
+    rows = [Choice("", partial(_variant_head, ladder))]
+    rows.extend(Choice(variant.name, partial(_variant_line, ladder, variant)) for variant in ladder.variants)
+    return rows
+
+
+def _columns(ladder: LadderItem, width: int) -> tuple[int, int, int, int, int]:
+    """Return widths of variant, published, here, change and syncs; a column that has no room is 0."""
+    name = min(max(len(sanitize(variant.name)) for variant in ladder.variants), 28)
+    here, change, can = 10, 15, 9
+    # A ladder that no trace was captured of needs no column for what traces tell.
+    syncs = 12 if any(variant.trace is not None for variant in ladder.variants) else 0
+    wanted = max(9, *(len(_published(variant)) for variant in ladder.variants))
+    room = width - name - here - can
+    if room < change + syncs:
+        syncs = 0
+    if room >= change + syncs + 11:
+        left = room - change - syncs - 2
+        return name, min(wanted, left, max(26, left - _REASON)), here, change, syncs
+    if room >= change:
+        return name, 0, here, change, syncs
+    return min(name, width - here - can), 0, here, 0, 0
+
+
+def _published(variant: VariantItem) -> str:
+    """Return the publication's figure without what is said about it; the note says it all."""
+    return sanitize(variant.published.partition(" (")[0].partition(", ")[0].partition(" · ")[0])
+
+
+def _variant_head(ladder: LadderItem, width: int) -> Row:
+    name, published, here, change, syncs = _columns(ladder, width)
+    row: Row = [("variant".ljust(name), "dim")]
+    if published:
+        row.append((f"  {'published':<{published}}", "dim"))
+    if here:
+        row.append((f"{'here':>{here}}", "dim"))
+    if change:
+        row.append((f"{'vs ' + sanitize(ladder.baseline):>{change}}"[:change], "dim"))
+    if syncs:
+        row.append(("syncs/step".rjust(syncs), "dim"))
+    row.append(("  can run", "dim"))
+    return row
+
+
+def _variant_line(ladder: LadderItem, variant: VariantItem, width: int) -> Row:
+    name, published, here, change, syncs = _columns(ladder, width)
+    row: Row = [
+        (_cell(variant.name, name), "text" if variant.runnable is not False else "dim"),
+    ]
+    if published:
+        row.append(("  " + _cell(_published(variant) or glyphs.NONE, published), "dim"))
+    if here:
+        row.append((f"{format_ns(variant.here_ns):>{here}}", "strong" if variant.here_ns else "dim"))
+    if change:
+        row.append(_change(ladder, variant, change))
+    if syncs:
+        row.append((_syncs(variant).rjust(syncs), "text"))
+    if variant.runnable is None:
+        row.append((f"  {glyphs.ELLIPSIS}", "dim"))
+    elif variant.runnable:
+        row.append((f"  {glyphs.DONE}", "good"))
+    else:
+        row.append((f"  {glyphs.FAILED} ", "warn"))
+        # A word cut in two says nothing; the note below the table says it all.
+        if width - row_width(row) >= 16:
+            row.append((sanitize(variant.why), "dim"))
+    return row
+
+
+def _cell(text: str, width: int) -> str:
+    text = sanitize(text)
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
+
+
+def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, str]:
+    """Return how a variant compares with the baseline, in words and a sign."""
+    if variant.name == ladder.baseline or variant.change is None:
+        return glyphs.NONE.rjust(width), "dim"
+    if abs(variant.change) < 0.005:
+        return "same".rjust(width), "text"
+    word = "slower" if variant.change > 0 else "faster"
+    return f"{abs(variant.change) * 100:.1f} % {word}".rjust(width), "warn" if variant.change > 0 else "good"
+
+
+def _syncs(variant: VariantItem) -> str:
+    if variant.syncs_per_step is None:
+        return glyphs.NONE
+    return format_count(round(variant.syncs_per_step, 2))
+
+
+# -- what is under the cursor ----------------------------------------------------------------------------
 
 
 def _wrapped(text: str, width: int, role: str) -> list[Row]:
@@ -163,12 +352,7 @@ def _wrapped(text: str, width: int, role: str) -> list[Row]:
 
 
 def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
-    """Return what a ladder is about.
-
-    Args:
-        ladder: It.
-        width: Cells.
-    """
+    """Return what a ladder is about."""
     rows: list[Row] = [[(sanitize(ladder.name), "accent"), (" — ", "dim"), (sanitize(ladder.title), "title")]]
     rows.extend(_wrapped(ladder.story, width, "text"))
     if ladder.source:
@@ -177,13 +361,7 @@ def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
 
 
 def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -> list[Row]:
-    """Return what the variant under the cursor changes, and what it lacks.
-
-    Args:
-        ladder: Its ladder.
-        variant: It; None = none.
-        width: Cells.
-    """
+    """Return what the variant under the cursor changes, and what it lacks."""
     rows: list[Row] = []
     if variant is not None:
         rows.extend(_wrapped(variant.note, width, "text"))
@@ -201,14 +379,7 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -
 
 
 def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int) -> list[Row]:
-    """Return what is known of a session without reading its logs.
-
-    Args:
-        shelf: What is listed.
-        session: The session.
-        errors: The last lines of its standard error, shown where it failed.
-        width: Cells.
-    """
+    """Return what is known of a session without reading its logs."""
     glyph, role, _word = _STATES.get(session.state, _STATES["unreadable"])
     how = session.state if session.code in (None, 0) else f"{session.state}, exit {session.code}"
     if session.detail:
@@ -248,12 +419,7 @@ def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int)
 
 
 def about_trace(path: Path, width: int) -> list[Row]:
-    """Return what is known of a trace without reading it.
-
-    Args:
-        path: The file.
-        width: Cells.
-    """
+    """Return what is known of a trace without reading it."""
     try:
         size = format_bytes(path.stat().st_size)
     except OSError as error:
@@ -269,13 +435,7 @@ def about_trace(path: Path, width: int) -> list[Row]:
 
 
 def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
-    """Return why the list is empty, and what to do.
-
-    Args:
-        shelf: What is listed.
-        filter_: The filter.
-        width: Cells.
-    """
+    """Return why the list is empty, and what to do."""
     if shelf.problems:
         return [row for problem in shelf.problems for row in _wrapped(problem, width, "warn")]
     if filter_:

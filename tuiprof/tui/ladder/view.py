@@ -1,19 +1,28 @@
-"""The words of the ladder screen: the table of rungs, how far the measurement is, what a rung changes."""
+"""What the ladder screen shows: the rungs with their figures, how far the measurement is, what a rung changes."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tuiprof.ladder.report import change
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.ladder.kernels import kernel_words, range_words
+from tuiprof.ladder.report import between, change
+from tuiprof.ladder.runner import left_s, pending, schedule
+from tuiprof.ladder.statistics import judge
+from tuiprof.model.units import format_count, format_ns, format_ns_range
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.ladder.data import LadderView, RungRow
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.choices import Choice
 from tuiprof.tui.widgets.dates import when
 from tuiprof.tui.widgets.forest import Ratio, axis_row, forest_row, scale_of
-from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
+
+if TYPE_CHECKING:
+    from tuiprof.ladder.state import LadderMeta, Trial
+    from tuiprof.model import Report
 
 _ROLES = {
     "faster": ("good", glyphs.DONE),
@@ -36,7 +45,7 @@ _COLUMNS = (
     ("launches", "launches/step", 15),
 )
 _VERDICT = 15
-#: Verdicts that tell no time.
+#: Verdicts without a time.
 _OUT = ("wrong", "failed", "unavailable")
 #: Cells of the drawn intervals, at least and at most, and of the gap before them.
 _FOREST, _WIDEST_FOREST, _GAP = 24, 72, 2
@@ -44,15 +53,165 @@ _FOREST, _WIDEST_FOREST, _GAP = 24, 72, 2
 _REASON = 40
 
 
-def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
-    """Return the first line: which ladder, when it was measured, on what.
+@dataclass(frozen=True, slots=True)
+class RungRow:
+    """One rung.
+
+    Attributes:
+        name: Its variant.
+        against: The variant it builds on, else its baseline; empty = it is the first.
+        word: The verdict.
+        published: The publication's figures.
+        step_ns: Step time; None = not measured.
+        step_interval: Its interval in words.
+        change: Step time against the baseline's in words.
+        change_interval: The interval of that.
+        ratio: Step time over the baseline's, and the ends of its interval; None = not measured.
+        syncs: Syncs a step; None = unknown.
+        launches: Launches a step; None = unknown.
+        note: What the variant changes.
+        why: Why it is wrong, failed, unavailable or undecided.
+        remedy: What to do about that.
+        changes: What changed in its captured steps; empty = not known yet, or nothing.
+        kernel: What was measured of a single kernel, beside the chip's limits, in words; empty = it is none.
+        parts: Times of named parts of the step in words; empty = its script marks none.
+        trace: Its trace; None = there is none.
+    """
+
+    name: str
+    against: str
+    word: str
+    published: str = ""
+    step_ns: float | None = None
+    step_interval: str = ""
+    change: str = ""
+    change_interval: str = ""
+    ratio: tuple[float, float, float] | None = None
+    syncs: float | None = None
+    launches: float | None = None
+    note: str = ""
+    why: str = ""
+    remedy: str = ""
+    changes: str = ""
+    kernel: str = ""
+    parts: str = ""
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LadderView:
+    """The state of a ladder.
+
+    Attributes:
+        meta: What is kept of it; of one that was not begun, the plan.
+        folder: Its folder; None = it was not begun.
+        rows: The rungs.
+        verdict: One sentence.
+        level: Its level.
+        done: Trials that are over.
+        total: Trials in all.
+        left_s: Time left; None = not known.
+        running: A process runs it now.
+        problem: What the process that ran it printed last, where it ended before its time.
+        report: The whole report, for an export; None = the traces are not read yet.
+    """
+
+    meta: LadderMeta
+    folder: Path | None
+    rows: tuple[RungRow, ...]
+    verdict: str = ""
+    level: str = "info"
+    done: int = 0
+    total: int = 0
+    left_s: float | None = None
+    running: bool = False
+    problem: str = ""
+    report: Report | None = None
+
+    @property
+    def trial(self) -> Trial | None:
+        """The trial that runs now; None = none does."""
+        trials = self.meta.trials
+        return trials[-1] if self.running and trials and trials[-1].state == "running" else None
+
+    def row(self, name: str) -> RungRow | None:
+        """Return the rung of a variant; None = there is none."""
+        return next((row for row in self.rows if row.name == name), None)
+
+
+def view_of(
+    meta: LadderMeta, folder: Path | None = None, *, running: bool = False, problem: str = ""
+) -> LadderView:
+    """Return the state of a ladder, without what its traces tell.
 
     Args:
-        view: The ladder; None = not read yet.
-        name: Its name.
-        place: Which of several measurements it is, ``2 of 3``; empty = there is one.
-        width: Cells.
+        meta: What is kept of it, or the plan.
+        folder: Its folder; None = it was not begun.
+        running: A process runs it now.
+        problem: What the process that ran it printed last; empty = it ended as it should.
     """
+    waiting, total = len(pending(meta)), len(schedule(meta))
+    return LadderView(
+        meta,
+        folder,
+        tuple(_row(meta, one) for one in judge(meta)),
+        done=total - waiting,
+        total=total,
+        left_s=left_s(meta) if waiting else 0.0,
+        running=running,
+        problem=problem,
+    )
+
+
+def _row(meta: LadderMeta, one: Any) -> RungRow:
+    rung, step, ratio = meta.rung(one.name), one.step_ns, one.ratio
+    against = rung.builds_on or (rung.baseline if rung.baseline != one.name else "")
+    wide = step is not None and step.low != step.high
+    return RungRow(
+        one.name,
+        against,
+        "" if one.word == "undecided" and step is None else one.word,
+        "; ".join(rung.published),
+        step.value if step is not None else None,
+        format_ns_range(step.low, step.high) if wide else "",
+        change(ratio.value) if ratio is not None else "",
+        between(ratio),
+        (ratio.value, ratio.low, ratio.high) if ratio is not None else None,
+        note=rung.note,
+        why=one.why,
+        remedy=one.remedy,
+    )
+
+
+def with_report(view: LadderView, report: Report) -> LadderView:
+    """Return the ladder with what its traces tell, by :func:`tuiprof.ladder.report.report`."""
+    tables = {table.key: table.rows.to_dicts() for table in report.tables}
+    measured: Mapping[str, dict[str, Any]] = {row["variant"]: row for row in tables.get("rungs", ())}
+    changes = {row["variant"]: row["changes"] for row in tables.get("why", ())}
+    kernels = {row["variant"]: kernel_words(row) for row in tables.get("kernels", ())}
+    parts = {row["variant"]: range_words(row) for row in tables.get("ranges", ())}
+    rows = []
+    for row in view.rows:
+        found = measured.get(row.name, {})
+        trace = found.get("trace")
+        rows.append(
+            replace(
+                row,
+                syncs=found.get("syncs_per_step"),
+                launches=found.get("launches_per_step"),
+                changes=changes.get(row.name, ""),
+                kernel=kernels.get(row.name, ""),
+                parts=parts.get(row.name, ""),
+                trace=Path(trace) if trace else None,
+            )
+        )
+    return replace(
+        view, rows=tuple(rows), verdict=report.verdict.sentence, level=report.verdict.level, report=report
+    )
+
+
+def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
+    """Return the first line: which ladder, when it was measured, which of several measurements it is (``2 of 3``)."""
     left: Row = [(" tuiprof  ", "accent"), ("ladder ", "dim"), (sanitize(name), "title")]
     if view is None:
         return left
@@ -67,12 +226,7 @@ def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
 
 
 def state_rows(view: LadderView, width: int) -> list[Row]:
-    """Return how it stands: the trial that runs with a bar and the time left, or the verdict.
-
-    Args:
-        view: The ladder.
-        width: Cells.
-    """
+    """Return its state: the trial that runs with a bar and the time left, or the verdict."""
     if view.running:
         return [_progress(view, width)]
     if view.folder is None:
@@ -122,12 +276,8 @@ def _long(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else format_ns(seconds * 1e9)
 
 
-def table(view: LadderView) -> list[Choice]:
-    """Return the table of rungs: one line each below a heading.
-
-    Args:
-        view: The ladder.
-    """
+def rung_choices(view: LadderView) -> list[Choice]:
+    """Return the table of rungs: one line each below a heading."""
     rows = [Choice("", partial(_head, view))]
     rows.extend(Choice(row.name, partial(_line, view, row)) for row in view.rows)
     return rows
@@ -145,7 +295,7 @@ def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, in
         ):
             continue
         cells = _interval_cells(view) if column[0] == "interval" else column[2]
-        # A drawn interval tells more than the spread and the number of launches.
+        # A drawn interval says more than the spread and the number of launches.
         if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
             kept.append((column[0], column[1], cells))
             room -= cells
@@ -234,13 +384,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
-    """Return what a rung changes, what its trace shows, and what it lacks.
-
-    Args:
-        view: The ladder.
-        rung: The rung; None = none.
-        width: Cells.
-    """
+    """Return what a rung changes, what its trace shows, and what it lacks."""
     if rung is None:
         return []
     rows: list[Row] = []

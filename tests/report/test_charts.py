@@ -1,0 +1,48 @@
+"""Charts: a table says how it is drawn, whatever it is called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tuiprof.model import Chart, Column, Report, Series, Table, Verdict
+from tuiprof.report import render
+
+
+def table(chart: Chart | None, key: str = "energy") -> Table:
+    rows = pl.DataFrame(
+        {"step": range(20), "joules": [*range(19), 40], "high": range(1, 21), "other": range(20)}
+    )
+    columns = [Column("step", "step", "count"), Column("high", "highest", "number", hidden=True)]
+    columns += [Column(name, name, "number") for name in ("joules", "other")]
+    return Table(key, "Energy", tuple(columns), rows, chart=chart)
+
+
+def rendered(of: Table, format_: str) -> str:
+    return render(Report("energy", "Energy", Verdict("some"), tables=(of,)), format_)
+
+
+SERIES = Chart("Energy of every step", (Series("joules", high="high"),), at="step")
+
+
+def test_a_table_of_any_name_is_drawn_as_it_declares() -> None:
+    text, page = (rendered(table(SERIES), format_) for format_ in ("text", "html"))
+    assert "40.0 ┤" in text
+    assert "Energy of every step" in page
+    assert "step 19: " in page
+    two = replace(SERIES, series=(Series("joules"), Series("other")))
+    assert 'class="series pair"' in rendered(table(two), "html")
+
+
+def test_what_is_no_series_is_not_drawn_whatever_its_name() -> None:
+    for key in ("steps", "queue_depth"):
+        assert "┤" not in rendered(table(None, key), "text")
+        assert "<figure" not in rendered(table(None, key), "html")
+    assert "┤" not in rendered(table(replace(SERIES, in_text=False)), "text")
+
+
+def test_a_chart_of_a_column_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="table 'energy' has no column watts"):
+        table(Chart("Power", (Series("watts"),)))

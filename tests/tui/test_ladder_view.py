@@ -1,0 +1,115 @@
+"""What the ladder screen shows, without a screen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+
+from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial
+from tuiprof.model import Column, Report, Table, Verdict
+from tuiprof.tui.ladder.view import (
+    LadderView,
+    about_rung,
+    head_row,
+    rung_choices,
+    state_rows,
+    view_of,
+    with_report,
+)
+from tuiprof.tui.widgets.spans import Row, row_width
+
+FOLDER = Path("/ladders/tiny")
+
+
+def meta_of(timings: dict[str, float], *, running: bool = False) -> LadderMeta:
+    rungs = (
+        *(Rung(name, "slow", note=f"{name} sleeps.") for name in timings),
+        Rung("gone", "slow", reason="no TPU"),
+    )
+    trials = [
+        Trial("timing", number, name, "", "done", wall_ns=10**9, figures=Figures(ns * (1 + number / 1e3), 30))
+        for number in (1, 2, 3)
+        for name, ns in timings.items()
+    ]
+    if running:
+        trials.append(Trial("trace", 0, "fast", "", "running"))
+    return LadderMeta(
+        v=1, ladder="tiny", title="a [b]loop[/b]", source="a laptop", script="/tiny.py", digest="", baseline="slow",
+        preset="fit", steps=None, rounds=3, python="python", host="here", machine="2 cores", cwd="/", unix_ns=1,
+        rungs=rungs, trials=trials,
+    )  # fmt: skip
+
+
+def text(rows: list[Row]) -> str:
+    return "\n".join("".join(span for span, _ in row) for row in rows)
+
+
+def rungs(view: LadderView, width: int) -> list[str]:
+    lines = [choice.draw(width) for choice in rung_choices(view)]
+    assert all(row_width(line) <= width for line in lines)
+    return text(lines).split("\n")
+
+
+MEASURED = meta_of({"slow": 20e6, "fast": 15e6})
+
+
+def test_the_view_of_a_ladder_needs_no_textual() -> None:
+    code = "import tuiprof.tui.ladder.view, sys; print([name for name in sys.modules if name.startswith('textual')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_each_rung_has_its_time_its_ratio_and_a_verdict() -> None:
+    head, slow, fast, gone = rungs(view_of(MEASURED, FOLDER), 150)
+    assert "95 % interval" in head
+    assert "20.0 ms" in slow
+    assert "baseline" in slow
+    assert "15.0 ms" in fast
+    assert "−25.0 %" in fast
+    assert "faster" in fast
+    assert "unavailable  no TPU" in gone
+    narrow = rungs(view_of(MEASURED, FOLDER), 45)
+    assert "95 % interval" not in narrow[0]
+    assert "15.0 ms" in narrow[2]
+
+
+def test_the_state_of_a_ladder() -> None:
+    assert "not measured on this machine yet" in text(state_rows(view_of(MEASURED), 120))
+    stopped = view_of(MEASURED, FOLDER, problem="Killed \x1b[2J")
+    said = text(state_rows(stopped, 120))
+    assert "stopped" in said
+    assert "Killed" in said
+    assert "\x1b" not in said
+    running = view_of(meta_of({"slow": 20e6, "fast": 15e6}, running=True), FOLDER, running=True)
+    assert running.trial is not None
+    assert "capturing fast" in text(state_rows(running, 120))
+    assert f"{running.done}/{running.total} trials" in text(state_rows(running, 120))
+
+
+def test_what_the_traces_tell_is_added() -> None:
+    columns = tuple(
+        Column(name, name) for name in ("variant", "syncs_per_step", "launches_per_step", "trace")
+    )
+    found = pl.DataFrame(
+        {"variant": ["fast"], "syncs_per_step": [2.0], "launches_per_step": [9.0], "trace": ["/t"]}
+    )
+    why = pl.DataFrame({"variant": ["fast"], "changes": ["2 syncs fewer"]})
+    tables = (
+        Table("rungs", "Rungs", columns, found),
+        Table("why", "Why", (Column("variant", "variant"), Column("changes", "changes")), why),
+    )
+    view = with_report(
+        view_of(MEASURED, FOLDER), Report("ladder", "Ladder", Verdict("fast wins", "good"), (), tables)
+    )
+    rung = view.row("fast")
+    assert rung is not None
+    assert rung.trace == Path("/t")
+    assert "syncs/step" in rungs(view, 150)[0]
+    about = text(about_rung(view, rung, 100))
+    assert "fast sleeps." in about
+    assert "against slow: 2 syncs fewer" in about
+    assert "a [b]loop[/b]" in text([head_row(view, "tiny", "1 of 2", 120)])
+    assert about_rung(view, view.row("no such"), 100) == []

@@ -1,0 +1,284 @@
+"""What the live screen shows and the moment it shows, without a screen."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from synthetic import Synthetic, recorded
+
+from tuiprof.headline.trace import Gist
+from tuiprof.session.live.alerts import Alert
+from tuiprof.session.live.stats import NO_STATS
+from tuiprof.session.live.straggler import Lane
+from tuiprof.session.run import control
+from tuiprof.session.store.status import Status
+from tuiprof.tui.live import view as live_view
+from tuiprof.tui.live.captures import RunCaptures
+from tuiprof.tui.live.figures import Figures
+from tuiprof.tui.live.moment import Moment
+from tuiprof.tui.live.overhead import Overhead
+from tuiprof.tui.live.verdict import Verdict
+from tuiprof.tui.live.view import View
+from tuiprof.tui.widgets.spans import Row, row_width
+
+Shown = Callable[..., Moment]
+
+
+def text(row: Row) -> str:
+    return "".join(part for part, _ in row)
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    """Return what gives the present of a session, read to its end."""
+    opened: list[Moment] = []
+
+    def moment_of(made: Synthetic, **options: float) -> Moment:
+        moment = Moment(made.session, **options)
+        opened.append(moment)
+        while moment.feed.advance():
+            pass
+        moment.update()
+        return moment
+
+    yield moment_of
+    for moment in opened:
+        moment.close()
+
+
+class Bottom:
+    """A verdict and its parts; the gists that it asks for are kept in ``wanted``."""
+
+    def __init__(self, moment: Moment, errors: tuple[str, ...] = ()) -> None:
+        self.moment, self.captures, self.figures = moment, RunCaptures(moment), Figures(moment)
+        self.wanted: list[Path] = []
+        self.verdict = Verdict(
+            moment,
+            self.captures,
+            self.figures,
+            Overhead(moment),
+            read_gist=self.wanted.append,
+            last_errors=lambda count: list(errors[-count:]),
+        )
+        self.figures.update(moment.view())
+
+    def text(self, width: int = 120, *, tall: bool = False) -> str:
+        return "\n".join(text(row) for row in self.verdict.rows(width, tall=tall, tiny=False))
+
+
+def test_nothing_here_needs_textual() -> None:
+    modules = ("moment", "captures", "figures", "overhead", "verdict", "view", "other_runs")
+    code = f"import {', '.join(f'tuiprof.tui.live.{name}' for name in modules)}, sys; print('textual' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- the moment ------------------------------------------------------------------------------------------
+
+
+def test_a_moment_goes_back_a_twelfth_of_the_axis_and_returns_to_the_present(
+    tmp_path: Path, shown: Shown
+) -> None:
+    moment = shown(recorded(tmp_path, 70))
+    assert moment.following
+    moment.seek(1)
+    assert moment.past is None, "nothing is later than now"
+    now = moment.now_ns()
+    moment.seek(-1)
+    assert moment.past is not None
+    assert not moment.following
+    assert moment.running
+    assert moment.now_ns() == pytest.approx(now - 5e9, abs=2e9)
+    assert moment.past.paused
+    moment.go_to(moment.past.duration_ns + 10**12)
+    assert moment.past is None
+    assert moment.following
+
+
+def test_a_pause_holds_the_present_and_the_clock_of_a_replay(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20)
+    moment = shown(made)
+    moment.pause()
+    held = moment.now_ns()
+    assert moment.frozen_ns == held == moment.now_ns()
+    moment.pause()
+    assert moment.frozen_ns is None
+    replayed = shown(made, replay_speed=4.0)
+    assert replayed.advances
+    replayed.pause()
+    assert not replayed.advances
+    replayed.change_speed(1)
+    assert replayed.replay is not None
+    assert replayed.replay.speed == 8.0
+    for _ in range(20):
+        replayed.change_speed(1)
+    assert replayed.replay.speed == 64.0
+
+
+def test_steps_are_selected_from_the_right_edge_and_outliers_among_them(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20, slow=(171, 402))
+    made.end()
+    moment = shown(made)
+    assert moment.select(-1)
+    assert moment.selected == made.steps - 1
+    assert moment.select(-1, outliers=True)
+    assert moment.selected == 402
+    assert moment.select(-1, outliers=True)
+    assert moment.selected == 171
+    assert moment.select(1, outliers=True)
+    assert moment.selected == 402
+    assert not moment.select(1, outliers=True)
+    assert moment.selected == 402
+    moment.go_to_end()
+    assert moment.selected is None
+
+
+def test_ranks_follow_one_another_around(tmp_path: Path, shown: Shown) -> None:
+    moment = shown(recorded(tmp_path, 5, ranks=3))
+    seen = []
+    for _ in range(3):
+        moment.next_rank(1)
+        assert moment.rank is not None
+        seen.append(moment.rank.name)
+    assert sorted(seen) == ["rank0", "rank1", "rank2"]
+
+
+# -- the verdict -----------------------------------------------------------------------------------------
+
+
+def test_a_quiet_run_and_a_run_that_failed(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20, slow=())
+    bottom = Bottom(shown(made))
+    bottom.figures.alerts = []
+    assert "nothing stands out" in bottom.text()
+    made.end(3)
+    failed = Bottom(shown(made), errors=("Traceback", "ValueError: no such file"))
+    assert "failed (exit 3) after 20" in failed.text()
+    assert "— ValueError: no such file" in failed.text()
+
+
+def test_a_capture_is_followed_from_the_request_to_what_its_trace_says(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20)
+    bottom = Bottom(shown(made))
+    bottom.captures.request(5)
+    assert "capture asked for" in bottom.text()
+    assert bottom.captures.requested is not None
+    name, at_s = bottom.captures.requested
+    bottom.captures.requested = name, at_s - 60
+    assert "no answer to the capture yet" in bottom.text()
+    trace = made.session.path / "traces" / "rank0.1.pt.trace.json.gz"
+    trace.touch()
+    made.capture("written", id=name, path=f"traces/{trace.name}")
+    bottom.moment.feed.advance()
+    assert "trace ready" in bottom.text()
+    assert bottom.wanted == [trace]
+    bottom.verdict.set_gist(trace, Gist(line="launch-bound: 40 % idle", level="warn"))
+    assert "launch-bound: 40 % idle — enter opens it" in bottom.text()
+    bottom.captures.mark_seen()
+    assert "launch-bound: 40 % idle" in bottom.text()
+    assert "enter opens it" not in bottom.text()
+
+
+def test_the_selected_step_comes_before_all_else(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20)
+    bottom = Bottom(shown(made))
+    bottom.captures.request(5)
+    bottom.moment.selected = 171
+    assert "step 171" in bottom.text()
+    assert re.search(r"1\.5\d× the median", bottom.text())
+    assert "t captures the next one as slow" in bottom.text()
+    limit_ns, stats = bottom.figures.slow_ns(), bottom.figures.stats
+    assert limit_ns is not None
+    assert stats.median_ns * 1.2 < limit_ns < stats.median_ns * 1.35, "halfway from the median to that step"
+
+
+def test_a_bad_alert_takes_the_only_line_but_leaves_the_sentence_where_there_is_room(
+    tmp_path: Path, shown: Shown
+) -> None:
+    bottom = Bottom(shown(recorded(tmp_path, 20, slow=())))
+    bottom.figures.alerts = [Alert("memory", "bad", "GPU 0 is full", "above 98 %")]
+    made_for_two = bottom.text(tall=True)
+    assert "GPU 0 is full" in bottom.text()
+    assert "GPU 0 is full" in made_for_two
+    bottom.captures.requested = ("c9", math.inf)
+    assert "GPU 0 is full" not in bottom.text(), "what was asked for is answered first"
+
+
+def test_what_is_armed_is_said_at_the_right_edge(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 20)
+    bottom = Bottom(shown(made))
+    bottom.captures.arm_slow(35_000_000)
+    bottom.captures.update_armed()
+    assert "armed: after steps > 35.0 ms" in bottom.text()
+    bottom.captures.disarm_slow()
+    assert not control.armed(made.session)
+
+
+# -- rows ------------------------------------------------------------------------------------------------
+
+
+def test_the_line_of_figures_is_broken_in_two_and_then_cut(tmp_path: Path, shown: Shown) -> None:
+    moment = shown(recorded(tmp_path, 30))
+    assert moment.rank is not None
+    view = View(moment.feed.fold.now_ns, 60.0, False)
+    stats = live_view.stats_in_view(moment.rank.steps, view)
+
+    def rows(width: int) -> list[str]:
+        found = live_view.stats_row(stats, view, width, batch=64.0, baseline=("off", stats.median_ns / 1.05))
+        assert all(row_width(row) <= width for row in found)
+        return [text(row) for row in found]
+
+    [wide] = rows(160)
+    assert wide.startswith(" step time 27.")
+    assert "samples/s" in wide
+    assert wide.rstrip().endswith("last 60 s")
+    assert "vs off: 5.0 % slower" in wide
+    first, second = rows(75)
+    assert "samples/s" in second
+    assert "median" in first
+    [cut] = rows(40)
+    assert cut.endswith("…")
+    assert text(live_view.stats_row(NO_STATS, view, 80, batch=None, baseline=None)[0]) == " step time  –"
+
+
+def test_of_the_first_line_the_machine_goes_first_and_the_clock_stays(tmp_path: Path, shown: Shown) -> None:
+    moment = shown(recorded(tmp_path, 30))
+    name = live_view.name_row(moment.session)
+    state = live_view.state_row(Status("running"), 72_000_000_000, moment.rank, 1, frozen=False)
+    machine = live_view.machine_row(moment.session, moment.rank, frozenset())
+    lines = {
+        width: text(live_view.head_row("tuiprof", (name, state, machine), width)) for width in (160, 70, 40)
+    }
+    assert "H200 · torch 2.11.0" in lines[160]
+    assert "H200" not in lines[70]
+    assert lines[70].startswith(" tuiprof  metrics ▸ naive")
+    assert all("00:01:12" in line for line in lines.values())
+    assert all(len(line) <= width for width, line in lines.items())
+
+
+def test_of_many_ranks_the_straggler_and_the_one_shown_stay() -> None:
+    lanes = [Lane(f"rank{n}", n, 27e6 + n, math.nan, (27_000_000,) * 4, straggles=n == 9) for n in range(12)]
+    rows = [text(row) for row in live_view.rank_rows(lanes, "rank7", 100, 4)]
+    assert len(rows) == 4
+    assert [row.split("rank ")[1].split()[0] for row in rows[:3]] == ["0", "7", "9"]
+    assert "straggler" in rows[2]
+    assert rows[3].startswith("  and 9 more ranks: 27.0 ms to 27.0 ms")
+
+
+def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:
+    with_gpu = Synthetic(tmp_path / "a").session.meta
+    without = Synthetic(tmp_path / "b", gpus=0).session.meta
+    assert live_view.device_notes(with_gpu, known=False, over=False) == ["waiting for the first reading …"]
+    assert live_view.device_notes(with_gpu, known=False, over=True) == ["no readings"]
+    with_gpu.absent = {"neuron": "no driver"}
+    assert live_view.device_notes(with_gpu, known=True, over=False) == [
+        "also looked for, not here: AWS Neuron"
+    ]
+    [why] = live_view.device_notes(without, known=True, over=False)
+    assert why.startswith("nvidia: no NVIDIA driver")

@@ -1,0 +1,76 @@
+"""The panes of the library: the list on the left, what is under its cursor on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from tuiprof.tui.library import view
+from tuiprof.tui.library.view import LadderItem, Shelf
+from tuiprof.tui.widgets.choices import Choices
+from tuiprof.tui.widgets.painted import Heading, Painted
+
+
+class LibraryPanes(Vertical):
+    """Draws what is listed."""
+
+    def compose(self) -> ComposeResult:
+        """Two columns below the first line."""
+        head = Painted(id="head")
+        head.paint(lambda width, _: [view.head(Shelf(), width)])
+        yield head
+        yield Heading("")
+        with Horizontal(id="body"):
+            with Vertical(id="side"):
+                yield Choices(id="items", empty="looking …")
+            with Vertical(id="detail"):
+                yield Painted(id="about")
+                yield Choices(id="variants")
+                yield Painted(id="note")
+
+    @property
+    def items(self) -> Choices:
+        """The list."""
+        return self.query_one("#items", Choices)
+
+    @property
+    def variants(self) -> Choices:
+        """The table of the variants of a ladder."""
+        return self.query_one("#variants", Choices)
+
+    def show_list(self, shelf: Shelf, contains: str, marked: Sequence[str]) -> None:
+        """Show what is listed, as far as it contains a text."""
+        self.query_one("#head", Painted).paint(lambda width, _: [view.head(shelf, width)])
+        self.items.show(view.items(shelf, contains, marked))
+
+    def show_ladder(self, ladder: LadderItem) -> None:
+        """Show a ladder with its variants."""
+        self.query_one("#about", Painted).paint(lambda width, _: view.about_ladder(ladder, width))
+        self.variants.show(view.variants(ladder))
+        self.show_variant(ladder)
+        self._show_table(shown=True)
+
+    def show_variant(self, ladder: LadderItem) -> None:
+        """Say below the table what the variant under the cursor changes, and what it lacks."""
+        variant = ladder.variant(self.variants.current)
+        self.query_one("#note", Painted).paint(lambda width, _: view.about_variant(ladder, variant, width))
+
+    def show_other(self, shelf: Shelf, current: str, contains: str, errors: list[str]) -> None:
+        """Show a session, with the last lines of its standard error, or a trace, or why there is nothing."""
+        kind, _, name = current.partition(":")
+        about = self.query_one("#about", Painted)
+        if kind == "session" and (session := shelf.session(name)) is not None:
+            about.paint(lambda width, _: view.about_session(shelf, session, errors, width))
+        elif kind == "trace":
+            about.paint(lambda width, _: view.about_trace(Path(name), width))
+        else:
+            about.paint(lambda width, _: view.about_nothing(shelf, contains, width))
+        self.query_one("#note", Painted).paint(lambda _width, _height: [])
+        self._show_table(shown=False)
+
+    def _show_table(self, *, shown: bool) -> None:
+        self.variants.display = shown
+        self.query_one("#about", Painted).set_class(shown, "ladder")

@@ -1,0 +1,114 @@
+"""What to capture: now, or by itself after a slow step or every so many steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from textual.binding import BindingType
+
+from tuiprof.session.run.control import trigger_requests
+from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
+
+#: More steps than this make a trace that nobody can read.
+_MOST_STEPS: Final = 1000
+_TIME: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>µs|us|ms|s|x|×)")
+_UNITS_NS: Final = {"µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureWish:
+    """What the user wants profiled.
+
+    Attributes:
+        steps: How many steps.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+    """
+
+    steps: int
+    stack: bool = False
+    shapes: bool = False
+    memory: bool = False
+
+
+class CaptureForm(Form[CaptureWish], inherit_bindings=False):
+    """Asks what to profile; ``steps`` is the number of steps proposed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "capture", "Capture", "capture", "Ask the script for it", "Ask for nothing"
+    )
+
+    def __init__(self, steps: int) -> None:
+        many = whole(f"steps must be a whole number from 1 to {_MOST_STEPS}", 1, _MOST_STEPS)
+        fields = (
+            Text("steps", "steps", str(steps), parse=many),
+            Tick("stack", "Python stacks: name source lines; slow the steps"),
+            Tick("shapes", "operator input shapes"),
+            Tick("memory", "allocations"),
+        )
+        super().__init__("capture", fields, CaptureWish)
+
+
+def parse_slow(text: str) -> tuple[int | None, float | None]:
+    """Return the time in ns, or the multiple of the median, of a text such as ``35 ms``, ``0.5 s`` or ``1.5x``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is not None:
+        number, unit = float(match["number"]), match["unit"]
+        if unit not in ("x", "×"):
+            if above_ns := round(number * _UNITS_NS[unit]):
+                return above_ns, None
+        elif number > 1:
+            return None, number
+    raise ValueError("slower than: a time such as 35 ms, or a multiple above 1 such as 1.5x")
+
+
+class ArmForm(Form[tuple[TriggerRequest, ...]], inherit_bindings=False):
+    """Asks when to capture by itself, and answers what to arm: nothing = disarm.
+
+    Args:
+        slow: ``35 ms``, ``1.5x``; empty = not armed.
+        every: Steps; empty = not armed.
+        budget_bytes: What the session's traces may take.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "arm", "Arm", "arm", "Arm what is filled in, only that", "Change nothing"
+    )
+
+    def __init__(self, slow: str, every: str, budget_bytes: int) -> None:
+        fields = (
+            Text(
+                "slow",
+                "after a step slower than — 35 ms, or 1.5x the median; empty: not",
+                slow,
+                parse=optional(parse_slow),
+            ),
+            Text(
+                "every",
+                "every so many steps — empty: not",
+                every,
+                parse=optional(whole("every: a whole number of steps above 0", 1)),
+            ),
+            Text(
+                "budget",
+                "as long as the session's traces take less than, MB",
+                str(round(budget_bytes / 1e6)),
+                parse=whole("the budget is a whole number of megabytes above 0", 1),
+            ),
+        )
+        super().__init__("capture by itself", fields, _requests)
+
+
+def _requests(
+    slow: tuple[int | None, float | None] | None, every: int | None, budget: int
+) -> tuple[TriggerRequest, ...]:
+    above_ns, times = slow or (None, None)
+    return trigger_requests(above_ns=above_ns, times=times, every=every, budget_bytes=budget * 1_000_000)

@@ -1,0 +1,139 @@
+"""The lines at the bottom of the live screen: what goes wrong, and the one thing to say of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tuiprof.session.live.replay import Live
+from tuiprof.session.store.storage import lost_output
+from tuiprof.tui.live.captures import RunCaptures
+from tuiprof.tui.live.figures import Figures
+from tuiprof.tui.live.moment import Moment
+from tuiprof.tui.live.overhead import Overhead
+from tuiprof.tui.live.view import alert_row, armed_row, capture_row, gist_row, over_row, step_row
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
+from tuiprof.tui.widgets.wrap import wrap_row
+
+if TYPE_CHECKING:
+    from tuiprof.headline.trace import Gist
+
+#: So long a failed capture is shown.
+_FAILURE_NS: Final = 30_000_000_000
+#: So long after it was asked for a capture may go unanswered.
+_ANSWER_S: Final = 10
+
+
+class Verdict:
+    """Says what is most worth knowing of the moment that is shown.
+
+    Args:
+        read_gist: Starts to read a trace for its gist, which then goes to :meth:`set_gist`; takes seconds.
+        last_errors: Returns so many of the last lines of the script's standard error.
+    """
+
+    def __init__(
+        self,
+        moment: Moment,
+        captures: RunCaptures,
+        figures: Figures,
+        overhead: Overhead,
+        *,
+        read_gist: Callable[[Path], object],
+        last_errors: Callable[[int], list[str]],
+    ) -> None:
+        self._moment, self._captures, self._figures, self._overhead = moment, captures, figures, overhead
+        self._read_gist, self._last_errors = read_gist, last_errors
+        self._gists: dict[Path, Gist | None] = {}  # None = it is being read
+
+    def rows(self, width: int, *, tall: bool, tiny: bool) -> list[Row]:
+        """Return what goes wrong and what there is to say; only one of them where the screen is not tall."""
+        sentence = self._sentence(width, tall)
+        if row_width(sentence) > width and not tiny:
+            return self._with_alert(wrap_row(sentence, width, 2, indent=3), width, tall)
+        armed = armed_row(self._captures.armed)
+        right = [*armed, *self._overhead.row]
+        if row_width(sentence) + row_width(right) + 2 > width:
+            right = armed
+        if sentence and right:  # that something is armed must be seen
+            sentence = spread(fit(sentence, max(width // 3, width - row_width(right) - 2)), right, width)
+        return self._with_alert([sentence] if sentence else [], width, tall)
+
+    def _with_alert(self, sentence: list[Row], width: int, tall: bool) -> list[Row]:
+        found = self._figures.alerts
+        alert = [alert_row(found, width)] if found else []
+        if tall:
+            return [*alert, *sentence]
+        awaited = self._moment.selected is not None or self._captures.requested is not None
+        urgent = bool(alert) and not awaited and not self._captures.ready
+        return alert if urgent and (found[0].level == "bad" or not sentence) else sentence or [[]]
+
+    def _sentence(self, width: int, tall: bool) -> Row:
+        """Return the first that applies: the selected step, a capture, how it ended, its trace, what stands out."""
+        moment, captures, stats = self._moment, self._captures, self._figures.stats
+        row = moment.selected_row()
+        if row is not None and moment.rank is not None:
+            covered = captures.trace_of_step() is not None
+            return step_row(moment.rank.steps, row, stats, covered, captures.can_arm, width)
+        gist = self._gist() if isinstance(moment.run, Live) else None
+        if capture := self._capture(gist):
+            return capture
+        if moment.status.over and moment.replay is None:
+            newest = captures.newest
+            short = newest.shortfall(over=True) if newest is not None else ""
+            missing = [said for said in (lost_output(moment.session), short) if said]
+            over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
+            return [*over, ("  ", "text"), *gist_row(gist, fresh=False)[1:]] if gist else over
+        if gist is not None:
+            return gist_row(gist, fresh=False)
+        if self._figures.alerts:
+            return [] if tall else alert_row(self._figures.alerts, width)
+        if stats.count:
+            return [(f" {glyphs.FLAG} ", "good"), ("nothing stands out; a capture shows more", "dim")]
+        return []
+
+    def _capture(self, gist: Gist | None) -> Row:
+        """Return the state of the newest capture, or of the one that was asked for; empty = nothing to say of it."""
+        moment, captures = self._moment, self._captures
+        newest = captures.newest
+        if newest is not None and isinstance(moment.run, Live):
+            if newest.state == "written" and newest.id not in captures.seen:
+                return gist_row(gist, fresh=True) if gist else capture_row(newest)
+            if newest.state in ("armed", "started") and moment.running:
+                return capture_row(newest)
+            if newest.state == "failed" and moment.now_ns() - newest.t_ns < _FAILURE_NS:
+                return capture_row(newest)
+        if captures.requested is None or not moment.running:
+            return []
+        name, at_s = captures.requested
+        if newest is not None and newest.id == name:
+            captures.requested = None
+            return []
+        if time.monotonic() - at_s < _ANSWER_S:
+            return [(f" {glyphs.FLAG} ", "capture"), ("capture asked for …", "text")]
+        text = "no answer to the capture yet: the script answers at the end of a step"
+        return [(f" {glyphs.FLAG} ", "warn"), (text, "text")]
+
+    def _gist(self) -> Gist | None:
+        """Return what the newest trace says first; None = there is none, or it is being read."""
+        captures, newest = self._captures, self._captures.newest
+        if newest is not None and newest.state == "written" and newest.paths:
+            path = self._moment.session.path / newest.paths[0]
+            if path not in captures.traces:
+                captures.find_traces()
+        elif captures.traces:
+            path = captures.traces[-1]
+        else:
+            return None
+        if path not in self._gists:
+            self._gists[path] = None
+            self._read_gist(path)
+        found = self._gists[path]
+        return found if found is not None and found.line else None
+
+    def set_gist(self, path: Path, gist: Gist) -> None:
+        """Say this of a trace from now on."""
+        self._gists[path] = gist
