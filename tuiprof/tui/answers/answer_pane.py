@@ -11,10 +11,10 @@ from textual.widgets import Input
 from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.answers.answer_tables import AnswerTables
+from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.answers.detail import Finding
 from tuiprof.tui.answers.glimpse import Waiting
 from tuiprof.tui.timeline.results import Answer
-from tuiprof.tui.widgets.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.filter_expression import FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows

@@ -6,10 +6,10 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Literal, get_args
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -124,29 +124,19 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         _key("escape", "close", "cancel", "Write nothing", "esc"),
     ]
 
-    class Failed(Message):
-        """Writing failed.
-
-        Attributes:
-            text: Why.
-            exists: Whether the reason is that the file exists.
-        """
-
-        def __init__(self, text: str, exists: bool) -> None:
-            super().__init__()
-            self.text = text
-            self.exists = exists
-
-    class Written(Message):
-        """The file is written.
+    @dataclass
+    class Done(Message):
+        """The file is written, or could not be.
 
         Attributes:
             path: Where.
+            problem: Why it could not be written; empty = it is.
+            exists: Whether that is because there is a file of this name.
         """
 
-        def __init__(self, path: Path) -> None:
-            super().__init__()
-            self.path = path
+        path: Path
+        problem: str
+        exists: bool
 
     def __init__(
         self,
@@ -235,45 +225,41 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
             self._draw()
 
     def action_write(self) -> None:
-        """Write the file, in a worker: a network folder may take its time."""
+        """Write the file."""
         path = typed_path(self.query_one(Input).value)
-        self.run_worker(
-            partial(self._write, path, path == self._confirmed),
-            thread=True,
-            exclusive=True,
-            exit_on_error=False,
-        )
+        self._write(path, self._scopes[self._chosen].answers, self._format, replace=path == self._confirmed)
 
-    def _write(self, path: Path, replace: bool) -> None:
+    @work(thread=True, exclusive=True, exit_on_error=False)
+    def _write(
+        self, path: Path, answers: list[Report | Unavailable], format_: Format, *, replace: bool
+    ) -> None:
+        """Write in a thread, since a network folder may take its time."""
         from tuiprof.report import Style, render_all
 
-        chosen = self._scopes[self._chosen].answers
+        problem, exists = "", False
         try:
-            style = Style(width=None if self._format != "text" else 120, rows=None, details=True)
+            style = Style(width=None if format_ != "text" else 120, rows=None, details=True)
             said = trust(self._trace).text if self._trace is not None else ""
-            text = render_all(chosen, self._format, trust=said, style=style)
-            write(path, text, replace=replace)
+            write(path, render_all(answers, format_, trust=said, style=style), replace=replace)
         except FileExistsError:
-            self._confirmed = path
-            self.post_message(self.Failed(f"{path.name} exists; enter again replaces it", exists=True))
+            problem, exists = f"{path.name} exists; enter again replaces it", True
         except TuiprofError as error:
-            self.post_message(self.Failed(str(error), exists=False))
+            problem = str(error)
+        self.post_message(self.Done(path, problem, exists))
+
+    def on_export_screen_done(self, message: Done) -> None:
+        """Say why nothing was written, or close and say where the file is."""
+        if message.problem:
+            self._problem = message.problem
+            self._confirmed = message.path if message.exists else None
+            self._draw()
         else:
-            self.post_message(self.Written(path))
+            self.app.notify(f"written to {message.path}", timeout=5)
+            self.dismiss(message.path)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Tell what went wrong in a worker."""
         tell_worker_error(self, event)
-
-    def on_export_screen_failed(self, message: Failed) -> None:
-        """Say why nothing was written."""
-        self._problem = message.text
-        self._draw()
-
-    def on_export_screen_written(self, message: Written) -> None:
-        """Close and say where the file is."""
-        self.app.notify(f"written to {message.path}", timeout=5)
-        self.dismiss(message.path)
 
     def action_close(self) -> None:
         """Close without writing."""

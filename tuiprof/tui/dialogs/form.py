@@ -11,18 +11,19 @@ from typing import Any, ClassVar, Final, TypeVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.suggester import Suggester
 from textual.validation import ValidationResult, Validator
-from textual.widgets import Input, RadioSet
+from textual.widgets import Checkbox, Input, RadioButton, RadioSet
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.dialog import dialog
+from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
-from tuiprof.tui.widgets.toggles import Check, Option
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
@@ -44,6 +45,30 @@ class _Parses(Validator):
         except ValueError as error:
             return self.failure(str(error))
         return self.success()
+
+
+class _Check(Checkbox):
+    """A box to tick: ``[x]`` or ``[ ]``, so that the sign says it without its colour."""
+
+    BUTTON_LEFT = BUTTON_RIGHT = ""
+    BUTTON_INNER = "   "  # as wide as the sign that is drawn
+
+    def render(self) -> Content:
+        """Draw the sign of what it is now."""
+        self.BUTTON_INNER = "[x]" if self.value else "[ ]"
+        return super().render()
+
+
+class _Option(RadioButton):
+    """One of several, of which one is taken: ``(●)`` or ``( )``."""
+
+    BUTTON_LEFT = BUTTON_RIGHT = ""
+    BUTTON_INNER = "   "  # as wide as the sign that is drawn
+
+    def render(self) -> Content:
+        """Draw the sign of what it is now."""
+        self.BUTTON_INNER = f"({glyphs.OUTLIER})" if self.value else "( )"
+        return super().render()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +115,13 @@ class Tick:
     text: str
     label: ClassVar[str] = ""
 
-    def widget(self) -> Check:
+    def widget(self) -> _Check:
         """Return the field."""
-        return Check(self.text, id=self.name, compact=True)
+        return _Check(self.text, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> bool:
         """Return what the field says."""
-        return form.query_one(f"#{self.name}", Check).value
+        return form.query_one(f"#{self.name}", _Check).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +134,7 @@ class OneOf:
 
     def widget(self) -> RadioSet:
         """Return the field."""
-        buttons = (Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
+        buttons = (_Option(sanitize(name), value=index == 0) for index, name in enumerate(self.options))
         return RadioSet(*buttons, id=self.name, compact=True)
 
     def read(self, form: Screen[Any]) -> str:

@@ -3,26 +3,99 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
 from textual import events
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Size
 from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 from textual.worker import Worker
 
+from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
-from tuiprof.tui.widgets.rows import GAP, Rows
-from tuiprof.tui.widgets.table_canvas import LEAD, TableCanvas
-from tuiprof.tui.widgets.table_keys import KEYS
+from tuiprof.tui.widgets.rows import GAP, ListRows, Rows, TableState, fit_text, lay_out
+
+#: Rows at the beginning, and as many among the rest, whose texts say how wide a column is.
+_SAMPLE: Final = 200
+#: Blank cells before the first column.
+LEAD: Final = 1
+#: Fewer cells of a text at the edge say nothing.
+_SLIVER: Final = 4
 
 
-class VirtualTable(TableCanvas, can_focus=True):
+def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
+    return key(
+        keys,
+        action,
+        label,
+        tooltip.capitalize(),
+        id=f"table.{label.replace(' ', '_')}",
+        group="Table",
+        show=show,
+    )
+
+
+_KEYS: Final[tuple[Binding, ...]] = (
+    _key("up,k", "move(-1)", "up", "one row up"),
+    _key("down,j", "move(1)", "down", "one row down"),
+    _key("pageup", "page(-1)", "page up", "one page up"),
+    _key("pagedown", "page(1)", "page down", "one page down"),
+    _key("home,g", "edge(False)", "first", "to the first row"),
+    _key("end,G", "edge(True)", "last", "to the last row"),
+    _key("left", "column(-1)", "column left", "one column left"),
+    _key("right", "column(1)", "column right", "one column right"),
+    _key("s", "sort", "sort", "sort by the column under the cursor", show=True),
+    _key("enter", "select", "open", "open the row under the cursor", show=True),
+    _key("y", "copy", "copy", "copy the row to the clipboard"),
+    _key("Y", "copy_cell", "copy cell", "copy the cell to the clipboard"),
+)
+
+
+class VirtualTable(ScrollView, can_focus=True):
     """A sortable table over :class:`~tuiprof.tui.widgets.rows.Rows`.
 
-    The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by.
+    The cursor is a row and a column: the row is what ``enter`` opens, the column is what ``s`` sorts by. Where not all
+    columns fit, the first that names a place is moved to where it is seen.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [*_KEYS]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "table--header",
+        "table--header-cursor",
+        "table--row",
+        "table--cursor",
+        "table--cursor-cell",
+        "table--cursor-blurred",
+        "table--empty",
+    }
+
+    DEFAULT_CSS = """
+    VirtualTable {
+        background: $background;
+        color: $foreground;
+        scrollbar-size: 1 1;
+        scrollbar-background: $background;
+        scrollbar-background-hover: $background;
+        scrollbar-background-active: $background;
+        scrollbar-corner-color: $background;
+        & > .table--header { color: $text-muted; background: $background; text-style: bold; }
+        & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
+        & > .table--row { color: $foreground; background: $background; }
+        & > .table--cursor { color: $block-cursor-foreground; background: $block-cursor-background; }
+        & > .table--cursor-cell {
+            color: $block-cursor-foreground; background: $block-cursor-background; text-style: bold underline;
+        }
+        & > .table--cursor-blurred { color: $foreground; background: $surface-active; }
+        & > .table--empty { color: $text-muted; background: $background; }
+    }
+    """
 
     class Highlighted(Message):
         """The cursor came to another row.
@@ -71,10 +144,257 @@ class VirtualTable(TableCanvas, can_focus=True):
             self.column = column
             self.descending = descending
 
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id, classes=classes)
+        self.rows: Rows = ListRows((), ())
+        self.empty = ""
+        self.cursor = 0
+        self.column = 0
+        self.sorted_by: int | None = None
+        self.descending = False
+        self.sorting: int | None = None  # by which column the rows are being sorted, away from the screen
+        self._widths: list[int] = []
+        self._order: list[int] = []
+        self._contents: list[int] = []
+        self._in_order = False
+        self._strips: LRUCache[tuple[int, int, int, bool], Strip] = LRUCache(512)
+
+    # -- content -------------------------------------------------------------------------------------------
+
+    def load(self, rows: Rows, *, empty: str = "", source: int | None = None, in_order: bool = False) -> None:
+        """Show other rows.
+
+        Args:
+            rows: The rows.
+            empty: What to say when there are none; one line, safe for a terminal.
+            source: Row to put the cursor on; None = the first.
+            in_order: Whether the columns keep their order however little room there is.
+        """
+        self.rows, self.empty, self._in_order = rows, empty, in_order
+        self.sorted_by, self.descending, self.sorting = None, False, None
+        self.column = min(self.column, max(len(rows.headings) - 1, 0))
+        position = rows.position(source) if source is not None else 0
+        self.cursor = position or 0
+        self._measure()
+        self._changed()
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self.load(ListRows((), ()))
+
+    def state(self) -> TableState:
+        """Return what :meth:`restore` needs to show all this again."""
+        return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
+
+    def restore(self, state: TableState) -> None:
+        """Show rows as they were left.
+
+        Args:
+            state: What :meth:`state` returned then.
+        """
+        self.rows, self.empty = state.rows, state.empty
+        self.cursor, self.column = state.cursor, state.column
+        self.sorted_by, self.descending, self.sorting = state.sorted_by, state.descending, None
+        self._measure()
+        self._changed()
+
+    def resume(self, state: TableState, needle: str) -> None:
+        """Give the rows that were just loaded the order, the filter and the cursor of others like them.
+
+        Args:
+            state: How the others were left.
+            needle: Their filter.
+        """
+        label = state.rows.headings[state.sorted_by].label if state.sorted_by is not None else None
+        labels = [heading.label for heading in self.rows.headings]
+        column = labels.index(label) if label in labels else None
+        self.rows.sort(column, state.descending)
+        self.rows.filter(needle)
+        self.sorted_by, self.descending = column, state.descending and column is not None
+        self.column = min(state.column, max(len(labels) - 1, 0))
+        place = self.rows.alike(state.rows, state.cursor) if state.cursor < len(state.rows) else None
+        self.cursor = max(0, min(state.cursor if place is None else place, len(self.rows) - 1))
+        self._changed()
+
+    def refilter(self, text: str) -> None:
+        """Keep only rows that contain a text; the cursor stays on its row where that is still in view.
+
+        Args:
+            text: What to look for; empty = all rows.
+        """
+        source = self.current
+        self.rows.filter(text)
+        self._return_to(source)
+
+    @property
+    def current(self) -> int | None:
+        """The source of the row under the cursor; None in an empty table."""
+        return self.rows.source(self.cursor) if len(self.rows) else None
+
+    def _return_to(self, source: int | None) -> None:
+        position = self.rows.position(source) if source is not None else None
+        self.cursor = position if position is not None else 0
+        self._changed()
+
+    def _changed(self) -> None:
+        self._strips.clear()
+        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
+        self._show_cursor()
+        self.refresh()
+        self._announce()
+
     def _announce(self) -> None:
         source = self.current
         if source is not None:
             self.post_message(self.Highlighted(self, source))
+
+    # -- widths --------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        """Give each column the width its content asks for; long texts give way until the table fits."""
+        count = len(self.rows)
+        sample = (
+            range(count)
+            if count <= 2 * _SAMPLE
+            else [*range(_SAMPLE), *range(_SAMPLE, count, count // _SAMPLE)]
+        )
+        room = max(self.size.width - 1 - LEAD, 0)
+        layout = lay_out(self.rows, sample, room, in_order=self._in_order)
+        self._order, self._widths, self._contents = layout.order, layout.widths, layout.contents
+
+    def whole_columns(self) -> set[int]:
+        """Return the indices of the headings whose values show whole before the table is scrolled."""
+        found, begin = set(), LEAD
+        for index, width in zip(self._order, self._widths, strict=True):
+            begin += width
+            if begin <= self.size.width and width >= self._contents[index]:
+                found.add(index)
+            begin += GAP
+        return found
+
+    @property
+    def heading_index(self) -> int:
+        """Index into the headings of the column under the cursor."""
+        return self._order[self.column] if self.column < len(self._order) else 0
+
+    @property
+    def _total_width(self) -> int:
+        return LEAD + sum(self._widths) + GAP * len(self._widths)
+
+    def on_resize(self) -> None:
+        """Fit the columns to the new width."""
+        self._measure()
+        self._strips.clear()
+        self.virtual_size = Size(self._total_width, len(self.rows) + 1)
+        self._show_cursor()
+
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in the old colours."""
+        super().notify_style_update()
+        self._strips.clear()
+
+    # -- drawing -------------------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line: the heading, a row, or the reason why there is none.
+
+        Args:
+            y: Line within the widget.
+        """
+        width = self.size.width
+        left, top = self.scroll_offset
+        if y == 0:
+            return self._in_view(self._header(), left, self._style("table--header"))
+        position = top + y - 1
+        if position >= len(self.rows):
+            text = f" {self._why_empty()}" if y == 1 and not len(self.rows) else ""
+            style = self._style("table--empty")
+            return Strip([Segment(set_cell_size(text, width), style)], width)
+        at_cursor = position == self.cursor
+        key = (position, left, self.column if at_cursor else -1, at_cursor and self.has_focus)
+        strip = self._strips.get(key)
+        if strip is None:
+            strip = self._row(position, at_cursor)
+            rest = self._row_style(at_cursor)
+            strip = self._strips[key] = self._in_view(strip, left, rest)
+        return strip
+
+    def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
+        """Return the part of a line that is in view; a figure that an edge would cut is left out: ``2.2`` is not 2.20.
+
+        Args:
+            strip: The whole line.
+            left: Its first cell in view.
+            style: Of what is left blank.
+        """
+        first, right = left, left + self.size.width
+        last, begin = right, LEAD
+        for index, width in zip(self._order, self._widths, strict=True):
+            end, figure = begin + width, self.rows.headings[index].right
+            if left < begin < right < end and (figure or right - begin < _SLIVER):
+                last = begin
+            if figure and begin < left < end < right:
+                first = end
+            begin = end + GAP
+        blank = [Strip.blank(first - left, style)] if first > left else []
+        return Strip.join([*blank, strip.crop(first, last)]).extend_cell_length(right - left, style)
+
+    def _why_empty(self) -> str:
+        if self.rows.total:
+            return "no row is of the filter; escape clears it"
+        return self.empty
+
+    def _style(self, *names: str) -> Style:
+        return self.get_component_rich_style(*names)
+
+    def _row_style(self, at_cursor: bool) -> Style:
+        if not at_cursor:
+            return self._style("table--row")
+        return self._style("table--cursor" if self.has_focus else "table--cursor-blurred")
+
+    def _header(self) -> Strip:
+        plain, under = self._style("table--header"), self._style("table--header-cursor")
+        segments = [Segment(" " * LEAD, plain)]
+        for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
+            heading = self.rows.headings[index]
+            mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
+            mark = "…" if index == self.sorting else mark
+            label = f"{heading.label} {mark}" if mark else heading.label
+            if cell_len(label) > width:  # the mark takes the place of what is cut
+                label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
+            style = under if place == self.column and self.has_focus else plain
+            pad = " " * max(width - cell_len(label), 0)
+            before, after = (pad, "") if heading.right else ("", pad)
+            segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * GAP, plain)]
+        return Strip([segment for segment in segments if segment.text])
+
+    def _row(self, position: int, at_cursor: bool) -> Strip:
+        style = self._row_style(at_cursor)
+        cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
+        segments = [Segment(" " * LEAD, style)]
+        for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
+            heading = self.rows.headings[index]
+            text = fit_text(self.rows.text(position, index), width, heading.right, heading.elide)
+            segments.append(Segment(text, cell_style if place == self.column else style))
+            segments.append(Segment(" " * GAP, style))
+        return Strip(segments)
+
+    def _show_cursor(self) -> None:
+        page = max(self.size.height - 1 - self.show_horizontal_scrollbar, 1)
+        top = self.scroll_offset.y
+        if self.cursor < top:
+            top = self.cursor
+        elif self.cursor >= top + page:
+            top = self.cursor - page + 1
+        left = self.scroll_offset.x
+        begin = LEAD * bool(self.column) + sum(self._widths[: self.column]) + GAP * self.column
+        end = begin + LEAD + (self._widths[self.column] if self._widths else 0)
+        if self.size.width and end > left + self.size.width:
+            left = end - self.size.width
+        left = min(left, begin)
+        self.scroll_to(left, top, animate=False)
+
+    # -- sorting -------------------------------------------------------------------------------------------
 
     def sort_by(self, column: int | None, descending: bool = False) -> None:
         """Sort, keeping the cursor on its row; of many rows once a worker has found the order.
