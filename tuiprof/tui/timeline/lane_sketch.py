@@ -57,4 +57,4 @@ def sketch(trace: Trace) -> Lanes:
     sample = Trace(trace.events[rows], trace.tracks, trace.info)
     lanes = lane_builder.build(sample)
     drawn = tuple(replace(lane, bars=SampledBars(sample, lane.bars.rows, stride)) for lane in lanes.lanes)
-    return replace(lanes, lanes=drawn, stride=stride)
+    return replace(lanes, lanes=drawn, stride=stride, sketch_of=trace)

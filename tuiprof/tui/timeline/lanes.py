@@ -129,7 +129,7 @@ def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np
     return np.diff(covered.up_to(edges)) / width
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lane:
     """One line of the timeline.
 
@@ -168,7 +168,7 @@ class Lane:
         return place < len(self.bars.rows) and int(self.bars.rows[place]) == row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """Everything a timeline draws of one trace.
 
@@ -176,13 +176,20 @@ class Lanes:
         trace: The trace.
         lanes: Lanes in order of display.
         syncs: Host waits, in order of start.
-        stride: How many events of the trace each of these stands for; 1 = they are all there.
+        stride: How many events each of these stands for; 1 = they are all there.
+        sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
     """
 
     trace: Trace
     lanes: tuple[Lane, ...]
     syncs: Bars
     stride: int = 1
+    sketch_of: Trace | None = None
+
+    @property
+    def source(self) -> Trace:
+        """The whole trace."""
+        return self.trace if self.sketch_of is None else self.sketch_of
 
     def choose(self, count: int) -> list[Lane]:
         """Return the most important lanes, in order of display.

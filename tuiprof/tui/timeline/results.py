@@ -60,6 +60,12 @@ class Results:
         found = (self.get(name, window) for name in self.names if name != EVENTS)
         return [answer for answer in found if answer is not None]
 
+    def straggler(self, window: Window) -> int | None:
+        """Return the rank that holds up the others; None = none does, or it is not worked out."""
+        answer = self.get("ranks", window) or self.get("ranks", Window())
+        rank = answer.fact("straggler") if isinstance(answer, Report) else None
+        return rank if isinstance(rank, int) else None
+
     def next_wanted(self, first: str, window: Window) -> str | None:
         """Return which analysis to run next: the one looked at, then in order; None = all done.
 

@@ -1,4 +1,4 @@
-"""What a person puts over a timeline: a search, and the way from a chosen event to what it is linked with."""
+"""Searches the names of all events of a timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuiprof.model.trace import Mask
 from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Search:
     """Events whose name contains a text.
 
@@ -86,34 +86,3 @@ class Search:
             return np.zeros(len(edges) - 1, dtype=bool)
         shown: Mask = bars.within(edges) >= 0
         return shown
-
-
-def link_cells(
-    source: tuple[int, int], target: tuple[int, int], columns: int
-) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Draw the way from a launch or a sync to work over the cells of a timeline.
-
-    Args:
-        source: Line and column of the call; the column may lie outside of the view.
-        target: Line and column of the work.
-        columns: Number of columns in view.
-
-    Returns:
-        By line and column: the sign, and whether it may stand over something that is drawn there.
-    """
-    (y1, x1), (y2, x2) = source, target
-    down = 1 if y2 > y1 else -1
-    cells: dict[tuple[int, int], tuple[str, bool]] = {}
-    for y in range(y1 + down, y2, down):
-        cells[y, x1] = ("│", True)
-    if x1 == x2:
-        return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
-    on = 1 if x2 > x1 else -1
-    for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
-        cells[y2, x] = ("─", False)
-    corner = {(1, 1): "╰", (1, -1): "╯", (-1, 1): "╭", (-1, -1): "╮"}[down, on]
-    cells[y2, x1] = (corner, True)
-    head = min(max(x2 - on, 0), columns - 1)
-    if head != x1:
-        cells[y2, head] = ("▸" if on > 0 else "◂", True)
-    return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
