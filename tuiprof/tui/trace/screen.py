@@ -239,7 +239,7 @@ class TraceScreen(Screen[None]):
                 view = message.view(message.trace, message.part, self._step, message.found)
                 await self.mount(view, before=0)
                 view.open_tab(self._tab)
-                if self._captures is not None:
+                if self._captures is not None and view.is_mounted:  # not where the application ends meanwhile
                     view.head.list_captures(self._captures)
         self.refresh_bindings()
 
