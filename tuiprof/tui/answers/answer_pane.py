@@ -12,7 +12,7 @@ from tuiprof.model.report import Report, Table, Unavailable
 from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.answers.answer_tables import AnswerTables
 from tuiprof.tui.answers.detail import Finding
-from tuiprof.tui.answers.glimpse import Waiting
+from tuiprof.tui.answers.view import NextTable
 from tuiprof.tui.timeline.results import Answer
 from tuiprof.tui.widgets.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.widgets.filter_bar import FilterBar
@@ -181,11 +181,11 @@ class AnswerPane(Vertical):
         answer, place = self.answer, self._table
         if isinstance(answer, Report) and answer.tables:
             following = (*answer.tables[place + 1 :], *answer.tables[:place])
-            self.tables.begin(answer.tables[place], [self._waiting(table) for table in following])
+            self.tables.begin(answer.tables[place], [self._next_table(table) for table in following])
 
-    def _waiting(self, table: Table) -> Waiting:
+    def _next_table(self, table: Table) -> NextTable:
         rows = FrameRows(table.rows, table.columns, self.shown_columns(table))
-        return Waiting(sanitize(table.title), rows, sanitize(table.empty))
+        return NextTable(sanitize(table.title), rows, sanitize(table.empty))
 
     # -- columns -------------------------------------------------------------------------------------------
 

@@ -10,8 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from tuiprof.model.report import Report, Table
-from tuiprof.tui.answers.glimpse import Waiting, glimpses
-from tuiprof.tui.answers.row_evidence import Field, field_rows, fields_of
+from tuiprof.tui.answers.view import Field, NextTable, field_rows, fields_of, next_tables
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.table import VirtualTable
@@ -33,11 +32,11 @@ class Below(Lines):
         self._source: int | None = None
         self._whole: set[str] = set()
         self._advice: Report | None = None
-        self._next: Sequence[Waiting] = ()
+        self._next: Sequence[NextTable] = ()
         self._tallest = 0
-        self._glimpses: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
+        self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
-    def begin(self, table: Table | None, following: Sequence[Waiting]) -> None:
+    def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
         """Stand below another table.
 
         Args:
@@ -45,7 +44,7 @@ class Below(Lines):
             following: The tables that come next.
         """
         self._table, self._source, self._next = table, None, following
-        self._tallest, self._glimpses = 0, ((0, 0), [])
+        self._tallest, self._next_drawn = 0, ((0, 0), [])
 
     def spell_out(self, source: int | None, whole: set[str], advice: Report | None) -> None:
         """Spell out a row.
@@ -66,9 +65,9 @@ class Below(Lines):
         self._tallest = min(max(self._tallest, len(rows)), height)
         rows += [[]] * (self._tallest - len(rows))
         key = (width, height - self._tallest)
-        if self._glimpses[0] != key:
-            self._glimpses = (key, glimpses(self._next, *key))
-        return rows + self._glimpses[1]
+        if self._next_drawn[0] != key:
+            self._next_drawn = (key, next_tables(self._next, *key))
+        return rows + self._next_drawn[1]
 
     def _fields(self) -> list[Field]:
         table, source = self._table, self._source
@@ -114,7 +113,7 @@ class AnswerTables(Vertical):
         """What stands below it."""
         return self.query_one(Below)
 
-    def begin(self, table: Table, following: Sequence[Waiting]) -> None:
+    def begin(self, table: Table, following: Sequence[NextTable]) -> None:
         """Show what belongs to the table that was just loaded.
 
         Args:
