@@ -197,11 +197,7 @@ class AnswerPane(Vertical):
         return [key for key in chosen_columns(self._table_name(table)) or () if key in there] or None
 
     def shown_columns(self, table: Table) -> list[str]:
-        """Return the keys of the columns that show, in order.
-
-        Args:
-            table: A table of this answer.
-        """
+        """Return the keys of the columns that show, in order."""
         return self._chosen(table) or default_columns(table)
 
     def show_columns(self, table: Table, keys: list[str] | None) -> None:
@@ -220,11 +216,7 @@ class AnswerPane(Vertical):
         self.table.resume(state, self.needle)
 
     def next_table(self, by: int = 1) -> None:
-        """Show another table of the report.
-
-        Args:
-            by: How many further, around.
-        """
+        """Show another table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
             self._table = (self._table + by) % len(self.answer.tables)
             self.needle = ""
@@ -273,11 +265,7 @@ class AnswerPane(Vertical):
     # -- one row -------------------------------------------------------------------------------------------
 
     def event_row(self, source: int) -> int | None:
-        """Return the typical event behind a row of the table; None = the row names none.
-
-        Args:
-            source: Row of the table.
-        """
+        """Return the typical event behind a row of the table; None = the row names none."""
         table = self.current_table
         if table is None or "event" not in table.rows.columns:
             return None
@@ -285,11 +273,7 @@ class AnswerPane(Vertical):
         return int(row) if row is not None and row >= 0 else None
 
     def finding(self, source: int) -> Finding | None:
-        """Return a row of the table, whole.
-
-        Args:
-            source: Row of the table.
-        """
+        """Return a row of the table, whole."""
         table = self.current_table
         if table is None or not 0 <= source < len(table.rows):
             return None

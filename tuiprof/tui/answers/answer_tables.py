@@ -37,12 +37,7 @@ class Below(Lines):
         self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
     def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
-        """Stand below another table.
-
-        Args:
-            table: The table; None = there is none.
-            following: The tables that come next.
-        """
+        """Stand below another table."""
         self._table, self._source, self._next = table, None, following
         self._tallest, self._next_drawn = 0, ((0, 0), [])
 
@@ -114,12 +109,7 @@ class AnswerTables(Vertical):
         return self.query_one(Below)
 
     def begin(self, table: Table, following: Sequence[NextTable]) -> None:
-        """Show what belongs to the table that was just loaded.
-
-        Args:
-            table: The table.
-            following: The tables that come next.
-        """
+        """Show what belongs to the table that was just loaded."""
         self._prose = table.prose
         self.below.begin(table, following)
         self._share()

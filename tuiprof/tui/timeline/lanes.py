@@ -94,19 +94,11 @@ class Bars:
         return np.where(picked >= 0, picked, fallback).astype(np.int64)
 
     def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return the covered share of each column, 0 to 1.
-
-        Args:
-            edges: Column edges in ns, ascending.
-        """
+        """Return the covered share of each column, 0 to 1."""
         return coverage_shares(self.covered, edges)
 
     def next_start(self, instant: int, forward: bool) -> int | None:
         """Return the first event that starts after an instant, or the last before it.
-
-        Args:
-            instant: ns.
-            forward: After rather than before.
 
         Returns:
             Index into :attr:`rows`; None = there is none.
@@ -119,12 +111,7 @@ class Bars:
 
 
 def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the covered share of each column, 0 to 1.
-
-    Args:
-        covered: A disjoint set.
-        edges: Column edges in ns, ascending.
-    """
+    """Return the covered share of each column, 0 to 1."""
     width = np.maximum(np.diff(edges), 1)
     return np.diff(covered.up_to(edges)) / width
 
@@ -157,11 +144,7 @@ class Lane:
         return self.style not in ("idle", "counter")
 
     def holds(self, row: int) -> bool:
-        """Return whether an event is drawn in it.
-
-        Args:
-            row: Row in the event table.
-        """
+        """Return whether an event is drawn in it."""
         if not self.has_events:
             return False
         place = int(np.searchsorted(self.bars.rows, row))
@@ -192,21 +175,13 @@ class Lanes:
         return self.trace if self.sketch_of is None else self.sketch_of
 
     def choose(self, count: int) -> list[Lane]:
-        """Return the most important lanes, in order of display.
-
-        Args:
-            count: How many there is room for.
-        """
+        """Return the most important lanes, in order of display."""
         keep = sorted(range(len(self.lanes)), key=lambda i: self.lanes[i].priority)[:count]
         return [self.lanes[i] for i in sorted(keep)]
 
 
 def build(trace: Trace) -> Lanes:
-    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness.
-
-    Args:
-        trace: The trace.
-    """
+    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness."""
     tracks = trace.track_codes
     # The profiler's own lanes say nothing about the program, unless a format knows no other.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
@@ -246,11 +221,7 @@ def build(trace: Trace) -> Lanes:
 
 
 def sync_calls(trace: Trace) -> Ints:
-    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own."""
     waits = _waits.find(trace, Window())
     return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
 

@@ -51,11 +51,6 @@ def readout(state: TimelineState, lanes: Lanes) -> str:
 def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
     """Say which step and which events are at an instant.
 
-    Args:
-        lanes: All lanes.
-        visible: The lanes on the screen.
-        instant: ns.
-
     Returns:
         One line, safe for a terminal.
     """
@@ -88,11 +83,6 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
 def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
     """Say what an event is, and what it is linked with.
 
-    Args:
-        trace: The trace.
-        row: Its row.
-        links: What it is linked with.
-
     Returns:
         One line, safe for a terminal.
     """
@@ -106,11 +96,6 @@ def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
 
 def link_words(trace: Trace, row: int, link: Link) -> str:
     """Say what an event is linked with, and how much time is between.
-
-    Args:
-        trace: The trace.
-        row: Row of the event.
-        link: The link.
 
     Returns:
         Some words, safe for a terminal.
@@ -133,11 +118,6 @@ def link_words(trace: Trace, row: int, link: Link) -> str:
 
 def range_words(lanes: Lanes, low: int, high: int) -> str:
     """Say how long a range is and what lies in it.
-
-    Args:
-        lanes: All lanes.
-        low: Begin in ns.
-        high: End in ns.
 
     Returns:
         One line, safe for a terminal.

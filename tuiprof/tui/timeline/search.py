@@ -27,12 +27,7 @@ class Search:
 
     @classmethod
     def of(cls, lanes: Lanes, needle: str) -> Search:
-        """Look through all names of a trace, ignoring case.
-
-        Args:
-            lanes: Its lanes.
-            needle: What to look for.
-        """
+        """Look through all names of a trace, ignoring case."""
         trace, folded = lanes.trace, needle.casefold()
         words = np.fromiter((folded in name.casefold() for name in trace.names), bool, len(trace.names))
         found: Mask = words[trace.name_codes] if words.any() else np.zeros(len(trace), dtype=bool)
@@ -64,23 +59,14 @@ class Search:
         return (place if forward else place - 1) % count
 
     def place(self, event: int | None) -> int | None:
-        """Return which of the hits an event is; None = none of them.
-
-        Args:
-            event: Its row.
-        """
+        """Return which of the hits an event is; None = none of them."""
         if event is None:
             return None
         place = int(np.searchsorted(self.hits.rows, event))
         return place if place < len(self.hits) and int(self.hits.rows[place]) == event else None
 
     def columns(self, lane: Lane, edges: Ints) -> Mask:
-        """Return in which columns of a lane a hit shows.
-
-        Args:
-            lane: The lane.
-            edges: Column edges in ns.
-        """
+        """Return in which columns of a lane a hit shows."""
         bars = self.by_lane.get(id(lane))
         if bars is None:
             return np.zeros(len(edges) - 1, dtype=bool)

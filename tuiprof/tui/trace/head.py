@@ -42,13 +42,7 @@ class TraceHead(Lines):
         self._trust_from = self._place_to = 0
 
     def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
-        """Describe a trace.
-
-        Args:
-            trace: The trace.
-            trust: Its trust; None while that is worked out.
-            part: How much of the file it is; None = all of it.
-        """
+        """Describe a trace."""
         self._trace, self._trust, self._part = trace, trust, part
         self._update()
 
