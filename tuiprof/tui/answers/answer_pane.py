@@ -76,7 +76,7 @@ class AnswerPane(Vertical):
 
     @property
     def tables(self) -> AnswerTables:
-        """The table widget, and what stands below it."""
+        """The table widget, and what is below it."""
         return self.query_one(AnswerTables)
 
     @property

@@ -15,14 +15,14 @@ from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: Fewer lines than this below a table hold nothing worth the unrest.
+#: Fewer lines than this below a table stay empty.
 _FEWEST: Final = 4
-#: From so many lines on, a blank one parts the table from what stands below it.
+#: From so many lines on, a blank one separates the table from what is below it.
 _AIRY: Final = 8
 
 
 class Below(Lines):
-    """What stands below a table: the row under its cursor, then the tables that come next."""
+    """What is shown below a table: the row under its cursor, then the tables that come next."""
 
     DEFAULT_CSS = "Below { height: 1fr; }"
 
@@ -37,7 +37,7 @@ class Below(Lines):
         self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
     def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
-        """Stand below another table."""
+        """Follow another table."""
         self._table, self._source, self._next = table, None, following
         self._tallest, self._next_drawn = 0, ((0, 0), [])
 
@@ -73,7 +73,7 @@ class Below(Lines):
 
 
 class AnswerTables(Vertical):
-    """Couples a table with what stands below it, and shares the lines between them.
+    """Couples a table with what is below it, and shares the lines between them.
 
     Attributes:
         advice: The answer that may hold advice on a row.
@@ -105,7 +105,7 @@ class AnswerTables(Vertical):
 
     @property
     def below(self) -> Below:
-        """What stands below it."""
+        """What is below it."""
         return self.query_one(Below)
 
     def begin(self, table: Table, following: Sequence[NextTable]) -> None:
@@ -133,7 +133,7 @@ class AnswerTables(Vertical):
         self.spell_out()
 
     def _share(self) -> None:
-        """Give the table the lines it needs, and what stands below the rest; few lines stay the table's."""
+        """Give the table the lines it needs, and what is below it the rest; few lines stay the table's."""
         table, height = self.table, self.size.height
         needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
         if self._prose:

@@ -121,7 +121,7 @@ class Lane:
     """One line of the timeline.
 
     Attributes:
-        label: What stands in front of it.
+        label: Written in front of it.
         style: How it is drawn.
         bars: Its events; of an idle lane, the work whose absence it shows.
         priority: Which lanes to keep when there is no room; lower = more important.
@@ -268,7 +268,7 @@ def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> 
     Args:
         trace: The trace.
         rows: The events, all of one thread.
-        label: What stands in front of the first; the others are set in further.
+        label: Written in front of the first; the others are indented.
         priorities: Of each level; deeper ones get no lane.
     """
     lanes: list[Lane] = []
