@@ -27,11 +27,10 @@ from made_traces import large_trace
 from tuiprof.model import Column, Trace
 from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
-from tuiprof.tui.timeline.lane_cells import paint
+from tuiprof.tui.timeline.lane_cells import overview, paint
 from tuiprof.tui.timeline.lane_sketch import sketch
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.marks import Search
-from tuiprof.tui.timeline.minimap import overview
+from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.widgets.frame_rows import FrameRows
@@ -195,8 +194,7 @@ async def test_a_timeline_of_ten_million_events() -> None:
             )
         took = timed(lambda: Search.of(lanes, "kernel_77"), 3)
         figures.append(("timeline: a search, in a worker", took, 2000.0, "ms"))
-        timeline.search = Search.of(lanes, "kernel_77")
-        timeline.relay()
+        timeline.state.set_search(Search.of(lanes, "kernel_77"))
         figures.append(
             (
                 "timeline: zoom with hits of a search, key to repaint",
@@ -222,8 +220,8 @@ class TimelineApp(App[None]):
     def on_mount(self) -> None:
         timeline = self.query_one(Timeline)
         timeline.styles.height = 12
-        timeline.show(self._lanes)
-        timeline.chosen = len(self._lanes.lanes) - 2
+        timeline.state.show(self._lanes)
+        timeline.state.chosen = len(self._lanes.lanes) - 2
         timeline.focus()
 
 
@@ -246,7 +244,7 @@ async def timeline_ms(
         name = keys[index % len(keys)]
         began = time.perf_counter()
         if name in "+-":
-            timeline.zoom(2.0 if name == "+" else 0.5)
+            timeline.state.zoom(2.0 if name == "+" else 0.5)
         else:
             await timeline.run_action(timeline._bindings.key_to_bindings[name][0].action)
         for y in range(timeline.size.height):

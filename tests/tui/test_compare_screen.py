@@ -13,7 +13,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.compare.counterpart import counterpart, shift_between
 from tuiprof.tui.compare.screen import CompareScreen
 from tuiprof.tui.compare.step_pair import column_heights
-from tuiprof.tui.compare.view import CompareView
+from tuiprof.tui.compare.widget import CompareView
 from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.form import TextForm
@@ -91,8 +91,8 @@ async def test_the_verdict_the_steps_and_both_timelines_stand_above_the_tables(
         assert "1.89 ms median" in text
         assert "1.39 ms median" in text
         assert text.count("stream 7") == 2
-        before, after = view.timelines
-        assert before.view.span == after.view.span  # one scale, though one trace is longer
+        before, after = view.pair.both
+        assert before.state.view.span == after.state.view.span  # one scale, though one trace is longer
         assert "What changed in the traces" in text
 
 
@@ -128,16 +128,18 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         await pilot.pause()
         await pilot.press("enter")
         await until_shown(pilot, "softmax  900 µs before → 400 µs after  −55.6 %")
-        before, after = view.timelines
-        assert before.event is not None
-        assert after.event is not None
-        assert [line.lanes.trace.name(line.event) for line in (before, after)] == ["softmax"] * 2
+        before, after = view.pair.both
+        assert before.state.event is not None
+        assert after.state.event is not None
+        assert [line.state.lanes.trace.name(line.state.event) for line in (before, after)] == ["softmax"] * 2
         # Both stand below one another.
-        columns = [t.view.column_of(int(t.lanes.trace.starts[t.event])) for t in (before, after)]
+        columns = [
+            t.state.view.column_of(int(t.state.lanes.trace.starts[t.state.event])) for t in (before, after)
+        ]
         assert columns[0] == columns[1]
         await pilot.press("escape")
         await until_shown(pilot, "the begins of the first steps stand below one another")
-        assert before.event is None
+        assert before.state.event is None
         after.focus()
         await pilot.press("n")  # the trace after has no sync
         before.focus()
@@ -151,19 +153,25 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
 async def test_both_timelines_move_together(pair: tuple[Path, Path]) -> None:
     async with app_of(pair).run_test(size=(140, 48)) as pilot:
         view = await shown(pilot)
-        before, after = view.timelines
+        before, after = view.pair.both
         await pilot.press("t")
         assert before.has_focus
         await pilot.press("end", "plus", "plus", "plus", "left")
         await pilot.pause()
-        by = view._shift
-        assert before.view.span < before.view.last - before.view.first
-        assert (after.view.low, after.view.high) == (before.view.low + by, before.view.high + by)
-        assert after.cursor == before.cursor + by
+        by = view.pair.shift
+        assert before.state.view.span < before.state.view.last - before.state.view.first
+        assert (after.state.view.low, after.state.view.high) == (
+            before.state.view.low + by,
+            before.state.view.high + by,
+        )
+        assert after.state.cursor == before.state.cursor + by
         after.focus()
         await pilot.press("minus", "home")
         await pilot.pause()
-        assert (after.view.low, after.view.high) == (before.view.low + by, before.view.high + by)
+        assert (after.state.view.low, after.state.view.high) == (
+            before.state.view.low + by,
+            before.state.view.high + by,
+        )
         await pilot.press("t")
         assert view.pane.has_focus_within
 
@@ -182,11 +190,11 @@ async def test_at_24_lines_the_timelines_take_the_place_of_the_table(pair: tuple
         await pilot.pause()
         await pilot.press("enter")
         await until_shown(pilot, "softmax  900 µs before → 400 µs after")
-        _before, after = view.timelines
+        _before, after = view.pair.both
         assert after.has_focus
-        span = after.view.span
+        span = after.state.view.span
         await pilot.press("plus")
-        assert after.view.span < span
+        assert after.state.view.span < span
 
 
 async def test_swap_rules_export_and_close(

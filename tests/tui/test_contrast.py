@@ -7,7 +7,7 @@ from rich.style import Style
 from trace_app import app_of, settle
 
 from tuiprof.tui.terminal import themes
-from tuiprof.tui.timeline.canvas import _Over
+from tuiprof.tui.timeline.canvas import Overlay
 from tuiprof.tui.timeline.lane_cells import Kind
 from tuiprof.tui.widgets.lines import ROLES
 
@@ -46,14 +46,21 @@ async def test_lanes_tables_and_words_can_be_read(theme: str, monkeypatch: pytes
         await settle(pilot)
         found: dict[str, tuple[float, float]] = {}
         for kind in Kind:
-            for over in (_Over(0), _Over.CURSOR, _Over.SELECTION, _Over.HIT, _Over.LINK, _Over.EVENT):
+            for over in (
+                Overlay(0),
+                Overlay.CURSOR,
+                Overlay.SELECTION,
+                Overlay.HIT,
+                Overlay.LINK,
+                Overlay.EVENT,
+            ):
                 wanted = SHAPE if kind in SHAPES else TEXT
                 # A selection is a tint that comes and goes; large enough to be read is enough.
-                wanted = min(wanted, 4.0) if over is _Over.SELECTION else wanted
-                found[f"{kind!r} {over!r}"] = (contrast(app.timeline._style(kind, over)), wanted)
+                wanted = min(wanted, 4.0) if over is Overlay.SELECTION else wanted
+                found[f"{kind!r} {over!r}"] = (contrast(app.timeline.canvas.style(kind, over)), wanted)
             # What the analyses do not look at steps back.
             outside, inside = (
-                contrast(app.timeline._style(kind, over)) for over in (_Over.OUTSIDE, _Over(0))
+                contrast(app.timeline.canvas.style(kind, over)) for over in (Overlay.OUTSIDE, Overlay(0))
             )
             assert 1.2 < outside < inside, kind
         for name in sorted(app.table.COMPONENT_CLASSES):
@@ -75,8 +82,8 @@ async def test_few_colours_never_draw_a_colour_on_itself(theme: str, monkeypatch
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         for kind in Kind:
-            for over in (_Over(0), _Over.CURSOR, _Over.SELECTION):
-                style = app.timeline._style(kind, over)
+            for over in (Overlay(0), Overlay.CURSOR, Overlay.SELECTION):
+                style = app.timeline.canvas.style(kind, over)
                 assert style.color is not None
                 assert style.bgcolor is not None
                 assert style.color.is_default or style.color.name != style.bgcolor.name, (kind, over)

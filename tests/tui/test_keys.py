@@ -82,7 +82,7 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         await pilot.press(*"event after")
         await until_shown(pilot, "key . in timeline")
         await pilot.press("enter")
-        await until(pilot, lambda: timeline.has_focus and timeline.event is not None)
+        await until(pilot, lambda: timeline.has_focus and timeline.state.event is not None)
 
 
 async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:

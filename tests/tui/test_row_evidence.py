@@ -7,8 +7,7 @@ import pytest
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
-from tuiprof.tui.answers.glimpse import Waiting, glimpses
-from tuiprof.tui.answers.row_evidence import field_rows, fields_of
+from tuiprof.tui.answers.view import NextTable, field_rows, fields_of, next_tables
 from tuiprof.tui.widgets.rows import Heading, ListRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"
@@ -86,16 +85,18 @@ def test_where_lines_are_few_what_to_do_comes_first_and_the_cut_is_marked() -> N
     assert wide[1].split()[2:] == ["because", "it", "waits"]
 
 
-def waiting(title: str, count: int) -> Waiting:
-    return Waiting(title, ListRows((Heading("n", right=True),), [[str(n)] for n in range(count)]), "nothing")
+def waiting(title: str, count: int) -> NextTable:
+    return NextTable(
+        title, ListRows((Heading("n", right=True),), [[str(n)] for n in range(count)]), "nothing"
+    )
 
 
 def test_as_many_tables_follow_as_fit() -> None:
     tables = [waiting("one", 9), waiting("two", 2), waiting("three", 4)]
     for room in range(40):
-        lines = ["".join(text for text, _ in row) for row in glimpses(tables, 60, room)]
+        lines = ["".join(text for text, _ in row) for row in next_tables(tables, 60, room)]
         assert len(lines) <= room
-    lines = ["".join(text for text, _ in row).strip() for row in glimpses(tables, 60, 13)]
+    lines = ["".join(text for text, _ in row).strip() for row in next_tables(tables, 60, 13)]
     assert lines[1] == "one  9 rows  t goes there"
     assert lines[2:8] == ["n", "0", "1", "2", "3", "… and 5 more"]
     assert "two  2 rows" in lines

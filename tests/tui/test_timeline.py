@@ -12,7 +12,7 @@ from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lane_cells import paint, short_name
 from tuiprof.tui.timeline.lanes import Bars, idle_gap
-from tuiprof.tui.timeline.readout import offset_text, read_out
+from tuiprof.tui.timeline.readout import instant_words, offset_text
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 
@@ -31,7 +31,7 @@ class TimelineApp(App[None]):
 
     def on_mount(self) -> None:
         self.timeline.styles.height = 8
-        self.timeline.show(lane_builder.build(self.trace))
+        self.timeline.state.show(lane_builder.build(self.trace))
         self.timeline.focus()
 
     @property
@@ -140,11 +140,11 @@ def test_kernel_names_keep_what_tells_them_apart() -> None:
 
 def test_readout_names_what_is_under_the_cursor() -> None:
     lanes = lane_builder.build(small_trace())
-    text = read_out(lanes, list(lanes.lanes), 7 * MS)
+    text = instant_words(lanes, list(lanes.lanes), 7 * MS)
     for part in ("step 0", "metrics 5.00 ms", "cudaStreamSynchronize 3.00 ms", "sum_kernel 5.00 ms"):
         assert part in text
-    assert "outside of steps" in read_out(lanes, list(lanes.lanes), 11 * MS)
-    assert "idle 7.00 ms" in read_out(lanes, list(lanes.lanes), 11 * MS)
+    assert "outside of steps" in instant_words(lanes, list(lanes.lanes), 11 * MS)
+    assert "idle 7.00 ms" in instant_words(lanes, list(lanes.lanes), 11 * MS)
 
 
 async def test_keys_move_select_zoom_and_open() -> None:
@@ -152,27 +152,27 @@ async def test_keys_move_select_zoom_and_open() -> None:
     async with app.run_test(size=(100, 12)) as pilot:
         timeline = app.timeline
         await pilot.press("right", "right")
-        assert timeline.view.column_of(timeline.cursor) == 2
+        assert timeline.state.view.column_of(timeline.state.cursor) == 2
         await pilot.press("shift+right", "shift+right", "shift+left")
-        low, high = timeline.selection or (0, 0)
-        assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (2, 3)
+        low, high = timeline.state.selection or (0, 0)
+        assert (timeline.state.view.column_of(low), timeline.state.view.column_of(high)) == (2, 3)
         await pilot.press("left")
-        assert timeline.selection is None
+        assert timeline.state.selection is None
         await pilot.press("end")
-        assert timeline.cursor == app.trace.span[1] - 1
+        assert timeline.state.cursor == app.trace.span[1] - 1
         await pilot.press("home")
-        timeline.zoom(4)
+        timeline.state.zoom(4)
         await pilot.press("ctrl+right")
-        assert timeline.view.low > 0
-        timeline.fit()
-        assert (timeline.view.low, timeline.view.high) == app.trace.span
+        assert timeline.state.view.low > 0
+        timeline.state.fit()
+        assert (timeline.state.view.low, timeline.state.view.high) == app.trace.span
         await pilot.press("down", "down", "full_stop")  # to the first call of the runtime lane
-        assert timeline.lane is not None
-        assert timeline.lane.style == "calls"
-        assert timeline.cursor == 1 * MS
+        assert timeline.state.lane is not None
+        assert timeline.state.lane.style == "calls"
+        assert timeline.state.cursor == 1 * MS
         await pilot.press("full_stop", "enter", "comma", "enter", "up", "up", "up")
         assert [app.trace.name(row) for row in app.opened] == ["cudaStreamSynchronize", "cudaLaunchKernel"]
-        assert timeline.chosen == 0
+        assert timeline.state.chosen == 0
 
 
 async def test_a_click_chooses_an_event_and_a_drag_moves_the_view() -> None:
@@ -180,20 +180,20 @@ async def test_a_click_chooses_an_event_and_a_drag_moves_the_view() -> None:
     async with app.run_test(size=(100, 12)) as pilot:
         timeline = app.timeline
         left = timeline.label_cells
-        runtime = timeline.map_lines + 2
-        column = timeline.view.column_of(7 * MS)
+        runtime = timeline.state.map_lines + 2
+        column = timeline.state.view.column_of(7 * MS)
         await pilot.click(Timeline, offset=(left + column, runtime))
-        assert timeline.event is not None
-        assert app.trace.name(timeline.event) == "cudaStreamSynchronize"
-        assert timeline.chosen == 2
-        assert timeline.selection is None
-        timeline.zoom(4)
-        low = timeline.view.low
+        assert timeline.state.event is not None
+        assert app.trace.name(timeline.state.event) == "cudaStreamSynchronize"
+        assert timeline.state.chosen == 2
+        assert timeline.state.selection is None
+        timeline.state.zoom(4)
+        low = timeline.state.view.low
         await pilot.mouse_down(Timeline, offset=(left + 40, runtime))
         await pilot.hover(Timeline, offset=(left + 20, runtime))
         await pilot.mouse_up(Timeline, offset=(left + 20, runtime))
-        assert timeline.view.low - low == pytest.approx(
-            20 * timeline.view.span / timeline.view.columns, rel=0.01
+        assert timeline.state.view.low - low == pytest.approx(
+            20 * timeline.state.view.span / timeline.state.view.columns, rel=0.01
         )
 
 
@@ -203,25 +203,25 @@ async def test_dragging_on_the_axis_or_with_a_key_selects() -> None:
         async with app.run_test(size=(100, 12)) as pilot:
             timeline = app.timeline
             left = timeline.label_cells
-            y = timeline.map_lines + (len(timeline.visible_lanes) if line == "axis" else 1)
+            y = timeline.state.map_lines + (len(timeline.state.visible_lanes) if line == "axis" else 1)
             await pilot.mouse_down(Timeline, offset=(left + 10, y), control=ctrl)
             await pilot.hover(Timeline, offset=(left + 30, y))
             await pilot.mouse_up(Timeline, offset=(left + 30, y))
-            low, high = timeline.selection or (0, 0)
-            assert (timeline.view.column_of(low), timeline.view.column_of(high)) == (10, 30)
+            low, high = timeline.state.selection or (0, 0)
+            assert (timeline.state.view.column_of(low), timeline.state.view.column_of(high)) == (10, 30)
 
 
 async def test_the_wheel_zooms_at_the_pointer_and_pans_with_shift() -> None:
     app = TimelineApp()
     async with app.run_test(size=(100, 12)):
         timeline = app.timeline
-        left, span = timeline.label_cells, timeline.view.span
-        under = timeline.view.instant_of(20)
+        left, span = timeline.label_cells, timeline.state.view.span
+        under = timeline.state.view.instant_of(20)
         timeline._wheel(_wheel(left + 20), 2.0, 0.1)
-        assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
-        assert timeline.view.column_of(under) in (19, 20, 21)
+        assert timeline.state.view.span == pytest.approx(span / 2, rel=0.01)
+        assert timeline.state.view.column_of(under) in (19, 20, 21)
         timeline._wheel(_wheel(left + 20, shift=True), 2.0, 0.1)
-        assert timeline.view.span == pytest.approx(span / 2, rel=0.01)
+        assert timeline.state.view.span == pytest.approx(span / 2, rel=0.01)
 
 
 def _wheel(x: int, shift: bool = False):
@@ -235,8 +235,8 @@ async def test_drawing_is_whole_styled_and_safe_at_every_size() -> None:
     for size in ((100, 12), (40, 10), (200, 12)):
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
-            app.timeline.set_window(Window(2 * MS, 9 * MS))
-            app.timeline.select((3 * MS, 6 * MS))
+            app.timeline.state.set_window(Window(2 * MS, 9 * MS))
+            app.timeline.state.select((3 * MS, 6 * MS))
             for y in range(app.timeline.size.height):
                 strip = app.timeline.render_line(y)
                 assert all(segment.style is not None for segment in strip)

@@ -8,13 +8,12 @@ from made_traces import MS, large_trace, small_trace, trace_of
 from tuiprof.model import Trace
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline import links as event_links
-from tuiprof.tui.timeline.lane_cells import paint, short_name
+from tuiprof.tui.timeline.lane_cells import link_cells, overview, paint, short_name
 from tuiprof.tui.timeline.lane_extras import Samples, counter_samples, memory_samples, python_levels
 from tuiprof.tui.timeline.lane_sketch import sketch
 from tuiprof.tui.timeline.links import links_of
-from tuiprof.tui.timeline.marks import Search, link_cells
-from tuiprof.tui.timeline.minimap import overview
-from tuiprof.tui.timeline.readout import event_words, range_words, read_out
+from tuiprof.tui.timeline.readout import event_words, instant_words, range_words
+from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.viewport import Viewport
 
 
@@ -172,7 +171,7 @@ def test_memory_and_counters_get_lanes_where_the_trace_has_them() -> None:
     memory = lanes.lanes[-3]
     text = "".join(paint(trace, memory, Viewport.over(*trace.span, 22).edges).chars)
     assert text == " " + "▂" * 9 + "█" * 10 + "▄" * 2
-    assert "memory 4.00 MiB" in read_out(lanes, list(lanes.lanes), 12 * MS)
+    assert "memory 4.00 MiB" in instant_words(lanes, list(lanes.lanes), 12 * MS)
     assert memory_samples(small_trace()) == []
     assert counter_samples(small_trace()) == []
 

@@ -22,7 +22,7 @@ from tuiprof.model import Trace, Window
 from tuiprof.tui.opening.loading import Opening
 from tuiprof.tui.opening.loading_panel import LoadingPanel
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.marks import Search
+from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
@@ -178,14 +178,14 @@ async def test_the_first_part_shows_while_the_rest_is_read(read_slowly: ReadSlow
         await until_shown(pilot, "so far, 40% read: 1 waits hold the host")
         app.timeline.focus()
         await pilot.press("plus", "right", "right")
-        cursor, span = app.timeline.cursor, app.timeline.view.span
+        cursor, span = app.timeline.state.cursor, app.timeline.state.view.span
         file.go_on.release()
         await settle(pilot)
         text = await until_shown(pilot, "2 waits hold the host", "16 events")
         assert "read" not in app.text("#trace-head")
         assert "so far" not in text
         assert app.view.current == "waits"
-        assert (app.timeline.cursor, app.timeline.view.span) == (cursor, span)
+        assert (app.timeline.state.cursor, app.timeline.state.view.span) == (cursor, span)
         assert "1 Names ✓" in app.text("TabBar")
 
 
@@ -222,27 +222,27 @@ async def test_search_event_bookmarks_and_details_stay_when_more_is_read(read_sl
         await pilot.press("b", "plus", "enter")
         await until_shown(pilot, "launched by  (l jumps there)")
         await until(pilot, lambda: app.view.evidence.detail.has_focus)
-        lane, row, span = timeline.lane, timeline.event, timeline.view.span
+        lane, row, span = timeline.state.lane, timeline.state.event, timeline.state.view.span
         assert lane is not None
         assert row is not None
-        assert timeline.lanes is not None
-        name = timeline.lanes.trace.name(row)
+        assert timeline.state.lanes is not None
+        name = timeline.state.lanes.trace.name(row)
         file.go_on.release()
         await until_shown(pilot, "5 events", "/GEMM 2 of 2")
-        trace = timeline.lanes.trace
-        assert timeline.event is not None
-        assert timeline.event != row
-        assert (trace.name(timeline.event), trace.starts[timeline.event]) == (name, 22 * MS)
-        assert trace.name(timeline.links[0].row) == "cudaLaunchKernel"
-        assert timeline.bookmarks == [22 * MS]
-        assert timeline.lane is not None
-        assert (timeline.lane.label, timeline.view.span) == (lane.label, span)
+        trace = timeline.state.lanes.trace
+        assert timeline.state.event is not None
+        assert timeline.state.event != row
+        assert (trace.name(timeline.state.event), trace.starts[timeline.state.event]) == (name, 22 * MS)
+        assert trace.name(timeline.state.links[0].row) == "cudaLaunchKernel"
+        assert timeline.state.bookmarks == [22 * MS]
+        assert timeline.state.lane is not None
+        assert (timeline.state.lane.label, timeline.state.view.span) == (lane.label, span)
         await until(pilot, lambda: (shown := app.view.evidence.detail.event) is not None and shown.row != row)
         assert app.view.evidence.detail_open
         assert app.view.evidence.detail.has_focus
         timeline.focus()
         await pilot.press("n")
-        assert timeline.event == 1  # around the end of the trace, to the hit that was not known before
+        assert timeline.state.event == 1  # around the end of the trace, to the hit that was not known before
 
 
 async def test_a_search_that_ends_after_more_was_read_is_not_lost(
@@ -277,11 +277,11 @@ async def test_instants_stay_where_they_are_when_an_earlier_event_is_found(read_
     file, app = read_slowly(trace_of(rows), 2)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "2 events", "last")
-        app.timeline.go_to(4 * MS)  # "last", counted from "later"
+        app.timeline.state.go_to(4 * MS)  # "last", counted from "later"
         app.view.set_window(Window(4 * MS, 8 * MS))
         file.go_on.release()
         await until_shown(pilot, "3 events")
-        assert app.timeline.cursor == 14 * MS
+        assert app.timeline.state.cursor == 14 * MS
         assert app.view.window == Window(14 * MS, 18 * MS)
 
 
@@ -318,6 +318,6 @@ async def test_a_real_file_is_shown_from_its_first_stretch(
         await until_shown(pilot, "figures of the first", "so far")
         part = len(app.view.trace)
         seen.set()
-        await until(pilot, lambda: app.view.part is None, 60)
+        await until(pilot, lambda: app.view.work.part is None, 60)
         assert len(app.view.trace) > part
         assert "so far" not in app.text()

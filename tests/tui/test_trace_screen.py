@@ -70,7 +70,7 @@ async def test_a_row_opens_its_details_and_jumps_between_launch_and_work() -> No
         assert "train.py:7 update" in text
         assert "cudaStreamSynchronize" in text
         assert '{"ordinal": 14, "note": "␛[2Jgone"}' in text  # the raw text, made safe
-        assert app.timeline.cursor == 18 * MS
+        assert app.timeline.state.cursor == 18 * MS
         assert isinstance(app.focused, DetailPane)
         await pilot.press("escape")
         assert app.focused is app.table
@@ -131,7 +131,7 @@ async def test_every_size_keeps_verdict_tabs_table_and_keys(size: tuple[int, int
         assert "Names" in app.text("TabBar")
         assert app.table.size.height >= 3
         assert "help" in app.text("KeyBar") or size[0] == 80
-        shown = [lane.label.strip() for lane in app.timeline.visible_lanes]
+        shown = [lane.label.strip() for lane in app.timeline.state.visible_lanes]
         if size[1] >= 24:
             assert shown[:1] == ["main"]
             assert {"runtime", "stream 7", "idle"} <= set(shown)

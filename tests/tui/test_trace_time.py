@@ -29,7 +29,7 @@ async def test_a_window_narrows_every_analysis_and_opens_again() -> None:
         await settle(pilot)
         assert "window" not in app.text("TabBar")
         assert "2 waits hold the host" in app.text("#trace-verdict")
-        app.timeline.select((13 * MS, 21 * MS))
+        app.timeline.state.select((13 * MS, 21 * MS))
         await pilot.press("w")
         await settle(pilot)
         assert "window: 13.0 ms to 21.0 ms" in app.text("TabBar")
@@ -46,20 +46,20 @@ async def test_moving_in_time() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         await pilot.press("n")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         await pilot.press("n", "n")
-        assert app.timeline.cursor == 18 * MS
+        assert app.timeline.state.cursor == 18 * MS
         await pilot.press("N")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         await pilot.press("right_square_bracket")
-        assert app.timeline.cursor == 12 * MS
+        assert app.timeline.state.cursor == 12 * MS
         await pilot.press("left_square_bracket")
-        assert app.timeline.cursor == 0
-        whole = app.timeline.view.span
+        assert app.timeline.state.cursor == 0
+        whole = app.timeline.state.view.span
         await pilot.press("z")
-        assert app.timeline.view.span == 11 * MS
+        assert app.timeline.state.view.span == 11 * MS
         await pilot.press("plus", "minus", "minus", "0")
-        assert app.timeline.view.span == whole
+        assert app.timeline.state.view.span == whole
         app.timeline.focus()
         await pilot.press("down", "full_stop", "enter")
         await settle(pilot)
@@ -72,16 +72,16 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
         await settle(pilot)
         app.timeline.focus()
         await pilot.press("down", "down", "full_stop")  # the first call of the runtime lane
-        assert app.timeline.lane is not None
-        assert app.timeline.lane.label == "runtime"
+        assert app.timeline.state.lane is not None
+        assert app.timeline.state.lane.label == "runtime"
         assert "cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between" in app.words()
         assert "▸" in app.text("Timeline")
         await pilot.press("f")
-        assert app.timeline.cursor == 3 * MS
-        assert app.timeline.lane.label == "stream 7"
+        assert app.timeline.state.cursor == 3 * MS
+        assert app.timeline.state.lane.label == "stream 7"
         assert "launched by cudaLaunchKernel" in app.words()
         await pilot.press("f")
-        assert app.timeline.cursor == 1 * MS
+        assert app.timeline.state.cursor == 1 * MS
         await pilot.press("enter")
         await settle(pilot)
         app.timeline.focus()
@@ -95,18 +95,18 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
     async with app.run_test(size=(160, 48)) as pilot:
         await settle(pilot)
         await pilot.press("n")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         assert "f: waited for sum_kernel, done 1.00 ms before its end" in app.words()
         assert "▸" in app.text("Timeline")
         await pilot.press("f")
-        assert (app.timeline.cursor, app.timeline.lane.label) == (3 * MS, "stream 7")  # type: ignore[union-attr]
+        assert (app.timeline.state.cursor, app.timeline.state.lane.label) == (3 * MS, "stream 7")  # type: ignore[union-attr]
         await pilot.press("F")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         await pilot.press("F")
-        assert app.timeline.cursor == 15 * MS
+        assert app.timeline.state.cursor == 15 * MS
         assert "held up by cudaStreamSynchronize" in app.words()
         await pilot.press("F")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         app.timeline.focus()
         await pilot.press("enter")
         await settle(pilot)
@@ -117,7 +117,7 @@ async def test_f_goes_from_a_sync_to_the_work_it_waited_for_and_shift_f_to_what_
         await pilot.press("L")
         await settle(pilot)
         assert "held up by  (L jumps there)" in app.text("DetailPane")
-        assert app.timeline.cursor == 15 * MS
+        assert app.timeline.state.cursor == 15 * MS
 
 
 async def test_measuring_between_two_points() -> None:
@@ -133,7 +133,7 @@ async def test_measuring_between_two_points() -> None:
         await pilot.press("m", "m")
         assert "Δ" not in app.text("Timeline")
         await pilot.press("m", "n", "escape")
-        assert app.timeline.mark is None
+        assert app.timeline.state.mark is None
 
 
 async def test_bookmarks_are_set_listed_and_returned_to() -> None:
@@ -144,23 +144,23 @@ async def test_bookmarks_are_set_listed_and_returned_to() -> None:
         await pilot.pause()
         assert "no bookmarks yet" in app.words()
         await pilot.press("b", "n", "b", "n", "b")
-        assert app.timeline.bookmarks == [0, 6 * MS, 18 * MS]
+        assert app.timeline.state.bookmarks == [0, 6 * MS, 18 * MS]
         assert app.text("Timeline").count("⚑") >= 4  # on the map and on the axis
         await pilot.press("apostrophe")
-        assert app.timeline.cursor == 0
+        assert app.timeline.state.cursor == 0
         await pilot.press("apostrophe")
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.cursor == 6 * MS
         await pilot.press("B")
         await pilot.pause()
         assert isinstance(app.screen, PickScreen)
         assert " 6 ms   step 0 · metrics" in app.text()
         await pilot.press("down", "down", "enter")
         await pilot.pause()
-        assert app.timeline.cursor == 18 * MS
+        assert app.timeline.state.cursor == 18 * MS
         await pilot.press("b")
-        assert app.timeline.bookmarks == [0, 6 * MS]
+        assert app.timeline.state.bookmarks == [0, 6 * MS]
         await pilot.press("B", "escape")
-        assert app.timeline.cursor == 18 * MS
+        assert app.timeline.state.cursor == 18 * MS
 
 
 async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
@@ -171,17 +171,17 @@ async def test_a_search_in_the_timeline_goes_from_hit_to_hit() -> None:
         await pilot.press("/", *"SUM_", "enter")
         await settle(pilot)
         assert app.focused is app.timeline
-        assert app.timeline.cursor == 3 * MS
+        assert app.timeline.state.cursor == 3 * MS
         assert "/SUM_ 1 of 2 · sum_kernel" in app.words()
         await pilot.press("n")
-        assert app.timeline.cursor == 15 * MS
+        assert app.timeline.state.cursor == 15 * MS
         await pilot.press("n")
-        assert app.timeline.cursor == 3 * MS
+        assert app.timeline.state.cursor == 3 * MS
         await pilot.press("N")
         assert "2 of 2" in app.text("Timeline")
         await pilot.press("escape", "home", "n")  # without a search, n goes to the next wait again
-        assert app.timeline.search is None
-        assert app.timeline.cursor == 6 * MS
+        assert app.timeline.state.search is None
+        assert app.timeline.state.cursor == 6 * MS
         await pilot.press("/", *"nothing such", "enter")
         await settle(pilot)
         assert "no event has 'nothing such' in its name" in app.words()
@@ -194,16 +194,16 @@ async def test_the_map_shows_where_the_view_lies_and_moves_it() -> None:
     app = app_of()
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        assert app.timeline.map_lines == 0  # at 24 lines it costs a lane: only when it tells something
+        assert app.timeline.state.map_lines == 0  # at 24 lines it costs a lane: only when it tells something
         app.timeline.focus()
         await pilot.press("end", "plus", "plus", "plus")
         await pilot.pause()
-        assert app.timeline.map_lines == 1
+        assert app.timeline.state.map_lines == 1
         first = app.text("Timeline").splitlines()[0]
         assert first.startswith(" all")
         assert "[" in first
         await pilot.click(Timeline, offset=(app.timeline.label_cells + 2, 0))
-        assert app.timeline.view.low == app.timeline.view.first
+        assert app.timeline.state.view.low == app.timeline.state.view.first
 
 
 async def test_a_large_trace_is_sketched_until_its_lanes_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ async def test_a_trace_opens_at_the_step_that_is_asked_for(step: int, says: str)
         await until_shown(pilot, says)
         await settle(pilot)
         assert app.view.window.whole == (step == 7)
-        assert app.timeline.cursor == (12 * MS if step == 1 else 0)
+        assert app.timeline.state.cursor == (12 * MS if step == 1 else 0)
 
 
 async def test_letters_move_as_the_arrows_do() -> None:
@@ -254,18 +254,18 @@ async def test_letters_move_as_the_arrows_do() -> None:
         assert app.table.cursor == 0
         app.timeline.focus()
         await pilot.press("j", "l", "l", "h")
-        assert app.timeline.chosen == 1
-        assert app.timeline.view.column_of(app.timeline.cursor) == 1
+        assert app.timeline.state.chosen == 1
+        assert app.timeline.state.view.column_of(app.timeline.state.cursor) == 1
         await pilot.press("k", "G")
-        assert app.timeline.chosen == 0
-        assert app.timeline.cursor == app.view.trace.span[1] - 1
+        assert app.timeline.state.chosen == 0
+        assert app.timeline.state.cursor == app.view.trace.span[1] - 1
         await pilot.press("equals_sign", "equals_sign", "H", "H")
-        high = app.timeline.view.high
-        assert high < app.timeline.view.last
+        high = app.timeline.state.view.high
+        assert high < app.timeline.state.view.last
         await pilot.press("L")
-        assert app.timeline.view.high > high
+        assert app.timeline.state.view.high > high
         await pilot.press("ctrl+left", "g")
-        assert app.timeline.cursor == 0
+        assert app.timeline.state.cursor == 0
 
 
 async def test_help_lists_every_key_of_each_pane() -> None:

@@ -20,7 +20,7 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.trace.screen import TraceScreen
-from tuiprof.tui.trace.view import TraceView
+from tuiprof.tui.trace.widget import TraceView
 from tuiprof.tui.widgets.table import VirtualTable
 
 

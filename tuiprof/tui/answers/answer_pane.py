@@ -13,7 +13,7 @@ from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.answers.answer_tables import AnswerTables
 from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.answers.detail import Finding
-from tuiprof.tui.answers.glimpse import Waiting
+from tuiprof.tui.answers.view import NextTable
 from tuiprof.tui.timeline.results import Answer
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.filter_expression import FilterError
@@ -76,7 +76,7 @@ class AnswerPane(Vertical):
 
     @property
     def tables(self) -> AnswerTables:
-        """The table widget, and what stands below it."""
+        """The table widget, and what is below it."""
         return self.query_one(AnswerTables)
 
     @property
@@ -181,11 +181,11 @@ class AnswerPane(Vertical):
         answer, place = self.answer, self._table
         if isinstance(answer, Report) and answer.tables:
             following = (*answer.tables[place + 1 :], *answer.tables[:place])
-            self.tables.begin(answer.tables[place], [self._waiting(table) for table in following])
+            self.tables.begin(answer.tables[place], [self._next_table(table) for table in following])
 
-    def _waiting(self, table: Table) -> Waiting:
+    def _next_table(self, table: Table) -> NextTable:
         rows = FrameRows(table.rows, table.columns, self.shown_columns(table))
-        return Waiting(sanitize(table.title), rows, sanitize(table.empty))
+        return NextTable(sanitize(table.title), rows, sanitize(table.empty))
 
     # -- columns -------------------------------------------------------------------------------------------
 
@@ -197,11 +197,7 @@ class AnswerPane(Vertical):
         return [key for key in chosen_columns(self._table_name(table)) or () if key in there] or None
 
     def shown_columns(self, table: Table) -> list[str]:
-        """Return the keys of the columns that show, in order.
-
-        Args:
-            table: A table of this answer.
-        """
+        """Return the keys of the columns that show, in order."""
         return self._chosen(table) or default_columns(table)
 
     def show_columns(self, table: Table, keys: list[str] | None) -> None:
@@ -220,11 +216,7 @@ class AnswerPane(Vertical):
         self.table.resume(state, self.needle)
 
     def next_table(self, by: int = 1) -> None:
-        """Show another table of the report.
-
-        Args:
-            by: How many further, around.
-        """
+        """Show another table of the report."""
         if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
             self._table = (self._table + by) % len(self.answer.tables)
             self.needle = ""
@@ -277,11 +269,7 @@ class AnswerPane(Vertical):
     # -- one row -------------------------------------------------------------------------------------------
 
     def event_row(self, source: int) -> int | None:
-        """Return the typical event behind a row of the table; None = the row names none.
-
-        Args:
-            source: Row of the table.
-        """
+        """Return the typical event behind a row of the table; None = the row names none."""
         table = self.current_table
         if table is None or "event" not in table.rows.columns:
             return None
@@ -289,11 +277,7 @@ class AnswerPane(Vertical):
         return int(row) if row is not None and row >= 0 else None
 
     def finding(self, source: int) -> Finding | None:
-        """Return a row of the table, whole.
-
-        Args:
-            source: Row of the table.
-        """
+        """Return a row of the table, whole."""
         table = self.current_table
         if table is None or not 0 <= source < len(table.rows):
             return None

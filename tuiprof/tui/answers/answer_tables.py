@@ -10,20 +10,19 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from tuiprof.model.report import Report, Table
-from tuiprof.tui.answers.glimpse import Waiting, glimpses
-from tuiprof.tui.answers.row_evidence import Field, field_rows, fields_of
+from tuiprof.tui.answers.view import Field, NextTable, field_rows, fields_of, next_tables
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.table import VirtualTable
 
-#: Fewer lines than this below a table hold nothing worth the unrest.
+#: Fewer lines than this below a table stay empty.
 _FEWEST: Final = 4
-#: From so many lines on, a blank one parts the table from what stands below it.
+#: From so many lines on, a blank one separates the table from what is below it.
 _AIRY: Final = 8
 
 
 class Below(Lines):
-    """What stands below a table: the row under its cursor, then the tables that come next."""
+    """What is shown below a table: the row under its cursor, then the tables that come next."""
 
     DEFAULT_CSS = "Below { height: 1fr; }"
 
@@ -33,19 +32,14 @@ class Below(Lines):
         self._source: int | None = None
         self._whole: set[str] = set()
         self._advice: Report | None = None
-        self._next: Sequence[Waiting] = ()
+        self._next: Sequence[NextTable] = ()
         self._tallest = 0
-        self._glimpses: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
+        self._next_drawn: tuple[tuple[int, int], list[Row]] = ((0, 0), [])
 
-    def begin(self, table: Table | None, following: Sequence[Waiting]) -> None:
-        """Stand below another table.
-
-        Args:
-            table: The table; None = there is none.
-            following: The tables that come next.
-        """
+    def begin(self, table: Table | None, following: Sequence[NextTable]) -> None:
+        """Follow another table."""
         self._table, self._source, self._next = table, None, following
-        self._tallest, self._glimpses = 0, ((0, 0), [])
+        self._tallest, self._next_drawn = 0, ((0, 0), [])
 
     def spell_out(self, source: int | None, whole: set[str], advice: Report | None) -> None:
         """Spell out a row.
@@ -66,9 +60,9 @@ class Below(Lines):
         self._tallest = min(max(self._tallest, len(rows)), height)
         rows += [[]] * (self._tallest - len(rows))
         key = (width, height - self._tallest)
-        if self._glimpses[0] != key:
-            self._glimpses = (key, glimpses(self._next, *key))
-        return rows + self._glimpses[1]
+        if self._next_drawn[0] != key:
+            self._next_drawn = (key, next_tables(self._next, *key))
+        return rows + self._next_drawn[1]
 
     def _fields(self) -> list[Field]:
         table, source = self._table, self._source
@@ -79,7 +73,7 @@ class Below(Lines):
 
 
 class AnswerTables(Vertical):
-    """Couples a table with what stands below it, and shares the lines between them.
+    """Couples a table with what is below it, and shares the lines between them.
 
     Attributes:
         advice: The answer that may hold advice on a row.
@@ -111,16 +105,11 @@ class AnswerTables(Vertical):
 
     @property
     def below(self) -> Below:
-        """What stands below it."""
+        """What is below it."""
         return self.query_one(Below)
 
-    def begin(self, table: Table, following: Sequence[Waiting]) -> None:
-        """Show what belongs to the table that was just loaded.
-
-        Args:
-            table: The table.
-            following: The tables that come next.
-        """
+    def begin(self, table: Table, following: Sequence[NextTable]) -> None:
+        """Show what belongs to the table that was just loaded."""
         self._prose = table.prose
         self.below.begin(table, following)
         self._share()
@@ -144,7 +133,7 @@ class AnswerTables(Vertical):
         self.spell_out()
 
     def _share(self) -> None:
-        """Give the table the lines it needs, and what stands below the rest; few lines stay the table's."""
+        """Give the table the lines it needs, and what is below it the rest; few lines stay the table's."""
         table, height = self.table, self.size.height
         needs = max(table.rows.total, 1) + 1 + (table.virtual_size.width > table.size.width)
         if self._prose:

@@ -113,13 +113,7 @@ class DetailPane(VerticalScroll):
         yield Painted()
 
     def show(self, trace: Trace, finding: Finding | None, event: EventDetail | None) -> None:
-        """Show a finding, an event, or a finding with its typical event.
-
-        Args:
-            trace: The trace they belong to.
-            finding: The finding.
-            event: The event.
-        """
+        """Show a finding, an event, or a finding with its typical event."""
         if event is not None and self.event is not None and event.row != self.event.row:
             self._history.append(self.event.row)
         self._trace, self.finding, self.event = trace, finding, event
@@ -192,12 +186,7 @@ def _section(title: str) -> list[Row]:
 
 
 def cell_rows(finding: Finding, width: int) -> list[Row]:
-    """Return the cells of a finding below one another, each whole.
-
-    Args:
-        finding: The finding.
-        width: Cells.
-    """
+    """Return the cells of a finding below one another, each whole."""
     rows: list[Row] = []
     for label, value in finding.cells:
         rows += _field(sanitize(label), value, width, "strong")

@@ -85,12 +85,7 @@ class EventDetail:
 
 
 def describe(trace: Trace, row: int) -> EventDetail:
-    """Gather everything about an event.
-
-    Args:
-        trace: The trace.
-        row: Row in the event table.
-    """
+    """Gather everything about an event."""
     launch = int(trace.links.launch_of[row])
     work = _launched_by(trace, row)
     host = launch if launch >= 0 else row

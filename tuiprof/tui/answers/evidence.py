@@ -82,11 +82,7 @@ class Evidence(Horizontal):
         return self.has_class("-detail")
 
     def take(self, trace: Trace) -> None:
-        """Look at more of the same file from now on; details of an event stay open, those of a finding are closed.
-
-        Args:
-            trace: The trace.
-        """
+        """Look at more of the same file from now on; details of an event stay open, those of a finding are closed."""
         shown = self.detail.event if self.detail_open else None
         row = row_in(self._trace, trace, shown.row) if shown is not None else None
         self._trace = trace
@@ -97,22 +93,12 @@ class Evidence(Horizontal):
             self.open_event(row, focus=False)
 
     def open_row(self, source: int, focus: bool) -> None:
-        """Show a row of the table in the detail pane.
-
-        Args:
-            source: Row of the table.
-            focus: Whether to go there.
-        """
+        """Show a row of the table in the detail pane."""
         finding = None if self.pane.tab == EVENTS else self.pane.finding(source)
         self._gather(finding, self.pane.event_row(source), focus)
 
     def open_event(self, row: int, focus: bool = True) -> None:
-        """Show an event in the detail pane.
-
-        Args:
-            row: Row in the event table.
-            focus: Whether to go there.
-        """
+        """Show an event in the detail pane."""
         self._gather(None, row, focus)
 
     def close_detail(self) -> bool:

@@ -156,7 +156,7 @@ def _go_to(pilot: Pilot[int], shot: Shot) -> None:
 
 
 def _in_trace(screen: TraceScreen, shot: Shot) -> None:
-    from tuiprof.tui.trace.view import TraceView
+    from tuiprof.tui.trace.widget import TraceView
 
     for panel in screen.query(LoadingPanel):
         raise panel.error or TuiprofError(f"{shot.start.path} was not opened")
@@ -170,7 +170,7 @@ def _in_trace(screen: TraceScreen, shot: Shot) -> None:
     if shot.step not in numbers:
         raise UsageProblem(f"no step {shot.step}", _span(numbers))
     view.set_window(steps.window(numbers.index(shot.step)))
-    view.action_zoom_to()
+    view.timeline.navigation.zoom_to()
 
 
 def _moment_ns(moment: Moment, shot: Shot) -> int:

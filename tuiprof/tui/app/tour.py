@@ -80,7 +80,7 @@ def _one_step(app: TuiprofApp) -> None:
 def _advice(app: TuiprofApp) -> None:
     """Open the tab with advice, as soon as the trace is there."""
     from tuiprof.tui.trace.screen import TraceScreen
-    from tuiprof.tui.trace.view import TraceView
+    from tuiprof.tui.trace.widget import TraceView
 
     if not isinstance(app.screen, TraceScreen):
         _one_step(app)

@@ -115,11 +115,7 @@ class ChangeDigest(Lines):
 
 
 def phase_changes(report: Report) -> list[PhaseChange]:
-    """Return what is known of the phases of both runs, in the order in which they run.
-
-    Args:
-        report: A comparison.
-    """
+    """Return what is known of the phases of both runs, in the order in which they run."""
     table = next((table for table in report.tables if table.key == "recorded"), None)
     if table is None:
         return []

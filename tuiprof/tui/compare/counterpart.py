@@ -14,11 +14,6 @@ def counterpart(trace: Trace, row: int, other: Trace) -> int | None:
     Steps are counted from the first that each trace holds. Where an event stands in no step, or a trace has none, the
     whole trace is taken for one step.
 
-    Args:
-        trace: The trace.
-        row: Row of an event in it.
-        other: The other trace.
-
     Returns:
         Its row there; None = there is none so far into that step.
     """
@@ -50,10 +45,6 @@ def shift_between(before: Trace, after: Trace) -> int:
     """Return by how many ns an instant of the second trace stands later than the same moment of the first.
 
     The begins of their first steps are the same moment; without steps the begins of the traces are.
-
-    Args:
-        before: The first trace.
-        after: The second.
     """
 
     def begin(trace: Trace) -> int:

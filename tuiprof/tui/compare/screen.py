@@ -24,7 +24,8 @@ from tuiprof.tui.widgets.key_bar import KeyBar
 if TYPE_CHECKING:
     from tuiprof.comparison.sides import Side
     from tuiprof.model.trace import Trace
-    from tuiprof.tui.compare.view import CompareView, Comparison
+    from tuiprof.tui.compare.view import Comparison
+    from tuiprof.tui.compare.widget import CompareView
 
 
 class CompareScreen(Screen[None]):
@@ -102,7 +103,8 @@ class CompareScreen(Screen[None]):
         try:
             from tuiprof.comparison.sides import compare_sides, open_side
             from tuiprof.formats.remote import fetch
-            from tuiprof.tui.compare.view import CompareView, Comparison
+            from tuiprof.tui.compare.view import Comparison
+            from tuiprof.tui.compare.widget import CompareView
             from tuiprof.tui.timeline import lanes as lane_builder
 
             fetcher = partial(fetch, cancelled=self._stop.is_set)

@@ -19,17 +19,31 @@ def _key(
     )
 
 
+def _move(
+    name: str,
+    keys: str,
+    move: str,
+    label: str,
+    tooltip: str,
+    group: str = "Timeline",
+    display: str | None = None,
+) -> Binding:
+    """A key that calls a method of :class:`~tuiprof.tui.timeline.navigation.Navigation`, such as ``zoom, 2.0``."""
+    method, comma, arguments = move.partition(", ")
+    return _key(name, keys, f"timeline({method!r}{comma}{arguments})", label, tooltip, group, display)
+
+
 _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
     _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
-    _key("next_sync", "n", "sync(True)", "next sync", "To the next host wait, or hit of a search", "Trace"),
-    _key("previous_sync", "N", "sync(False)", "sync before", "To the wait or hit before", _HIDDEN),
-    _key(
-        "follow", "f", "follow(0)", "launch ↔ work", "From launch to work, sync to what it awaited", "Trace"
+    _move("next_sync", "n", "sync, True", "next sync", "To the next host wait, or hit of a search", "Trace"),
+    _move("previous_sync", "N", "sync, False", "sync before", "To the wait or hit before", _HIDDEN),
+    _move(
+        "follow", "f", "follow, 0", "launch ↔ work", "From launch to work, sync to what it awaited", "Trace"
     ),
-    _key(
-        "follow_last", "F", "follow(-1)", "sync → delayed", "To the work a sync delayed; back to it", _HIDDEN
+    _move(
+        "follow_last", "F", "follow, -1", "sync → delayed", "To the work a sync delayed; back to it", _HIDDEN
     ),
     _key("window", "w", "window", "window", "Analyse the selection or step; again: all", "Trace"),
     _key("export", "e", "export", "export", "Write reports to a file", "Trace"),
@@ -38,33 +52,26 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("columns", "v", "columns", "columns", "Choose which columns show", _HIDDEN),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
-    _key("zoom_in", "plus,equals_sign", "zoom(2.0)", "zoom in", "Show less time", "Timeline", "+"),
-    _key("zoom_out", "minus", "zoom(0.5)", "zoom out", "Show more time", "Timeline", "-"),
-    _key("fit", "0", "fit", "all time", "Show the whole trace", "Timeline"),
-    _key("zoom_to", "z", "zoom_to", "zoom to", "Zoom to the selection, window or step", "Timeline"),
-    _key("next_step", "right_square_bracket", "step(True)", "next step", "To the next step", "Timeline", "]"),
-    _key(
+    _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom in", "Show less time", display="+"),
+    _move("zoom_out", "minus", "zoom, 0.5", "zoom out", "Show more time", display="-"),
+    _move("fit", "0", "fit", "all time", "Show the whole trace"),
+    _move("zoom_to", "z", "zoom_to", "zoom to", "Zoom to the selection, window or step"),
+    _move("next_step", "right_square_bracket", "step, True", "next step", "To the next step", display="]"),
+    _move(
         "previous_step",
         "left_square_bracket",
-        "step(False)",
+        "step, False",
         "step before",
         "To the step before",
-        "Timeline",
-        "[",
+        display="[",
     ),
-    _key("measure", "m", "measure", "measure", "Measure from the cursor on; again: end", "Timeline"),
-    _key("bookmark", "b", "bookmark", "bookmark", "Set or clear a bookmark at the cursor", "Timeline"),
-    _key(
-        "next_bookmark",
-        "apostrophe",
-        "next_bookmark",
-        "next bookmark",
-        "To the next bookmark",
-        "Timeline",
-        "'",
+    _move("measure", "m", "measure", "measure", "Measure from the cursor on; again: end"),
+    _move("bookmark", "b", "bookmark", "bookmark", "Set or clear a bookmark at the cursor"),
+    _move(
+        "next_bookmark", "apostrophe", "next_bookmark", "next bookmark", "To the next bookmark", display="'"
     ),
-    _key("bookmarks", "B", "bookmarks", "bookmarks", "List the bookmarks", "Timeline"),
-    *(_key(f"tab_{n}", str(n), f"tab({n})", f"tab {n}", f"Open tab {n}", "Tabs") for n in range(1, 10)),
+    _move("bookmarks", "B", "bookmarks", "bookmarks", "List the bookmarks"),
+    *(_key(f"tab_{n}", str(n), f"open({n})", f"tab {n}", f"Open tab {n}", "Tabs") for n in range(1, 10)),
     _key("next_tab", "greater_than_sign", "next_tab(1)", "next tab", "To the next tab", "Tabs", ">"),
     _key("previous_tab", "less_than_sign", "next_tab(-1)", "tab before", "To the tab before", "Tabs", "<"),
     _key("advice", "a", "open('advice')", "advice", "What to change, by what it wins", "Tabs"),

@@ -1,4 +1,4 @@
-"""Turns a lane into the characters and categories of its cells; knows nothing of colours or widgets."""
+"""Turns lanes, the overview and links into characters and categories of cells; no colours, no widgets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from tuiprof.model.schema import CATEGORIES
 from tuiprof.model.trace import Mask, Trace
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lane_extras import Samples
-from tuiprof.tui.timeline.lanes import Bars, Lane
+from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes
+from tuiprof.tui.timeline.viewport import Viewport
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
+#: From this share of a column on, waits are marked in the overview.
+_LEAST_WAIT = 0.05
 
 
 class Kind(IntEnum):
@@ -169,6 +172,58 @@ def _label_runs(
         chars[begin : begin + len(label)] = label
         if len(label) < room:
             chars[begin + len(label)] = " "
+
+
+def overview(lanes: Lanes, whole: Viewport) -> Cells:
+    """Draw a whole trace in one line: ``S`` where the host waits for longer than the devices idle, else idle shades."""
+    edges, columns = whole.edges, whole.columns
+    low, high = lanes.trace.span
+    inside = (edges[1:] > low) & (edges[:-1] < high)
+    idle_lanes = [lane for lane in lanes.lanes if lane.style == "idle"]
+    idle = (
+        inside * np.mean([1 - lane.bars.shares(edges) for lane in idle_lanes], axis=0)
+        if idle_lanes
+        else np.zeros(columns)
+    )
+    waits = lanes.syncs.shares(edges) if len(lanes.syncs) else np.zeros(columns)
+    waiting = (waits >= _LEAST_WAIT) & (waits > idle)
+    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
+    chars = [
+        "S" if wait else " ·░▒▓"[level] for wait, level in zip(waiting.tolist(), shade.tolist(), strict=True)
+    ]
+    kinds = np.where(waiting, Kind.SYNC, np.where(shade > 0, Kind.IDLE, Kind.BLANK))
+    return Cells(chars, kinds.astype(np.uint8))
+
+
+def link_cells(
+    source: tuple[int, int], target: tuple[int, int], columns: int
+) -> dict[tuple[int, int], tuple[str, bool]]:
+    """Draw the connection from a call to work over the cells of a timeline.
+
+    Args:
+        source: Line and column of the call; the column may lie outside of the view.
+        target: Line and column of the work.
+        columns: Number of columns in view.
+
+    Returns:
+        By line and column: the sign, and whether it may replace what is drawn there.
+    """
+    (y1, x1), (y2, x2) = source, target
+    down = 1 if y2 > y1 else -1
+    cells: dict[tuple[int, int], tuple[str, bool]] = {}
+    for y in range(y1 + down, y2, down):
+        cells[y, x1] = ("│", True)
+    if x1 == x2:
+        return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
+    on = 1 if x2 > x1 else -1
+    for x in range(max(min(x1, x2), -1) + 1, min(max(x1, x2), columns)):
+        cells[y2, x] = ("─", False)
+    corner = {(1, 1): "╰", (1, -1): "╯", (-1, 1): "╭", (-1, -1): "╮"}[down, on]
+    cells[y2, x1] = (corner, True)
+    head = min(max(x2 - on, 0), columns - 1)
+    if head != x1:
+        cells[y2, head] = ("▸" if on > 0 else "◂", True)
+    return {place: sign for place, sign in cells.items() if 0 <= place[1] < columns}
 
 
 @lru_cache(maxsize=4096)

@@ -59,20 +59,12 @@ class Samples:
         return out
 
     def at_instant(self, instant: int) -> float | None:
-        """Return the value at an instant; None before the first sample.
-
-        Args:
-            instant: ns.
-        """
+        """Return the value at an instant; None before the first sample."""
         index = int(np.searchsorted(self.at, instant, side="right")) - 1
         return float(self.values[index]) if index >= 0 else None
 
     def format(self, value: float) -> str:
-        """Return a value as people read it.
-
-        Args:
-            value: The value.
-        """
+        """Return a value as people read it."""
         return format_bytes(value) if self.is_bytes else format_count(value)
 
 
@@ -81,10 +73,6 @@ def python_levels(trace: Trace, track: Track) -> list[Ints]:
 
     Frames of the framework and of the interpreter are left out where there are others, and so are functions
     that fill the whole trace.
-
-    Args:
-        trace: The trace.
-        track: The thread.
     """
     here = trace.is_category("python_function") & (trace.track_codes == track.index)
     rows: Ints = np.flatnonzero(here)
@@ -105,12 +93,7 @@ def python_levels(trace: Trace, track: Track) -> list[Ints]:
 
 
 def outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
-    """Split rows of one track into those that no earlier one covers, and the rest.
-
-    Args:
-        trace: The trace.
-        rows: Rows in order of start.
-    """
+    """Split rows of one track into those that no earlier one covers, and the rest."""
     if not len(rows):
         return rows, rows
     starts, ends = trace.starts[rows], trace.ends[rows]
@@ -121,11 +104,7 @@ def outermost(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
-    """Return what each allocator held over time: label and samples, devices before the host.
-
-    Args:
-        trace: The trace.
-    """
+    """Return what each allocator held over time: label and samples, devices before the host."""
     instants = trace.instants
     if instants is None or "total_allocated" not in instants.columns:
         return []
@@ -144,11 +123,7 @@ def memory_samples(trace: Trace) -> list[tuple[str, Samples]]:
 
 
 def counter_samples(trace: Trace) -> list[tuple[str, Samples]]:
-    """Return the counters of a trace, those with the most samples first.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the counters of a trace, those with the most samples first."""
     if trace.counters is None or trace.counters.is_empty():
         return []
     found = []

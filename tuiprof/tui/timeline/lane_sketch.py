@@ -31,11 +31,7 @@ class SampledBars(Bars):
         self._stride = stride
 
     def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return the estimated share of each column that is covered, 0 to 1.
-
-        Args:
-            edges: Column edges in ns, ascending.
-        """
+        """Return the estimated share of each column that is covered, 0 to 1."""
         middle = (self.starts + self.ends) // 2
         column = np.searchsorted(edges, middle, side="right") - 1
         inside = (column >= 0) & (column < len(edges) - 1)
@@ -45,11 +41,7 @@ class SampledBars(Bars):
 
 
 def sketch(trace: Trace) -> Lanes:
-    """Return lanes of a sample of the events; ``stride`` says how many each of them stands for.
-
-    Args:
-        trace: The trace.
-    """
+    """Return lanes of a sample of the events; ``stride`` says how many each of them stands for."""
     stride = max(1, len(trace) // _EVENTS)
     # One out of each stretch, and not always the same one: launches and kernels often take turns.
     stretches = np.arange(0, len(trace) - stride + 1, stride)
@@ -57,4 +49,4 @@ def sketch(trace: Trace) -> Lanes:
     sample = Trace(trace.events[rows], trace.tracks, trace.info)
     lanes = lane_builder.build(sample)
     drawn = tuple(replace(lane, bars=SampledBars(sample, lane.bars.rows, stride)) for lane in lanes.lanes)
-    return replace(lanes, lanes=drawn, stride=stride)
+    return replace(lanes, lanes=drawn, stride=stride, sketch_of=trace)

@@ -94,19 +94,11 @@ class Bars:
         return np.where(picked >= 0, picked, fallback).astype(np.int64)
 
     def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return the covered share of each column, 0 to 1.
-
-        Args:
-            edges: Column edges in ns, ascending.
-        """
+        """Return the covered share of each column, 0 to 1."""
         return coverage_shares(self.covered, edges)
 
     def next_start(self, instant: int, forward: bool) -> int | None:
         """Return the first event that starts after an instant, or the last before it.
-
-        Args:
-            instant: ns.
-            forward: After rather than before.
 
         Returns:
             Index into :attr:`rows`; None = there is none.
@@ -119,22 +111,17 @@ class Bars:
 
 
 def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the covered share of each column, 0 to 1.
-
-    Args:
-        covered: A disjoint set.
-        edges: Column edges in ns, ascending.
-    """
+    """Return the covered share of each column, 0 to 1."""
     width = np.maximum(np.diff(edges), 1)
     return np.diff(covered.up_to(edges)) / width
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lane:
     """One line of the timeline.
 
     Attributes:
-        label: What stands in front of it.
+        label: Written in front of it.
         style: How it is drawn.
         bars: Its events; of an idle lane, the work whose absence it shows.
         priority: Which lanes to keep when there is no room; lower = more important.
@@ -157,18 +144,14 @@ class Lane:
         return self.style not in ("idle", "counter")
 
     def holds(self, row: int) -> bool:
-        """Return whether an event is drawn in it.
-
-        Args:
-            row: Row in the event table.
-        """
+        """Return whether an event is drawn in it."""
         if not self.has_events:
             return False
         place = int(np.searchsorted(self.bars.rows, row))
         return place < len(self.bars.rows) and int(self.bars.rows[place]) == row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """Everything a timeline draws of one trace.
 
@@ -176,30 +159,29 @@ class Lanes:
         trace: The trace.
         lanes: Lanes in order of display.
         syncs: Host waits, in order of start.
-        stride: How many events of the trace each of these stands for; 1 = they are all there.
+        stride: How many events each of these stands for; 1 = they are all there.
+        sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
     """
 
     trace: Trace
     lanes: tuple[Lane, ...]
     syncs: Bars
     stride: int = 1
+    sketch_of: Trace | None = None
+
+    @property
+    def source(self) -> Trace:
+        """The whole trace."""
+        return self.trace if self.sketch_of is None else self.sketch_of
 
     def choose(self, count: int) -> list[Lane]:
-        """Return the most important lanes, in order of display.
-
-        Args:
-            count: How many there is room for.
-        """
+        """Return the most important lanes, in order of display."""
         keep = sorted(range(len(self.lanes)), key=lambda i: self.lanes[i].priority)[:count]
         return [self.lanes[i] for i in sorted(keep)]
 
 
 def build(trace: Trace) -> Lanes:
-    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness.
-
-    Args:
-        trace: The trace.
-    """
+    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness."""
     tracks = trace.track_codes
     # The profiler's own lanes say nothing about the program, unless a format knows no other.
     host = [track for track in trace.tracks if track.kind == "thread"] or [
@@ -239,11 +221,7 @@ def build(trace: Trace) -> Lanes:
 
 
 def sync_calls(trace: Trace) -> Ints:
-    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own."""
     waits = _waits.find(trace, Window())
     return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
 
@@ -290,7 +268,7 @@ def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> 
     Args:
         trace: The trace.
         rows: The events, all of one thread.
-        label: What stands in front of the first; the others are set in further.
+        label: Written in front of the first; the others are indented.
         priorities: Of each level; deeper ones get no lane.
     """
     lanes: list[Lane] = []

@@ -32,11 +32,7 @@ class Link:
     way: Way
 
     def call_and_work(self, event: int) -> tuple[int, int]:
-        """Return the rows of the host's call and of the device's work that are linked.
-
-        Args:
-            event: Row of the event that has the link.
-        """
+        """Return the rows of the host's call and of the device's work that are linked."""
         return (event, self.row) if self.way in ("launches", "waited for", "delayed") else (self.row, event)
 
     def instants(self, trace: Trace, event: int) -> tuple[int, int]:
@@ -75,12 +71,7 @@ def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ..
 
 
 def first_work(trace: Trace, row: int) -> int | None:
-    """Return the first work that a call launched; None = it launched nothing.
-
-    Args:
-        trace: The trace.
-        row: Row of the call.
-    """
+    """Return the first work that a call launched; None = it launched nothing."""
     launches = trace.links.launches
     place = int(np.searchsorted(launches, row))
     if place >= len(launches) or launches[place] != row:

@@ -1,244 +1,183 @@
-"""Moving in the time of a trace: what the keys of a trace view do with its timeline."""
+"""Moves a timeline by what is in the trace: steps, host waits, links, hits of a search, and bookmarks."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from textual.containers import Vertical
-from textual.message import Message
 
-from tuiprof.model.trace import Trace
-from tuiprof.model.window import Window
 from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.timeline.lanes import Lanes
-from tuiprof.tui.timeline.marks import Search
-from tuiprof.tui.timeline.readout import offset_text, read_out
-from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.widgets.prompt_line import PromptLine
+from tuiprof.tui.timeline.readout import instant_words, offset_text
+from tuiprof.tui.timeline.search import Search
+
+if TYPE_CHECKING:
+    from tuiprof.tui.timeline.timeline import Timeline
+
+_NO_BOOKMARKS = "no bookmarks yet: b sets one at the cursor"
 
 
-class TraceTime(Vertical):
-    """The part of a trace view that moves in time.
+class Navigation:
+    """What the keys of a trace and of a comparison do with a timeline; each method without ``_`` is such a key's."""
 
-    Attributes:
-        trace: The trace.
-        window: The part that the analyses look at.
-    """
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._state = timeline.state
 
-    trace: Trace
-    window: Window
+    def zoom(self, factor: float) -> None:
+        """Zoom around the cursor; above 1 shows less time."""
+        self._state.zoom(factor)
 
-    class Followed(Message):
-        """The timeline went to the other side of a link.
-
-        Attributes:
-            row: Row of the event there.
-        """
-
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
-    class Searched(Message):
-        """A search is done.
-
-        Attributes:
-            lanes: What was searched.
-            search: What was found.
-            go: Whether to go to the first hit.
-        """
-
-        def __init__(self, lanes: Lanes, search: Search, go: bool) -> None:
-            super().__init__()
-            self.lanes = lanes
-            self.search = search
-            self.go = go
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline."""
-        return self.query_one(Timeline)
-
-    def action_zoom(self, factor: float) -> None:
-        """Zoom the timeline around its cursor."""
-        self.timeline.zoom(factor)
-
-    def action_fit(self) -> None:
+    def fit(self) -> None:
         """Show the whole trace."""
-        self.timeline.fit()
+        self._state.fit()
 
-    def action_zoom_to(self) -> None:
+    def zoom_to(self) -> None:
         """Zoom to the selection, else the window, else the step under the cursor."""
-        chosen = self.timeline.chosen_range or (None if self.window.whole else self.trace.bounds(self.window))
-        if chosen is None and (index := self._step_at_cursor()) is not None:
-            chosen = int(self.trace.steps.starts[index]), int(self.trace.steps.ends[index])
+        state = self._state
+        if state.lanes is None:
+            return
+        chosen, trace = state.chosen_range, state.lanes.source
+        if chosen is None and not state.window.whole:
+            chosen = trace.bounds(state.window)
+        if chosen is None and (index := self.step_at_cursor()) is not None:
+            chosen = int(trace.steps.starts[index]), int(trace.steps.ends[index])
         if chosen is None:
-            self.notify("select with shift+← →, or put the cursor into a step", timeout=3)
+            self._timeline.notify("select with shift+← →, or put the cursor into a step", timeout=3)
         else:
-            self.timeline.fit(*chosen)
+            state.fit(*chosen)
 
-    def action_sync(self, forward: bool) -> None:
-        """Go to the next or the previous hit of the search; without one, host wait."""
-        lanes, search = self.timeline.lanes, self.timeline.search
-        if lanes is None:
-            return
-        if search is not None:
-            self._go_to_hit(search, forward)
-            return
-        if self.timeline.go_to_event(lanes.syncs, forward) is None:
-            where = "after" if forward else "before"
-            self.notify(
-                f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace",
-                timeout=3,
-            )
-
-    def action_step(self, forward: bool) -> None:
+    def step(self, forward: bool) -> None:
         """Go to the next or the previous step."""
-        starts = self.trace.steps.starts
-        cursor = self.timeline.cursor
+        if self._state.lanes is None:
+            return
+        starts = self._state.lanes.source.steps.starts
+        cursor = self._state.cursor
         place = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
         if 0 <= place < len(starts):
-            self.timeline.go_to(int(starts[place]))
+            self._state.go_to(int(starts[place]))
         elif not len(starts):
-            self.notify("this trace marks no steps", timeout=3)
+            self._timeline.notify("this trace marks no steps", timeout=3)
 
-    def _step_at_cursor(self) -> int | None:
-        steps, cursor = self.trace.steps, self.timeline.cursor
+    def step_at_cursor(self) -> int | None:
+        """Return which step of the trace the cursor is in; None = none."""
+        if self._state.lanes is None:
+            return None
+        steps, cursor = self._state.lanes.source.steps, self._state.cursor
         index = int(np.searchsorted(steps.starts, cursor, side="right")) - 1
         return index if index >= 0 and cursor < steps.ends[index] else None
 
     # -- events and their links ----------------------------------------------------------------------------
 
-    def action_follow(self, place: int = 0) -> None:
+    def sync(self, forward: bool) -> None:
+        """Go to the next or the previous hit of the search; without one, host wait."""
+        lanes, search = self._state.lanes, self._state.search
+        if lanes is None:
+            return
+        if search is not None:
+            self._go_to_hit(search, self._state.event, forward)
+        elif not self._timeline.show_next_event(lanes.syncs, forward):
+            where = "after" if forward else "before"
+            none = f"no host wait {where} the cursor" if len(lanes.syncs) else "no host waits in this trace"
+            self._timeline.notify(none, timeout=3)
+
+    def follow(self, place: int = 0) -> None:
         """Jump from work to its launch, from a launch to its work, from a sync to what it waited for or delayed.
 
         Args:
-            place: Which of its links: 0 = the first, -1 = the last.
+            place: Which of the links: 0 = the first, -1 = the last.
         """
-        timeline = self.timeline
-        if timeline.event is None:
-            timeline.take_event(timeline.event_under_cursor())
-        if timeline.event is None:
-            self.notify("choose an event first: , and . go to one, a click does it too", timeout=3)
-        elif not timeline.links:
-            self.notify(
+        timeline, state = self._timeline, self._state
+        if state.event is None:
+            timeline.choose_event(state.event_under_cursor())
+        if state.event is None:
+            timeline.notify("choose an event first: , and . go to one, a click does it too", timeout=3)
+        elif not state.links:
+            timeline.notify(
                 "nothing in this trace launched this event, waited for it or was launched by it", timeout=3
             )
         else:
-            timeline.show_event(timeline.links[place].row)
-            self.post_message(self.Followed(timeline.event))
+            row = state.links[place].row
+            timeline.show_event(row)
+            timeline.post_message(timeline.Followed(row))
 
     # -- search --------------------------------------------------------------------------------------------
 
-    def on_timeline_search_wanted(self) -> None:
-        """Ask for a text."""
-        line = self.query_one("#search", PromptLine)
-        line.open(self.timeline.search.needle if self.timeline.search is not None else "")
-
-    def on_prompt_line_done(self, message: PromptLine.Done) -> None:
-        """Search, in a worker: of ten million events it takes a moment."""
-        message.stop()
-        self.timeline.focus()
-        lanes = self.timeline.lanes
-        if lanes is None or not message.text:
-            self.end_search()
-            return
-        self.search_for(lanes, message.text, go=True)
-
-    def search_for(self, lanes: Lanes, needle: str, *, go: bool) -> None:
-        """Search the names of all events, in a worker.
+    def search(self, needle: str, *, go: bool = True) -> None:
+        """Search the names of all events, in a worker: of ten million events it takes a moment.
 
         Args:
-            lanes: What the timeline shows.
             needle: The text.
-            go: Whether to go to the first hit then.
+            go: Whether to go to the first hit from the cursor on; otherwise the hits are only marked.
         """
-        work = partial(self._search, lanes, needle, go)
-        self.run_worker(work, thread=True, exclusive=True, group="search", exit_on_error=False)
+        if self._state.lanes is not None:
+            work = partial(self._look_up, self._state.lanes, needle, go)
+            self._timeline.run_worker(work, thread=True, exclusive=True, group="search", exit_on_error=False)
 
-    def _search(self, lanes: Lanes, needle: str, go: bool) -> None:
+    def _look_up(self, lanes: Lanes, needle: str, go: bool) -> None:
         """In a thread."""
-        self.post_message(self.Searched(lanes, Search.of(lanes, needle), go))
+        self._timeline.call_later(self._found, lanes, Search.of(lanes, needle), go)
 
-    def on_trace_time_searched(self, message: Searched) -> None:
-        """Show what was found, and go to the first from the cursor on, unless the hits were only looked up anew."""
-        message.stop()
-        lanes = self.timeline.lanes
-        if lanes is None:
-            return
-        if message.lanes is not lanes:  # more of the file was read meanwhile
-            self.search_for(lanes, message.search.needle, go=message.go)
-            return
-        if not message.go:
-            self.timeline.search = message.search
-            self.timeline.relay()
-            self.refresh_bindings()
-            return
-        if not len(message.search.hits):
-            self.notify(f"no event has {message.search.needle!r} in its name", timeout=4)
-            return
-        self.timeline.search = message.search
-        self.timeline.event = None
-        self._go_to_hit(message.search, True)
-        self.refresh_bindings()
+    def _found(self, lanes: Lanes, search: Search, go: bool) -> None:
+        if lanes is not self._state.lanes:  # more of the file was read meanwhile
+            self.search(search.needle, go=go)
+        elif go and not len(search.hits):
+            self._timeline.notify(f"no event has {search.needle!r} in its name", timeout=4)
+        else:
+            self._state.set_search(search)
+            if go:
+                self._go_to_hit(search, None, True)
 
-    def _go_to_hit(self, search: Search, forward: bool) -> None:
-        place = search.step(self.timeline.cursor, self.timeline.event, forward)
+    def _go_to_hit(self, search: Search, event: int | None, forward: bool) -> None:
+        place = search.step(self._state.cursor, event, forward)
         if place is not None:
-            self.timeline.show_event(int(search.hits.rows[place]))
+            self._timeline.show_event(int(search.hits.rows[place]))
 
     def end_search(self) -> bool:
         """Forget the search; return whether there was one."""
-        if self.timeline.search is None:
+        if self._state.search is None:
             return False
-        self.timeline.search = None
-        self.timeline.relay()
-        self.refresh_bindings()
+        self._state.set_search(None)
         return True
 
     # -- bookmarks and measuring ---------------------------------------------------------------------------
 
-    def action_bookmark(self) -> None:
-        """Set a bookmark at the cursor, or take away the one that stands there."""
-        timeline = self.timeline
-        column = timeline.view.column_of(timeline.cursor)
-        here = [at for at in timeline.bookmarks if timeline.view.column_of(at) == column]
-        kept = [at for at in timeline.bookmarks if at not in here]
-        timeline.bookmarks = sorted(kept if here else [*kept, timeline.cursor])
-        timeline.refresh()
+    def bookmark(self) -> None:
+        """Set a bookmark at the cursor, or remove the one that is there."""
+        self._state.toggle_bookmark()
 
-    def action_next_bookmark(self) -> None:
+    def next_bookmark(self) -> None:
         """Go to the next bookmark, around the end of the trace."""
-        marks = self.timeline.bookmarks
-        if not marks:
-            self.notify("no bookmarks yet: b sets one at the cursor", timeout=3)
-            return
-        self.timeline.go_to(next((at for at in marks if at > self.timeline.cursor), marks[0]))
+        marks = self._state.bookmarks
+        if marks:
+            self._state.go_to(next((at for at in marks if at > self._state.cursor), marks[0]))
+        else:
+            self._timeline.notify(_NO_BOOKMARKS, timeout=3)
 
-    def action_bookmarks(self) -> None:
+    def bookmarks(self) -> None:
         """Choose a bookmark out of a list."""
-        timeline, lanes = self.timeline, self.timeline.lanes
-        if not timeline.bookmarks or lanes is None:
-            self.notify("no bookmarks yet: b sets one at the cursor", timeout=3)
+        state, lanes = self._state, self._state.lanes
+        if not state.bookmarks or lanes is None:
+            self._timeline.notify(_NO_BOOKMARKS, timeout=3)
             return
-        marks = list(timeline.bookmarks)
-        precision = timeline.view.span // timeline.view.columns
+        marks, view = list(state.bookmarks), state.view
         names = [
-            f"{offset_text(at - timeline.view.first, precision):>14}  {read_out(lanes, timeline.visible_lanes, at)}"
+            f"{offset_text(at - view.first, view.span // view.columns):>14}"
+            f"  {instant_words(lanes, state.visible_lanes, at)}"
             for at in marks
         ]
 
         def go(chosen: int | None) -> None:
             if chosen is not None:
-                timeline.go_to(marks[chosen])
+                state.go_to(marks[chosen])
 
-        self.app.push_screen(PickScreen("bookmarks", names), go)
+        self._timeline.app.push_screen(PickScreen("bookmarks", names), go)
 
-    def action_measure(self) -> None:
+    def measure(self) -> None:
         """Measure from the cursor on, or stop measuring."""
-        timeline = self.timeline
-        timeline.mark = timeline.cursor if timeline.mark is None else None
-        if timeline.mark is not None:
-            self.notify("measuring from here: move the cursor, m ends it, w looks at it alone", timeout=4)
-        timeline.refresh()
+        self._state.toggle_mark()
+        if self._state.mark is not None:
+            self._timeline.notify(
+                "measuring from here: move the cursor, m ends it, w looks at it alone", timeout=4
+            )

@@ -1,4 +1,4 @@
-"""What stands under the cursor of a timeline, what an event is linked with, what lies in a range: one line each."""
+"""What a timeline says in one line: of the instant under the cursor, of an event and its links, of a range."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lane_cells import short_name
 from tuiprof.tui.timeline.lanes import Lane, Lanes, idle_gap
 from tuiprof.tui.timeline.links import Link
+from tuiprof.tui.timeline.state import TimelineState
 
 
 def offset_text(offset_ns: int, precision_ns: int) -> str:
@@ -30,13 +31,25 @@ def offset_text(offset_ns: int, precision_ns: int) -> str:
     return f"{offset_ns / scale:.{digits}f} {unit}"
 
 
-def read_out(lanes: Lanes, visible: list[Lane], instant: int) -> str:
-    """Say which step and which events are at an instant.
+def readout(state: TimelineState, lanes: Lanes) -> str:
+    """Return the line below the axis: what is measured, else the chosen event, else what is under the cursor."""
+    if lanes.stride > 1:
+        every = format_count(lanes.stride)
+        return f" a sketch from one of {every} events: the exact picture is being worked out"
+    trace, found = lanes.trace, ""
+    if state.search is not None:
+        place = state.search.place(state.event)
+        of = f"{place + 1} of " if place is not None else ""
+        found = f" /{sanitize(state.search.needle)} {of}{format_count(len(state.search.hits))} ·"
+    if (chosen := state.chosen_range) is not None:
+        return found + range_words(lanes, *chosen)
+    if state.event is not None and trace.starts[state.event] <= state.cursor <= trace.ends[state.event]:
+        return found + event_words(trace, state.event, state.links)
+    return found + instant_words(lanes, state.visible_lanes, state.cursor)
 
-    Args:
-        lanes: All lanes.
-        visible: The lanes on the screen.
-        instant: ns.
+
+def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
+    """Say which step and which events are at an instant.
 
     Returns:
         One line, safe for a terminal.
@@ -70,11 +83,6 @@ def read_out(lanes: Lanes, visible: list[Lane], instant: int) -> str:
 def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
     """Say what an event is, and what it is linked with.
 
-    Args:
-        trace: The trace.
-        row: Its row.
-        links: What it is linked with.
-
     Returns:
         One line, safe for a terminal.
     """
@@ -88,11 +96,6 @@ def event_words(trace: Trace, row: int, links: Sequence[Link]) -> str:
 
 def link_words(trace: Trace, row: int, link: Link) -> str:
     """Say what an event is linked with, and how much time is between.
-
-    Args:
-        trace: The trace.
-        row: Row of the event.
-        link: The link.
 
     Returns:
         Some words, safe for a terminal.
@@ -115,11 +118,6 @@ def link_words(trace: Trace, row: int, link: Link) -> str:
 
 def range_words(lanes: Lanes, low: int, high: int) -> str:
     """Say how long a range is and what lies in it.
-
-    Args:
-        lanes: All lanes.
-        low: Begin in ns.
-        high: End in ns.
 
     Returns:
         One line, safe for a terminal.

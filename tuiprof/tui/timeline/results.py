@@ -35,47 +35,31 @@ class Results:
         self._answers: dict[tuple[str, Window], Answer] = {}
 
     def get(self, name: str, window: Window) -> Answer | None:
-        """Return an answer; None while it is not worked out.
-
-        Args:
-            name: Name of the analysis.
-            window: The window.
-        """
+        """Return an answer; None while it is not worked out."""
         return self._answers.get((name, window))
 
     def reports(self, window: Window) -> list[Report]:
-        """Return the reports there are, in tab order.
-
-        Args:
-            window: The window.
-        """
+        """Return the reports there are, in tab order."""
         return [answer for answer in self.answers(window) if isinstance(answer, Report)]
 
     def answers(self, window: Window) -> list[Answer]:
-        """Return every answer there is, in tab order; the table of events is none.
-
-        Args:
-            window: The window.
-        """
+        """Return every answer there is, in tab order; the table of events is none."""
         found = (self.get(name, window) for name in self.names if name != EVENTS)
         return [answer for answer in found if answer is not None]
 
-    def next_wanted(self, first: str, window: Window) -> str | None:
-        """Return which analysis to run next: the one looked at, then in order; None = all done.
+    def straggler(self, window: Window) -> int | None:
+        """Return the rank that holds up the others; None = none does, or it is not worked out."""
+        answer = self.get("ranks", window) or self.get("ranks", Window())
+        rank = answer.fact("straggler") if isinstance(answer, Report) else None
+        return rank if isinstance(rank, int) else None
 
-        Args:
-            first: Name of the one looked at; need not be an analysis.
-            window: The window.
-        """
+    def next_wanted(self, first: str, window: Window) -> str | None:
+        """Return which analysis to run next: the one looked at, then in order; None = all done."""
         missing = [name for name in self.names if (name, window) not in self._answers]
         return first if first in missing else next(iter(missing), None)
 
     def work_out(self, name: str, window: Window) -> Answer:
         """Run an analysis and keep its answer.
-
-        Args:
-            name: Name of the analysis.
-            window: The window.
 
         Returns:
             Its answer.
@@ -95,10 +79,6 @@ def later_by(part: Trace, trace: Trace) -> int:
     """Return by how many ns the events of a part of a file stand later in more of the same file.
 
     A trace counts time from its first event, which need not stand in the part of the file that was read first.
-
-    Args:
-        part: What was read first.
-        trace: More of the same file.
     """
     row = row_in(part, trace, 0) if len(part) else None
     return int(trace.starts[row] - part.starts[0]) if row is not None else 0
@@ -106,11 +86,6 @@ def later_by(part: Trace, trace: Trace) -> int:
 
 def row_in(part: Trace, trace: Trace, row: int) -> int | None:
     """Return which row an event of a part of a file is in more of the same file.
-
-    Args:
-        part: What was read first.
-        trace: More of the same file.
-        row: Row of the event in the part.
 
     Returns:
         Its row there; None = it is not there.
@@ -120,12 +95,7 @@ def row_in(part: Trace, trace: Trace, row: int) -> int | None:
 
 
 def moved(window: Window, by: int) -> Window:
-    """Return a window moved in time.
-
-    Args:
-        window: The window.
-        by: ns.
-    """
+    """Return a window moved in time."""
     return replace(
         window,
         start_ns=None if window.start_ns is None else window.start_ns + by,

@@ -1,28 +1,31 @@
-"""What a timeline shows and what a person put over it: range, cursor, selection, marks. Draws nothing."""
+"""What a timeline shows and what a person put over it: range, cursor, selection, marks. Knows nothing of widgets."""
 
 from __future__ import annotations
 
-from textual.geometry import Size
-from textual.message import Message
-from textual.widget import Widget
+from collections.abc import Callable
+
+import numpy as np
 
 from tuiprof.model.window import Window
 from tuiprof.tui.timeline.lanes import Lane, Lanes
 from tuiprof.tui.timeline.links import Link, links_of
-from tuiprof.tui.timeline.marks import Search
 from tuiprof.tui.timeline.results import row_in
+from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.viewport import Viewport
 
 #: Lines that a timeline keeps for lanes before it gives one to the map of the whole.
 _LANES_BEFORE_MAP = 4
 
 
-class TimelineState(Widget):
-    """The state of a timeline.
+class TimelineState:
+    """The state of a timeline. Methods that change it call ``on_change`` once, when the change is complete.
 
     Attributes:
         lanes: What there is to show; None = nothing yet.
+        view: The range of time in view.
+        cursor: Where the cursor is, ns.
         selection: Begin and end of what is selected, ns.
+        anchor: Where extending the selection began, ns; None = it is not being extended.
         window: The part that the analyses look at.
         visible_lanes: The lanes there is room for.
         chosen: Which of them the keys act on.
@@ -31,120 +34,75 @@ class TimelineState(Widget):
         mark: Where measuring began, ns.
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
+        caption: Written beside the axis; safe for a terminal.
     """
 
-    class Moved(Message):
-        """Range or cursor of a timeline changed.
-
-        Attributes:
-            timeline: Which.
-        """
-
-        def __init__(self, timeline: TimelineState) -> None:
-            super().__init__()
-            self.timeline = timeline
-
-        def can_replace(self, message: Message) -> bool:
-            """Only the latest of one timeline counts."""
-            return isinstance(message, TimelineState.Moved) and message.timeline is self.timeline
-
-    class Chose(Message):
-        """An event was chosen.
-
-        Attributes:
-            timeline: Where.
-            row: Its row in the event table; None = none is any more.
-        """
-
-        def __init__(self, timeline: TimelineState, row: int | None) -> None:
-            super().__init__()
-            self.timeline = timeline
-            self.row = row
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
+        self._lines = 0
+        self._laid_out: tuple[Lanes | None, int] = (None, 0)
         self.lanes: Lanes | None = None
-        self._view = Viewport.over(0, 1, 1)
-        self._cursor = 0
+        self.view = Viewport.over(0, 1, 1)
+        self.cursor = 0
         self.selection: tuple[int, int] | None = None
+        self.anchor: int | None = None
         self.window = Window()
+        self.visible_lanes: list[Lane] = []
         self.chosen = 0
         self.event: int | None = None
         self.links: tuple[Link, ...] = ()
         self.mark: int | None = None
         self.bookmarks: list[int] = []
         self.search: Search | None = None
-        self.visible_lanes: list[Lane] = []
+        self.caption = ""
+
+    def _changed(self) -> None:
+        """Choose the lanes there is room for, keeping the chosen one, and report the change."""
+        room = max(self._lines - 2 - self.map_lines, 1)
+        if self.lanes is not None and self._laid_out != (self.lanes, room):
+            label = self.lane.label if self.lane is not None else ""
+            self.visible_lanes = self.lanes.choose(room)
+            labels = [lane.label for lane in self.visible_lanes]
+            last = max(len(labels) - 1, 0)
+            self.chosen = labels.index(label) if label in labels else min(self.chosen, last)
+            self._laid_out = self.lanes, room
+        self._on_change()
 
     # -- content -------------------------------------------------------------------------------------------
 
-    @property
-    def view(self) -> Viewport:
-        """The range of time in view."""
-        return self._view
-
-    @view.setter
-    def view(self, view: Viewport) -> None:
-        if view != self._view:
-            self._view = view
-            self._tell()
-
-    @property
-    def cursor(self) -> int:
-        """Where the cursor is, ns."""
-        return self._cursor
-
-    @cursor.setter
-    def cursor(self, instant: int) -> None:
-        if instant != self._cursor:
-            self._cursor = instant
-            self._tell()
-
-    def _tell(self) -> None:
-        if self.is_attached:
-            self.post_message(self.Moved(self))
+    def resize(self, columns: int, lines: int) -> None:
+        """Keep the range over another number of columns, and as many lanes as there are lines for."""
+        self.view = self.view.resized(columns)
+        self._lines = lines
+        self._changed()
 
     def show(self, lanes: Lanes, extent: tuple[int, int] | None = None) -> None:
-        """Show a trace.
-
-        Args:
-            lanes: Its lanes.
-            extent: Between which instants one can move, ns; None = begin and end of the trace.
-        """
+        """Show a trace; ``extent`` is the time range one can move in, ns (default: the trace's)."""
         self.lanes = lanes
         first, last = extent or lanes.trace.span
-        self.view = Viewport.over(first, last, self.columns)
+        self.view = Viewport.over(first, last, self.view.columns)
         self.cursor, self.chosen = lanes.trace.span[0], 0
-        self._redraw_all()
+        self._changed()
 
     def stretch(self, first: int, last: int) -> None:
-        """Move between other instants, keeping what is in view.
-
-        Args:
-            first: ns.
-            last: ns.
-        """
-        low, high = self.view.low, self.view.high
-        self.view = Viewport.over(first, last, self.columns).over_range(low, high)
-        self._redraw_all()
+        """Change the time range one can move in, keeping what is in view."""
+        self.view = Viewport.over(first, last, self.view.columns).over_range(self.view.low, self.view.high)
+        self._changed()
 
     def replace(self, lanes: Lanes, by: int) -> None:
         """Show more of the same trace, keeping cursor, selection, range and the chosen event; a search ends.
 
         Args:
             lanes: Its lanes.
-            by: ns by which what shows stands later in it.
+            by: How much later an instant is in it, ns.
         """
         if self.lanes is None:
             self.show(lanes)
             return
         old, before = self.view, self.lanes.trace
-        first, last = lanes.trace.span
-        whole = Viewport.over(first, last, self.columns)
-        if (old.low, old.high) == (old.first, old.last):
-            self.view = whole
-        else:
-            self.view = whole.over_range(old.low + by, old.high + by)
+        self.view = Viewport.over(*lanes.trace.span, old.columns)
+        if (old.low, old.high) != (old.first, old.last):
+            self.view = self.view.over_range(old.low + by, old.high + by)
         self.lanes = lanes
         self.cursor += by
         if self.selection is not None:
@@ -152,43 +110,62 @@ class TimelineState(Widget):
         if self.mark is not None:
             self.mark += by
         self.bookmarks = [at + by for at in self.bookmarks]
-        # These name rows of the table that was replaced.
+        # These are rows of the table that was replaced.
         self.search = None
         self.event = row_in(before, lanes.trace, self.event) if self.event is not None else None
         self.links = links_of(lanes.trace, self.event) if self.event is not None else ()
-        self._redraw_all()
-
-    def _redraw_all(self) -> None:
-        """Draw anew, whatever was drawn before."""
-        self.refresh()
-
-    @property
-    def chosen_range(self) -> tuple[int, int] | None:
-        """What is selected, else what is being measured, ns; None = nothing."""
-        if self.selection is not None:
-            return self.selection
-        if self.mark is not None and self.mark != self.cursor:
-            return min(self.mark, self.cursor), max(self.mark, self.cursor)
-        return None
-
-    @property
-    def label_cells(self) -> int:
-        """Cells in front of the lanes."""
-        return 11 if self.size.width < 140 else 18
-
-    @property
-    def columns(self) -> int:
-        """Number of columns that show time."""
-        return max(self.size.width - self.label_cells, 1)
+        self._changed()
 
     def set_window(self, window: Window) -> None:
-        """Show which part the analyses look at.
-
-        Args:
-            window: The window.
-        """
+        """Mark the part that the analyses look at."""
         self.window = window
-        self.refresh()
+        self._changed()
+
+    def set_search(self, search: Search | None) -> None:
+        """Mark the hits of a search; None = of none."""
+        self.search = search
+        self._changed()
+
+    # -- lanes ---------------------------------------------------------------------------------------------
+
+    @property
+    def map_lines(self) -> int:
+        """1 where the map of the whole has a line: where there is room, and always when only a part shows."""
+        room = self._lines - 2
+        zoomed = (self.view.low, self.view.high) != (self.view.first, self.view.last)
+        return int(room > _LANES_BEFORE_MAP or (zoomed and room > 2))
+
+    @property
+    def lane(self) -> Lane | None:
+        """The chosen lane."""
+        return self.visible_lanes[self.chosen] if self.chosen < len(self.visible_lanes) else None
+
+    def lane_at(self, y: int) -> int | None:
+        """Return which of the visible lanes is drawn in a line of the widget; None = none."""
+        index = y - self.map_lines
+        return index if 0 <= index < len(self.visible_lanes) else None
+
+    def line_of(self, row: int) -> int | None:
+        """Return which of the visible lanes draws an event; None = none."""
+        return next((i for i, lane in enumerate(self.visible_lanes) if lane.holds(row)), None)
+
+    def choose_lane(self, index: int) -> None:
+        """Choose one of the visible lanes, the nearest where there is none of that index."""
+        if self.visible_lanes:
+            self.chosen = max(0, min(index, len(self.visible_lanes) - 1))
+            self._changed()
+
+    # -- range and cursor ----------------------------------------------------------------------------------
+
+    def set_view(self, view: Viewport) -> None:
+        """Bring a range into view; the cursor stays."""
+        self.view = view
+        self._changed()
+
+    def follow(self, view: Viewport, cursor: int) -> None:
+        """Take over range and cursor of another timeline."""
+        self.view, self.cursor = view, cursor
+        self._changed()
 
     def go_to(self, instant: int, length: int = 0) -> None:
         """Put the cursor on an instant and bring it into view.
@@ -201,61 +178,91 @@ class TimelineState(Widget):
         self.view = self.view.showing(self.cursor)
         if length > self.view.span:
             self.view = self.view.fitted(instant, instant + length)
-        self.refresh()
+        self._changed()
+
+    def instant_beside(self, by: int) -> int:
+        """Return the instant so many columns from the cursor; of a cursor out of view, the nearest edge's."""
+        column = self.view.column_of(self.cursor)
+        if not 0 <= column < self.view.columns:
+            return self.view.instant_of(0 if column < 0 else self.view.columns - 1)
+        return self.view.instant_of(column + by)
 
     def zoom(self, factor: float) -> None:
-        """Zoom around the cursor, or around the middle when the cursor is out of view.
-
-        Args:
-            factor: Above 1 shows less time.
-        """
+        """Zoom around the cursor, or around the middle when it is out of view; above 1 shows less time."""
         seen = self.view.low <= self.cursor < self.view.high
-        middle = (self.view.low + self.view.high) // 2
-        self.view = self.view.zoomed(factor, self.cursor if seen else middle)
-        self.refresh()
+        self.set_view(
+            self.view.zoomed(factor, self.cursor if seen else (self.view.low + self.view.high) // 2)
+        )
 
     def fit(self, low: int | None = None, high: int | None = None) -> None:
-        """Show a range, or everything.
-
-        Args:
-            low: ns; None = everything.
-            high: ns.
-        """
+        """Show a range, ns, or everything."""
         if low is None or high is None:
-            self.view = Viewport.over(self.view.first, self.view.last, self.columns)
+            self.set_view(Viewport.over(self.view.first, self.view.last, self.view.columns))
         else:
-            self.view = self.view.fitted(low, high)
-        self.refresh()
+            self.set_view(self.view.fitted(low, high))
 
-    def on_resize(self) -> None:
-        """Keep the range over the new width."""
-        self.view = self.view.resized(self.columns)
-        self.refresh()
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return as many lines as there are lanes, and three for map, axis and readout."""
-        return len(self.lanes.lanes) + 3 if self.lanes else 3
+    # -- selection and marks -------------------------------------------------------------------------------
 
     @property
-    def map_lines(self) -> int:
-        """1 where the map of the whole has a line: where there is room, and always when only a part shows."""
-        room = self.size.height - 2
-        zoomed = (self.view.low, self.view.high) != (self.view.first, self.view.last)
-        return int(room > _LANES_BEFORE_MAP or (zoomed and room > 2))
+    def chosen_range(self) -> tuple[int, int] | None:
+        """What is selected, else what is being measured, ns; None = nothing."""
+        if self.selection is not None:
+            return self.selection
+        if self.mark is not None and self.mark != self.cursor:
+            return min(self.mark, self.cursor), max(self.mark, self.cursor)
+        return None
 
-    def lane_at(self, y: int) -> int | None:
-        """Return which lane is drawn in a line; None = none.
+    def select(self, selection: tuple[int, int] | None) -> None:
+        """Select a range, ns; None = nothing."""
+        self.selection, self.anchor = selection, None
+        self._changed()
 
-        Args:
-            y: Line within the widget.
-        """
-        index = y - self.map_lines
-        return index if 0 <= index < len(self.visible_lanes) else None
+    def select_to(self, instant: int) -> None:
+        """Extend the selection from where the cursor was when that began to an instant."""
+        if self.anchor is None:
+            self.anchor = self.cursor
+        self.go_to(instant)
+        low, high = sorted((self.anchor, self.cursor))
+        self.selection = (low, high) if high > low else None
+        self._changed()
 
-    def line_of(self, row: int) -> int | None:
-        """Return which of the visible lanes draws an event; None = none.
+    def clear_range(self) -> None:
+        """Select and measure nothing."""
+        self.mark = None
+        self.select(None)
 
-        Args:
-            row: Row in the event table.
-        """
-        return next((i for i, lane in enumerate(self.visible_lanes) if lane.holds(row)), None)
+    def toggle_mark(self) -> None:
+        """Measure from the cursor on, or stop measuring."""
+        self.mark = self.cursor if self.mark is None else None
+        self._changed()
+
+    def toggle_bookmark(self) -> None:
+        """Set a bookmark at the cursor, or remove those in its column."""
+        column = self.view.column_of(self.cursor)
+        kept = [at for at in self.bookmarks if self.view.column_of(at) != column]
+        here = len(kept) < len(self.bookmarks)
+        self.bookmarks = kept if here else sorted([*kept, self.cursor])
+        self._changed()
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def mark_event(self, row: int | None) -> None:
+        """Mark an event and what it is linked with; None = no event."""
+        if self.lanes is None:
+            return
+        self.event = row
+        self.links = links_of(self.lanes.trace, row) if row is not None else ()
+        if row is not None and (line := self.line_of(row)) is not None:
+            self.chosen = line
+        self._changed()
+
+    def event_under_cursor(self) -> int | None:
+        """Return the row of the event under the cursor in the chosen lane; None = there is none."""
+        lane = self.lane
+        if lane is None or not lane.has_events:
+            return None
+        index = int(lane.bars.at(np.array([self.cursor]))[0])
+        if index < 0:
+            column = self.view.column_of(self.cursor)
+            index = int(lane.bars.within(self.view.edges)[column]) if 0 <= column < self.view.columns else -1
+        return int(lane.bars.rows[index]) if index >= 0 else None

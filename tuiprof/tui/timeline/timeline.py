@@ -1,19 +1,24 @@
-"""The timeline: keys and mouse over :class:`~tuiprof.tui.timeline.canvas.TimelineCanvas`."""
+"""The timeline: a trace over time, with the keys and the mouse that move in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.worker import Worker
 
 from tuiprof.tui.terminal.keys import key
-from tuiprof.tui.timeline.canvas import TimelineCanvas
-from tuiprof.tui.timeline.lanes import Bars, Lane, LaneStyle
-from tuiprof.tui.timeline.links import links_of
+from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.timeline.canvas import STYLES, Canvas, label_cells
+from tuiprof.tui.timeline.lanes import Bars
+from tuiprof.tui.timeline.navigation import Navigation
+from tuiprof.tui.timeline.state import TimelineState
 from tuiprof.tui.timeline.viewport import Viewport
 
 _WHEEL_ZOOM = 1.3
@@ -21,14 +26,7 @@ _WHEEL_ZOOM = 1.3
 
 @dataclass(slots=True)
 class _Drag:
-    """A button is held.
-
-    Attributes:
-        what: What moving does.
-        x: Where it was pressed.
-        view: What was in view then.
-        moved: Whether the pointer has left the cell.
-    """
+    """A button is held: what moving does, where it was pressed, what was in view then, and whether it has moved."""
 
     what: Literal["pan", "select", "map"]
     x: int
@@ -41,8 +39,51 @@ def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -
     return key(keys, action, label, tooltip.capitalize(), id=name, group="Timeline", show=show)
 
 
-class Timeline(TimelineCanvas, can_focus=True):
-    """A timeline that a person moves in."""
+class Timeline(Widget, can_focus=True):
+    """A trace over time; empty until its state shows one.
+
+    Attributes:
+        state: What it shows. Whoever changes it does so there: the widget draws, and posts :class:`Moved`.
+        canvas: What draws it.
+        navigation: Moves it by steps, waits, links, hits and bookmarks.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = STYLES
+
+    DEFAULT_CSS = """
+    Timeline {
+        height: 6;
+        background: $background;
+        color: $foreground;
+        & > .timeline--blank { color: $foreground; }
+        & > .timeline--kernel { color: $primary; }
+        & > .timeline--copy { color: $text-warning; }
+        & > .timeline--fill { color: $text-muted; }
+        & > .timeline--collective { color: $text-accent; }
+        & > .timeline--launch { color: $text-success; }
+        & > .timeline--sync { color: $text-error; text-style: bold; }
+        & > .timeline--call { color: $text-muted; }
+        & > .timeline--idle { color: $lane-idle; }
+        & > .timeline--counter { color: $lane-counter; }
+        & > .timeline--range-a { color: $text-primary; }
+        & > .timeline--range-b { color: $text-secondary; }
+        & > .timeline--range-c { color: $text-accent; }
+        & > .timeline--range-d { color: $text-success; }
+        & > .timeline--range-e { color: $text-warning; }
+        & > .timeline--range-f { color: $foreground; }
+        & > .timeline--step { color: $foreground; text-style: bold; }
+        & > .timeline--label { color: $text-muted; }
+        & > .timeline--label-chosen { color: $block-cursor-foreground; background: $block-cursor-background; }
+        & > .timeline--axis { color: $text-muted; }
+        & > .timeline--cursor { background: $surface-active; text-style: bold; }
+        & > .timeline--selection { background: $primary-muted; }
+        & > .timeline--outside { color: $lane-outside; text-style: $lane-outside-style; }
+        & > .timeline--hit { text-style: underline bold; color: $accent; }
+        & > .timeline--link { color: $accent; text-style: bold; }
+        & > .timeline--event { text-style: reverse bold; }
+        & > .timeline--readout { color: $foreground; }
+    }
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("left,h", "step(-1)", "cursor back", "one column back"),
@@ -61,6 +102,30 @@ class Timeline(TimelineCanvas, can_focus=True):
         _key("slash", "search", "search", "search the names of all events", show=True),
     ]
 
+    class Moved(Message):
+        """Range or cursor of a timeline changed."""
+
+        def __init__(self, timeline: Timeline) -> None:
+            super().__init__()
+            self.timeline = timeline
+
+        def can_replace(self, message: Message) -> bool:
+            """Only the latest of one timeline counts."""
+            return isinstance(message, Timeline.Moved) and message.timeline is self.timeline
+
+    class Chose(Message):
+        """An event was chosen.
+
+        Attributes:
+            timeline: Where.
+            row: Its row in the event table; None = none is any more.
+        """
+
+        def __init__(self, timeline: Timeline, row: int | None) -> None:
+            super().__init__()
+            self.timeline = timeline
+            self.row = row
+
     class Opened(Message):
         """An event was opened.
 
@@ -72,178 +137,148 @@ class Timeline(TimelineCanvas, can_focus=True):
             super().__init__()
             self.row = row
 
+    class Followed(Message):
+        """The timeline went to the other end of a link.
+
+        Attributes:
+            row: Row of the event there.
+        """
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self.row = row
+
     class SearchWanted(Message):
         """A text to search for is to be asked for."""
 
+        def __init__(self, timeline: Timeline) -> None:
+            super().__init__()
+            self.timeline = timeline
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self._anchor: int | None = None
+        self.state = TimelineState(self._state_changed)
+        self.canvas = Canvas(self.state, self.get_component_rich_style)
+        self.navigation = Navigation(self)
+        self._posted = self.state.view, self.state.cursor
         self._drag: _Drag | None = None
 
+    def _state_changed(self) -> None:
+        self.refresh()
+        moved = self.state.view, self.state.cursor
+        if moved != self._posted and self.is_attached:
+            self.post_message(self.Moved(self))
+        self._posted = moved
+
+    # -- drawing -------------------------------------------------------------------------------------------
+
     @property
-    def lane(self) -> Lane | None:
-        """The chosen lane."""
-        return self.visible_lanes[self.chosen] if self.chosen < len(self.visible_lanes) else None
+    def label_cells(self) -> int:
+        """Cells in front of the lanes."""
+        return label_cells(self.size.width)
 
-    def choose(self, style: LaneStyle) -> None:
-        """Choose the first lane of a style, where one shows.
+    def on_resize(self) -> None:
+        """Keep the range over the new width, and as many lanes as there are lines for."""
+        self.state.resize(max(self.size.width - self.label_cells, 1), self.size.height)
 
-        Args:
-            style: Its style.
-        """
-        self._paint()
-        self.chosen = next(
-            (i for i, lane in enumerate(self.visible_lanes) if lane.style == style), self.chosen
-        )
-        self.refresh()
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return as many lines as there are lanes, and three for map, axis and readout."""
+        return len(self.state.lanes.lanes) + 3 if self.state.lanes else 3
 
-    def select(self, selection: tuple[int, int] | None) -> None:
-        """Select a range.
+    def notify_style_update(self) -> None:
+        """Forget the old colours."""
+        super().notify_style_update()
+        self.canvas.forget_styles()
 
-        Args:
-            selection: Begin and end in ns; None = nothing.
-        """
-        self.selection, self._anchor = selection, None
-        self.refresh()
+    def render_line(self, y: int) -> Strip:
+        """Draw one line."""
+        return self.canvas.line(y, self.size.width, self.rich_style, focused=self.has_focus)
 
-    def take_event(self, row: int | None) -> None:
-        """Choose an event, and tell.
+    # -- events of the trace -------------------------------------------------------------------------------
 
-        Args:
-            row: Its row in the event table; None = none.
-        """
-        self.mark_event(row)
+    def choose_event(self, row: int | None) -> None:
+        """Choose an event, a row of the event table, and post that it was chosen; None = no event."""
+        self.state.mark_event(row)
         self.post_message(self.Chose(self, row))
 
-    def mark_event(self, row: int | None) -> None:
-        """Mark an event, and what it is linked with.
-
-        Args:
-            row: Its row in the event table; None = none.
-        """
-        if self.lanes is None:
-            return
-        self.event = row
-        self.links = links_of(self.lanes.trace, row) if row is not None else ()
-        self._paint()
-        if row is not None and (line := self.line_of(row)) is not None:
-            self.chosen = line
-        self.relay()
-
     def show_event(self, row: int) -> None:
-        """Choose an event and bring it into view.
+        """Choose an event and bring it into view."""
+        if self.state.lanes is not None:
+            trace = self.state.lanes.trace
+            start, end = int(trace.starts[row]), int(trace.ends[row])
+            self.state.go_to(start, end - start)
+            self.choose_event(row)
 
-        Args:
-            row: Its row in the event table.
-        """
-        if self.lanes is not None:
-            start, end = int(self.lanes.trace.starts[row]), int(self.lanes.trace.ends[row])
-            self.go_to(start, end - start)
-            self.take_event(row)
+    def show_next_event(self, bars: Bars, forward: bool) -> bool:
+        """Choose the next or the previous event to start; return whether there is one."""
+        index = bars.next_start(self.state.cursor, forward)
+        if index is not None:
+            self.show_event(int(bars.rows[index]))
+        return index is not None
 
     # -- keys ----------------------------------------------------------------------------------------------
 
     def action_step(self, by: int) -> None:
         """Move the cursor by columns; the selection ends."""
-        self.selection = self._anchor = None
-        self._move(by)
+        self.state.select(None)
+        self.state.go_to(self.state.instant_beside(by))
 
     def action_select(self, by: int) -> None:
         """Extend the selection by columns."""
-        if self._anchor is None:
-            self._anchor = self.cursor
-        self._move(by)
-        self.selection = (min(self._anchor, self.cursor), max(self._anchor, self.cursor))
-        self.refresh()
-
-    def _move(self, by: int) -> None:
-        column = self.view.column_of(self.cursor)
-        if not 0 <= column < self.view.columns:  # after a pan: come back into view first
-            self.go_to(self.view.instant_of(0 if column < 0 else self.view.columns - 1))
-            return
-        self.go_to(self.view.instant_of(column + by))
+        self.state.select_to(self.state.instant_beside(by))
 
     def action_pan(self, share: float) -> None:
         """Move the view by a share of itself."""
-        self.view = self.view.panned(share)
-        self.refresh()
+        self.state.set_view(self.state.view.panned(share))
 
     def action_lane(self, by: int) -> None:
         """Choose another lane."""
-        if self.visible_lanes:
-            self.chosen = max(0, min(self.chosen + by, len(self.visible_lanes) - 1))
-            self.refresh()
+        self.state.choose_lane(self.state.chosen + by)
 
     def action_edge(self, last: bool) -> None:
         """Go to the begin or the end of the trace."""
-        self.go_to(self.view.last - 1 if last else self.view.first)
+        self.state.go_to(self.state.view.last - 1 if last else self.state.view.first)
 
     def action_event(self, forward: bool) -> None:
         """Go to the next or the previous event of the chosen lane."""
-        if self.lane is not None:
-            self.go_to_event(self.lane.bars, forward)
-
-    def go_to_event(self, bars: Bars, forward: bool) -> int | None:
-        """Go to the next or the previous start of an event.
-
-        Args:
-            bars: The events.
-            forward: Next rather than previous.
-
-        Returns:
-            Row of the event in the event table; None = there is none that way.
-        """
-        index = bars.next_start(self.cursor, forward)
-        if index is None:
-            return None
-        row = int(bars.rows[index])
-        self.show_event(row)
-        return row
-
-    def event_under_cursor(self) -> int | None:
-        """Return the row of the event under the cursor in the chosen lane; None = there is none."""
-        lane = self.lane
-        if lane is None or not lane.has_events:
-            return None
-        index = int(lane.bars.at(np.array([self.cursor]))[0])
-        if index < 0:
-            column = self.view.column_of(self.cursor)
-            index = int(lane.bars.within(self.view.edges)[column]) if 0 <= column < self.view.columns else -1
-        return int(lane.bars.rows[index]) if index >= 0 else None
+        if self.state.lane is not None:
+            self.show_next_event(self.state.lane.bars, forward)
 
     def action_open(self) -> None:
         """Open the event under the cursor in the chosen lane."""
-        row = self.event_under_cursor()
+        row = self.state.event_under_cursor()
         if row is None:
             self.notify("no event of this lane under the cursor; , and . go to one", timeout=3)
         else:
-            self.take_event(row)
+            self.choose_event(row)
             self.post_message(self.Opened(row))
 
     def action_search(self) -> None:
         """Ask for a text to search for."""
-        self.post_message(self.SearchWanted())
+        self.post_message(self.SearchWanted(self))
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Say what went wrong in a search."""
+        tell_worker_error(self, event)
 
     # -- mouse ---------------------------------------------------------------------------------------------
 
-    def _instant_at(self, x: int) -> int:
-        return self.view.instant_of(max(0, min(x - self.label_cells, self.view.columns - 1)))
+    def _instant_at(self, x: int, view: Viewport) -> int:
+        return view.instant_of(max(0, min(x - self.label_cells, view.columns - 1)))
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Begin to move the view; on the axis or with a key held to select, on the map to choose what is in view."""
-        self._paint()
-        at = self._instant_at(event.x)
-        lane = self.lane_at(event.y)
-        if self.map_lines and event.y == 0:
-            self._drag = _Drag("map", event.x, self.view)
-            self._look_at(event.x)
+        state, lane = self.state, self.state.lane_at(event.y)
+        if state.map_lines and event.y == 0:
+            self._drag = _Drag("map", event.x, state.view)
+            self._center(event.x)
         elif lane is None or event.shift or event.ctrl:
-            self._drag = _Drag("select", event.x, self.view)
-            self.selection, self._anchor = None, at
-            self.go_to(at)
+            self._drag = _Drag("select", event.x, state.view)
+            state.select(None)
+            state.go_to(self._instant_at(event.x, state.view))
         else:
-            self._drag = _Drag("pan", event.x, self.view)
-            self.chosen = lane
+            self._drag = _Drag("pan", event.x, state.view)
+            state.choose_lane(lane)
         self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -252,31 +287,27 @@ class Timeline(TimelineCanvas, can_focus=True):
         if drag is None:
             return
         if drag.what == "map":
-            self._look_at(event.x)
-        elif drag.what == "select" and self._anchor is not None:
-            self.go_to(self._instant_at(event.x))
-            low, high = sorted((self._anchor, self.cursor))
-            self.selection = (low, high) if high > low else None
+            self._center(event.x)
+        elif drag.what == "select":
+            self.state.select_to(self._instant_at(event.x, self.state.view))
         elif event.x != drag.x or drag.moved:
             drag.moved = True
-            self.view = drag.view.panned((drag.x - event.x) / drag.view.columns)
-        self.refresh()
+            self.state.set_view(drag.view.panned((drag.x - event.x) / drag.view.columns))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
         """End moving or selecting; where nothing was moved, choose the event under the pointer."""
-        drag, self._drag, self._anchor = self._drag, None, None
+        drag, self._drag, self.state.anchor = self._drag, None, None
         self.release_mouse()
         if drag is not None and drag.what == "pan" and not drag.moved:
-            self.selection = None
-            self.go_to(self._instant_at(event.x))
-            self.take_event(self.event_under_cursor())
+            self.state.select(None)
+            self.state.go_to(self._instant_at(event.x, self.state.view))
+            self.choose_event(self.state.event_under_cursor())
 
-    def _look_at(self, x: int) -> None:
+    def _center(self, x: int) -> None:
         """Put the middle of the view where the map was pointed at."""
-        whole = Viewport.over(self.view.first, self.view.last, self.view.columns)
-        at = whole.instant_of(max(0, min(x - self.label_cells, self.view.columns - 1)))
-        self.view = self.view.over_range(at - self.view.span // 2, at - self.view.span // 2 + self.view.span)
-        self.refresh()
+        view = self.state.view
+        at = self._instant_at(x, Viewport.over(view.first, view.last, view.columns))
+        self.state.set_view(view.over_range(at - view.span // 2, at - view.span // 2 + view.span))
 
     def on_click(self, event: events.Click) -> None:
         """Open the event under a double click."""
@@ -306,5 +337,5 @@ class Timeline(TimelineCanvas, can_focus=True):
         if event.shift:
             self.action_pan(share)
             return
-        self.view = self.view.zoomed(factor, self._instant_at(event.x))
-        self.refresh()
+        view = self.state.view
+        self.state.set_view(view.zoomed(factor, self._instant_at(event.x, view)))

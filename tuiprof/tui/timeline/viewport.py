@@ -30,13 +30,7 @@ class Viewport:
 
     @classmethod
     def over(cls, first: int, last: int, columns: int) -> Viewport:
-        """Show all of a trace.
-
-        Args:
-            first: Begin of the trace, ns.
-            last: End of the trace, ns.
-            columns: Number of columns.
-        """
+        """Show all of a trace."""
         columns = max(columns, 1)
         last = max(last, first + columns)
         return cls(first, last, columns, first, last)
@@ -55,27 +49,15 @@ class Viewport:
         return self.low + steps * whole + (steps * rest) // self.columns
 
     def resized(self, columns: int) -> Viewport:
-        """Return the same range over another number of columns.
-
-        Args:
-            columns: Number of columns.
-        """
+        """Return the same range over another number of columns."""
         return replace(self, columns=max(columns, 1))._kept(self.low, self.span)
 
     def column_of(self, instant: int) -> int:
-        """Return the column an instant falls into; outside the range, below 0 or beyond the columns.
-
-        Args:
-            instant: ns.
-        """
+        """Return the column an instant falls into; outside the range, below 0 or beyond the columns."""
         return int((instant - self.low) * self.columns // self.span)
 
     def instant_of(self, column: int) -> int:
-        """Return the middle of a column, ns.
-
-        Args:
-            column: Index of the column.
-        """
+        """Return the middle of a column, ns."""
         return self.low + (2 * column + 1) * self.span // (2 * self.columns)
 
     def zoomed(self, factor: float, around: int) -> Viewport:
@@ -90,38 +72,20 @@ class Viewport:
         return self._kept(around - round(span * place), span)
 
     def panned(self, share: float) -> Viewport:
-        """Return the range moved by a share of itself.
-
-        Args:
-            share: Above 0 = later.
-        """
+        """Return the range moved by a share of itself."""
         return self._kept(self.low + round(self.span * share), self.span)
 
     def fitted(self, low: int, high: int) -> Viewport:
-        """Return a range that shows two instants with a little room around them.
-
-        Args:
-            low: ns.
-            high: ns.
-        """
+        """Return a range that shows two instants with a little room around them."""
         margin = max((high - low) // 20, 1)
         return self.over_range(low - margin, high + margin)
 
     def over_range(self, low: int, high: int) -> Viewport:
-        """Return exactly a range, kept within the trace.
-
-        Args:
-            low: ns.
-            high: ns.
-        """
+        """Return exactly a range, kept within the trace."""
         return self._kept(low, high - low)
 
     def showing(self, instant: int) -> Viewport:
-        """Return this range when it shows an instant, else one of the same length around it.
-
-        Args:
-            instant: ns.
-        """
+        """Return this range when it shows an instant, else one of the same length around it."""
         return self if self.low <= instant < self.high else self._kept(instant - self.span // 2, self.span)
 
     def _kept(self, low: int, span: int) -> Viewport:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
     from tuiprof.model.traceset import TraceSet
     from tuiprof.tui.opening.captures import Captures, Figures
-    from tuiprof.tui.trace.part import Survey
-    from tuiprof.tui.trace.view import TraceView
+    from tuiprof.tui.trace.widget import TraceView
+    from tuiprof.tui.trace.work import Survey
 
 
 class TraceScreen(Screen[None]):
@@ -169,8 +169,8 @@ class TraceScreen(Screen[None]):
 
     def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
         """In the worker's thread: let the screen show what was read so far."""
-        from tuiprof.tui.trace.part import survey_if_small
-        from tuiprof.tui.trace.view import TraceView
+        from tuiprof.tui.trace.widget import TraceView
+        from tuiprof.tui.trace.work import survey_if_small
 
         found = None if self._shown else survey_if_small(trace)
         self.post_message(self.Opened(path, trace, TraceView, found, part))
@@ -186,8 +186,8 @@ class TraceScreen(Screen[None]):
             together = self._gather(path) if path is not None else None
             trace = opening.run() if opening is not None else self._given
             assert trace is not None
-            from tuiprof.tui.trace.part import survey_if_small
-            from tuiprof.tui.trace.view import TraceView
+            from tuiprof.tui.trace.widget import TraceView
+            from tuiprof.tui.trace.work import survey_if_small
 
             trace.siblings = trace.siblings or together
             found = None if self._shown else survey_if_small(trace)
@@ -212,7 +212,7 @@ class TraceScreen(Screen[None]):
     @property
     def _view(self) -> TraceView | None:
         """What shows the trace, once there is something to show."""
-        from tuiprof.tui.trace.view import TraceView
+        from tuiprof.tui.trace.widget import TraceView
 
         return next(iter(self.query(TraceView)), None)
 
@@ -221,7 +221,7 @@ class TraceScreen(Screen[None]):
         for panel in self.query(LoadingPanel):
             panel.advance(message.progress)
         if self._shown and (view := self._view) is not None:
-            view.advance(message.progress)
+            view.head.advance(message.progress)
 
     async def on_trace_screen_opened(self, message: Opened) -> None:
         """Show the trace, or put more of it in the place of its first part."""
@@ -239,24 +239,9 @@ class TraceScreen(Screen[None]):
                 view = message.view(message.trace, message.part, self._step, message.found)
                 await self.mount(view, before=0)
                 view.open_tab(self._tab)
-                if self._captures is not None:
-                    view.stand_among(self._captures)
-        self._look_at_step(message.trace, whole=message.part is None)
+                if self._captures is not None and view.is_mounted:  # not where the application ends meanwhile
+                    view.head.list_captures(self._captures)
         self.refresh_bindings()
-
-    def _look_at_step(self, trace: Trace, *, whole: bool) -> None:
-        """Make the wanted step the window, once it has been read."""
-        view, numbers = self._view, trace.steps.numbers.tolist()
-        if self._step is None or view is None:
-            return
-        if self._step in numbers:
-            window = trace.steps.window(numbers.index(self._step))
-            view.set_window(window)
-            view.timeline.fit(*trace.bounds(window))
-            self._step = None
-        elif whole:
-            self.notify(f"this trace does not hold step {self._step}", severity="warning")
-            self._step = None
 
     def on_trace_screen_failed(self, message: Failed) -> None:
         """Say what is wrong and what to do."""
@@ -264,7 +249,7 @@ class TraceScreen(Screen[None]):
             return
         self._opening = None
         if self._shown and (view := self._view) is not None:
-            view.fail(message.error)
+            view.head.fail(message.error)
         else:
             self.query_one(LoadingPanel).fail(message.error)
         self.refresh_bindings()
@@ -296,7 +281,7 @@ class TraceScreen(Screen[None]):
         if message.captures.path == self.path:
             self._captures = message.captures
             if self._shown and (view := self._view) is not None:
-                view.stand_among(message.captures)
+                view.head.list_captures(message.captures)
             self.refresh_bindings()
 
     def on_trace_head_others_wanted(self) -> None:
@@ -308,7 +293,8 @@ class TraceScreen(Screen[None]):
         from tuiprof.tui.opening.captures_dialog import CapturesScreen
 
         if self._captures is not None:
-            straggler = self._view.straggler() if self._view is not None else None
+            view = self._view
+            straggler = view.work.results.straggler(view.window) if view is not None else None
             self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
 
     async def _switch(self, path: Path | None) -> None:

@@ -1,7 +1,8 @@
-"""One row of a report's table, spelled out: every text whole, the figures it has no room for, what to do instead."""
+"""What is shown below a table: its row in full, with the advice on it, and the first rows of the tables that follow."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
@@ -9,9 +10,10 @@ from typing import Any, Final
 import polars as pl
 
 from tuiprof.model.report import Report, Table
+from tuiprof.model.units import format_count
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets.lines import Row, fit, row_width
-from tuiprof.tui.widgets.rows import fit_text
+from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.wrap import wrap
 
 _LABEL: Final = 13
@@ -143,3 +145,80 @@ def _rows(field: Field, width: int) -> list[Row]:
         [(" " + fit_text(field.label if not place else "", _LABEL) + " ", "dim"), (line, role)]
         for place, line in enumerate(lines)
     ]
+
+
+#: Lines around the rows of a table: a gap, its title, its headings.
+_AROUND: Final = 3
+#: Of a table with more rows than this, at least so many are shown.
+_FEWEST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NextTable:
+    """A table that comes after the one that shows.
+
+    Attributes:
+        title: Its title, safe for a terminal.
+        rows: Its rows.
+        empty: What to say where it has none, safe for a terminal.
+    """
+
+    title: str
+    rows: Rows
+    empty: str
+
+    @property
+    def needs(self) -> int:
+        """Lines that show it whole."""
+        return _AROUND + max(len(self.rows), 1)
+
+    @property
+    def least(self) -> int:
+        """Lines that show enough of it."""
+        return _AROUND + min(max(len(self.rows), 1), _FEWEST)
+
+
+def next_tables(tables: Sequence[NextTable], width: int, room: int) -> list[Row]:
+    """Return as many tables as fit in so many lines, in order, each with as many rows as there is room for."""
+    lines: list[int] = []
+    for table in tables:
+        if sum(lines) + table.least > room:
+            break
+        lines.append(table.least)
+    spare = room - sum(lines)
+    out: list[Row] = []
+    for place, (table, least) in enumerate(zip(tables, lines, strict=False)):
+        more = min(spare, table.needs - least)
+        spare -= more
+        out += [[], _title(table, first=not place), *_first_rows(table, width, least + more - _AROUND)]
+    return out
+
+
+def _title(table: NextTable, *, first: bool) -> Row:
+    count = len(table.rows)
+    row: Row = [(f" {table.title}", "title"), (f"  {format_count(count)} row{'s' * (count != 1)}", "dim")]
+    return [*row, ("  t", "key"), (" goes there", "dim")] if first else row
+
+
+def _first_rows(table: NextTable, width: int, most: int) -> list[Row]:
+    rows, count = table.rows, len(table.rows)
+    if not count:
+        return [[(f" {table.empty or 'no rows'}", "dim")]]
+    shown = most if count <= most else most - 1
+    layout = lay_out(rows, range(shown), max(width - 2, 0))
+    columns = list(zip(layout.order, layout.widths, strict=True))
+    gap = " " * GAP
+
+    def line(texts: Sequence[str]) -> str:
+        headings = rows.headings
+        cells = (
+            fit_text(text, cells, headings[index].right, headings[index].elide)
+            for text, (index, cells) in zip(texts, columns, strict=True)
+        )
+        return " " + gap.join(cells)
+
+    out: list[Row] = [[(line([rows.headings[index].label for index, _ in columns]), "dim")]]
+    out += [[(line([rows.text(place, index) for index, _ in columns]), "text")] for place in range(shown)]
+    if shown < count:
+        out.append([(f" … and {format_count(count - shown)} more", "dim")])
+    return out

@@ -1,43 +1,20 @@
-"""The head of a trace: what it is, and how far it can be trusted."""
+"""The head of a trace: what it is, how much of it was read, and how far it can be trusted."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from textual import events
 from textual.message import Message
 
-from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.errors import TuiprofError
 from tuiprof.model.report import Level
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
-from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.opening.captures import Captures
+from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.trace.view import reading_text, trace_facts
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 from tuiprof.tui.widgets.verdict import MARKS
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A trace of which only a part was read.
-
-    Attributes:
-        part: Share of the file that the figures rest on, 0 to 1.
-        reached: Share that was read meanwhile.
-        failed: The rest cannot be read.
-    """
-
-    part: float
-    reached: float
-    failed: bool = False
-
-    @property
-    def line(self) -> str:
-        """What the head says instead of how far to trust the trace."""
-        if self.failed:
-            return f"{MARKS['bad']} figures of the first {self.part:.0%}: the rest cannot be read"
-        return f"{glyphs.INTERRUPTED} {self.reached:.0%} read · figures of the first {self.part:.0%}"
 
 
 class TraceHead(Lines):
@@ -55,34 +32,53 @@ class TraceHead(Lines):
         super().__init__(id=id)
         self._file = ""
         self._facts: list[str] = []
+        self._trace: Trace | None = None
         self._trust: Trust | None = None
-        self._reading: Reading | None = None
+        self._part: Progress | None = None
+        self._reached: Progress | None = None
+        self._failed = False
+        self._captures: Captures | None = None
         self._place = ""
         self._trust_from = self._place_to = 0
 
-    def show(
-        self, trace: Trace, trust: Trust | None, reading: Reading | None = None, place: str = ""
-    ) -> None:
-        """Describe a trace.
+    def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
+        """Describe a trace."""
+        self._trace, self._trust, self._part = trace, trust, part
+        self._update()
 
-        Args:
-            trace: The trace.
-            trust: Its trust; None while that is worked out.
-            reading: How much of the file it is; None = all of it.
-            place: Which it is of those it belongs with, such as ``rank 0 of 8``; empty = there are no others.
-        """
+    def list_captures(self, captures: Captures) -> None:
+        """Say which of the traces that belong together this one is."""
+        self._captures = captures
+        self._update()
+
+    def advance(self, progress: Progress) -> None:
+        """Say how far the reading of the rest is."""
+        if self._part is not None:
+            self._reached = progress
+            self._update()
+
+    def fail(self, error: TuiprofError) -> None:
+        """Say that the rest cannot be read; what was read stays."""
+        self._failed = True
+        self._update()
+        self.notify(str(error), title="the rest cannot be read", severity="error", timeout=15)
+
+    def _update(self) -> None:
+        trace = self._trace
+        if trace is None:
+            return
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
-        self._facts = [sanitize(fact) for fact in _facts(trace, surveyed=trust is not None, rank=not place)]
-        self._place = place
-        self._trust, self._reading = trust, reading
+        self._place = self._captures.place(trace.info.world_size) if self._captures is not None else ""
+        self._facts = trace_facts(trace, surveyed=self._trust is not None, rank=not self._place)
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the one line; the trust line gives way before the name does, and never wholly."""
         left = self._left(self._facts)
-        if self._reading is not None:
-            level: Level = "bad" if self._reading.failed else "warn"
-            text = self._reading.line
+        if self._part is not None:
+            level: Level = "bad" if self._failed else "warn"
+            reached = self._part if self._failed or self._reached is None else self._reached
+            text = reading_text(self._part.share, reached.share, failed=self._failed)
             least = 38
         elif self._trust is not None:
             level = self._trust.level
@@ -121,23 +117,3 @@ class TraceHead(Lines):
             self.post_message(self.OthersWanted())
         elif self._trust is not None and event.x >= self._trust_from:
             self.post_message(self.TrustWanted())
-
-
-def _facts(trace: Trace, *, surveyed: bool, rank: bool) -> list[str]:
-    """Say what the trace is of; steps only when they are worked out, which takes a worker."""
-    facts = []
-    names = dict.fromkeys(device.name for device in trace.info.devices)
-    if names:
-        count = len(trace.info.devices)
-        facts.append(", ".join(names) + (f" ×{count}" if count > 1 else ""))
-    if rank and trace.info.rank is not None and (trace.info.world_size or 1) > 1:
-        facts.append(f"rank {trace.info.rank} of {trace.info.world_size}")
-    steps = trace.steps if surveyed else ()
-    step_ns = step_period_ns(trace) if surveyed else None
-    if len(steps):
-        facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
-    facts.append(f"{format_count(len(trace))} events")
-    facts.append(
-        format_ns(trace.span[1] - trace.span[0]) if step_ns is None else f"{format_ns(step_ns)} a step"
-    )
-    return facts

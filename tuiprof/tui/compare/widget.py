@@ -1,0 +1,237 @@
+"""Two runs side by side: verdict, step times, both timelines on one scale, and what changed, ranked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+
+from tuiprof.comparison.sides import both_step_times
+from tuiprof.model.report import Table
+from tuiprof.tui.answers.answer_pane import AnswerPane
+from tuiprof.tui.compare.change_digest import ChangeDigest
+from tuiprof.tui.compare.step_pair import StepPair, StepSeries
+from tuiprof.tui.compare.timeline_pair import TimelinePair
+from tuiprof.tui.compare.view import Comparison, head_row, tabs_of, why_rows
+from tuiprof.tui.dialogs.export import ExportScreen
+from tuiprof.tui.dialogs.paragraphs import answer_paragraphs
+from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.timeline.keys import KEYS as TRACE_KEYS
+from tuiprof.tui.timeline.search_line import SearchLine
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.tab_bar import TabBar
+from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.widgets.verdict import VerdictLine
+
+#: From this width on what changed most is shown beside the table.
+_DIGEST: Final = 140
+#: From this height on timelines and tables show together.
+_BOTH: Final = 34
+#: Keys of a trace that make sense on two.
+_SHARED: Final = (
+    "filter", "next_sync", "previous_sync", "follow", "follow_last", "zoom_in", "zoom_out", "fit", "zoom_to",
+    "next_step", "previous_step", "measure", "bookmark", "next_bookmark", "bookmarks", "next_tab", "previous_tab",
+    "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
+)  # fmt: skip
+
+
+def _key(keys: str, action: str, label: str, tooltip: str) -> Binding:
+    return key(keys, action, label, tooltip, id=f"compare.{action}", group="Compare")
+
+
+KEYS: Final[tuple[Binding, ...]] = (
+    _key("t", "timelines", "timelines", "To the timelines and back to the table"),
+    _key("x", "swap", "swap", "Let before and after change places"),
+    *(binding for binding in TRACE_KEYS if (binding.id or "").removeprefix("trace.") in _SHARED),
+    _key("escape", "escape", "back", "Clear filter and search, close the timelines, leave"),
+)
+
+
+class CompareView(Vertical):
+    """Shows a comparison; what is done in one timeline is done in the other as well.
+
+    Args:
+        found: What to show.
+
+    Attributes:
+        tabs: Keys of the tables that are listed.
+        current: Key of the one that shows.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+
+    class Left(Message):
+        """The user wants to leave."""
+
+    class Swapped(Message):
+        """Before and after are to change places."""
+
+    def __init__(self, found: Comparison) -> None:
+        super().__init__()
+        self.found = found
+        self.tabs = [tab.name for tab in tabs_of(found.report)]
+        self.current = next((key for key in self.tabs if len(found.report.table(key).rows)), self.tabs[0])
+        self._lines_of_why = 1
+
+    def compose(self) -> ComposeResult:
+        """Head, verdict, steps, timelines, tabs, table."""
+        yield Painted(id="compare-head")
+        yield VerdictLine(id="compare-verdict")
+        yield Painted(id="compare-why")
+        yield StepPair(id="compare-steps")
+        yield TimelinePair(self.found.lanes, id="compare-timelines")
+        yield SearchLine(id="search")
+        yield TabBar(id="tabs")
+        with Horizontal(id="compare-below"):
+            yield AnswerPane(id="answer")
+            yield ChangeDigest(id="compare-digest")
+
+    def on_mount(self) -> None:
+        """Fill everything in."""
+        found = self.found
+        self.set_class(found.lanes is None, "-no-traces")
+        names = found.before.name, found.after.name
+        self.query_one("#compare-head", Painted).paint(lambda width, _h: [head_row(*names, width)])
+        verdict = found.report.verdict
+        self.query_one("#compare-verdict", VerdictLine).show(verdict.sentence, verdict.level)
+        self.query_one("#compare-why", Painted).paint(
+            lambda width, height: why_rows(found.report, width, height or self._lines_of_why)
+        )
+        before, after, source = both_step_times(found.before, found.after)
+        self.query_one(StepPair).show((StepSeries("before", before), StepSeries("after", after)), source)
+        self._show_table()
+        self.pane.take_focus()
+
+    @property
+    def pair(self) -> TimelinePair:
+        """Both timelines."""
+        return self.query_one(TimelinePair)
+
+    @property
+    def pane(self) -> AnswerPane:
+        """The table."""
+        return self.query_one(AnswerPane)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Give each part the lines there are for it."""
+        width, height = event.size
+        self.set_class(height < _BOTH, "-one-of-both")
+        self._lines_of_why = 1 if height < 28 else 2
+        self.query_one(ChangeDigest).display = width >= _DIGEST
+        steps = 2 if height < 28 else 5 if height < 44 else 7
+        self.query_one(StepPair).styles.height = steps
+        above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
+        room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
+        self.pair.set_height(max(3, min(room // 2, self.pair.most_lines)))
+
+    # -- tables --------------------------------------------------------------------------------------------
+
+    @property
+    def _table(self) -> Table:
+        return self.found.report.table(self.current)
+
+    def _show_table(self) -> None:
+        report = self.found.report
+        self.pane.show(self.current, replace(report, tables=(self._table,), facts=()), verdict=False)
+        tabs = tabs_of(report)
+        self.query_one(TabBar).show(tabs, self.current, "")
+        digest = self.query_one(ChangeDigest)
+        digest.show(report, [(tab.name, tab.title) for tab in tabs], self.current)
+        digest.display = self.size.width >= _DIGEST
+        self.refresh_bindings()
+
+    def open_tab(self, name: str) -> None:
+        """Open the table with a key."""
+        if name in self.tabs and name != self.current:
+            self.current = name
+            self._show_table()
+            self.pane.take_focus()
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """Open the tab that was clicked."""
+        self.open_tab(message.name)
+
+    def action_open(self, tab: int) -> None:
+        """Open a tab by its digit."""
+        self.open_tab(self.tabs[tab - 1])
+
+    def action_next_tab(self, by: int) -> None:
+        """Open the next tab, or the one before, around the ends."""
+        self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.pane.open_filter()
+
+    def action_rules(self) -> None:
+        """Show rules, notes and what each column means."""
+        self.app.push_screen(ReadingScreen("rules and figures", answer_paragraphs(self.found.report, "")))
+
+    def action_export(self) -> None:
+        """Write the comparison to a file."""
+        trace = self.found.lanes[1].trace if self.found.lanes is not None else None
+        self.app.push_screen(ExportScreen(trace, self.found.report, (), self.pane.as_shown()))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work now; those of timelines only where there are any."""
+        if action == "open":
+            return parameters[0] in range(1, len(self.tabs) + 1)
+        if action in ("timeline", "timelines"):
+            return self.found.lanes is not None
+        return True
+
+    # -- timelines -----------------------------------------------------------------------------------------
+
+    def action_timeline(self, name: str, *arguments: float) -> None:
+        """Move the timeline that has the focus: call a method of its navigation."""
+        getattr(self.pair.focused.navigation, name)(*arguments)
+
+    def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
+        """Ask what to search for."""
+        self.query_one(SearchLine).ask(message.timeline)
+
+    def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
+        """Show a row of a table in both timelines: the longest event of each side."""
+        message.stop()
+        rows = self._table.rows
+        if self.found.lanes is None or "before_event" not in rows.columns:
+            return
+        before, after = (rows[name][message.source] for name in ("before_event", "after_event"))
+        row = before if after is None else after
+        if row is None:
+            return
+        timeline = self.pair.both[0 if after is None else 1]
+        if self.has_class("-one-of-both"):
+            self.add_class("-timelines")
+            timeline.focus()
+        timeline.show_event(int(row))
+
+    def action_timelines(self) -> None:
+        """Show the timelines in the place of the table, or the table again; with room for both, go there."""
+        if self.has_class("-one-of-both"):
+            self.toggle_class("-timelines")
+        before, after = self.pair.both
+        if before.has_focus or after.has_focus:
+            self.pane.take_focus()
+        else:
+            before.focus()
+
+    def action_swap(self) -> None:
+        """Let before and after change places."""
+        self.post_message(self.Swapped())
+
+    def action_escape(self) -> None:
+        """Close the innermost thing that is open; when nothing is, leave."""
+        if self.pane.clear_filter() or self.pair.focused.navigation.end_search():
+            return
+        if self.has_class("-timelines") and self.has_class("-one-of-both"):
+            self.action_timelines()
+        elif not self.pair.clear():
+            self.post_message(self.Left())

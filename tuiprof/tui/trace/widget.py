@@ -1,0 +1,396 @@
+"""A trace on the screen: head, verdict, timeline, and the analyses below."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.message import Message
+from textual.worker import Worker
+
+from tuiprof.model.report import Report
+from tuiprof.model.trace import Trace
+from tuiprof.model.window import Window
+from tuiprof.tui.answers.answer_pane import AnswerPane
+from tuiprof.tui.answers.evidence import Evidence
+from tuiprof.tui.dialogs.columns import ColumnsScreen
+from tuiprof.tui.dialogs.export import ExportScreen
+from tuiprof.tui.dialogs.paragraphs import answer_paragraphs, trust_paragraphs
+from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.terminal.worker_errors import tell_worker_error
+from tuiprof.tui.timeline.events_table import EVENTS
+from tuiprof.tui.timeline.keys import KEYS
+from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.results import later_by, moved
+from tuiprof.tui.timeline.search import Search
+from tuiprof.tui.timeline.search_line import SearchLine
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.trace.head import TraceHead
+from tuiprof.tui.trace.view import headline, question_of, tabs_of, timeline_lines, window_text
+from tuiprof.tui.trace.work import Survey, TraceWork
+from tuiprof.tui.widgets.tab_bar import TabBar
+from tuiprof.tui.widgets.verdict import VerdictLine
+
+
+class TraceView(Vertical):
+    """Shows one trace; every analysis runs in a worker and its answer is kept for its window.
+
+    While the file is still being read, it shows the part read so far: only the analysis that is looked at is
+    worked out then, and everything on the screen is replaced together once more was read.
+
+    Args:
+        trace: The trace.
+        part: How far in its file the trace reaches; None = it is whole.
+        step: Number of the step to look at first; None = the whole trace.
+        found: What the first picture shows; None = it is worked out once the view is mounted.
+
+    Attributes:
+        work: The results, and the workers that fill them.
+        window: The part that the analyses look at.
+        tabs: Names of the analyses in tab order, and of the table of events.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+
+    class Left(Message):
+        """The user wants to leave the trace."""
+
+    class CompareWanted(Message):
+        """The trace is to be compared with another."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        part: Progress | None = None,
+        step: int | None = None,
+        found: Survey | None = None,
+    ) -> None:
+        super().__init__()
+        self.work = TraceWork(self, trace, part, found)
+        self.window = Window()
+        self.tabs = self.work.results.names
+        self._found = found
+        self._step = step
+
+    def compose(self) -> ComposeResult:
+        """Head, verdict, timeline, tabs, answer and detail side by side."""
+        yield TraceHead(id="trace-head")
+        yield VerdictLine(id="trace-verdict")
+        yield Timeline(id="timeline")
+        yield SearchLine(id="search")
+        yield TabBar(id="tabs")
+        yield Evidence(self.trace, id="evidence")
+
+    def on_mount(self) -> None:
+        """Show what there is, and start working everything else out."""
+        if self._found is not None:
+            self.timeline.state.show(self._found.lanes)
+        self.head.show(self.trace, self.work.trust, self.work.part)
+        self._show_answer()
+        self.pane.take_focus()
+        self.work.start(self.window)
+        self._look_at_step()
+
+    @property
+    def trace(self) -> Trace:
+        """The trace."""
+        return self.work.results.trace
+
+    @property
+    def current(self) -> str:
+        """Name of the tab that is open."""
+        return self.work.current
+
+    @property
+    def head(self) -> TraceHead:
+        """The head."""
+        return self.query_one(TraceHead)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline."""
+        return self.query_one(Timeline)
+
+    @property
+    def pane(self) -> AnswerPane:
+        """The answer pane."""
+        return self.query_one(AnswerPane)
+
+    @property
+    def evidence(self) -> Evidence:
+        """Answer and detail."""
+        return self.query_one(Evidence)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Give the timeline the lanes there is room for, and leave out what is not worth its lines."""
+        width, height = event.size
+        self.set_class(width < 120, "-narrow")
+        self.set_class(height < 15, "-tiny")
+        self.set_class(height >= 33, "-tall")
+        self.set_class(height < 30, "-short")
+        self._size_timeline(height)
+
+    def _size_timeline(self, height: int) -> None:
+        lanes = self.timeline.state.lanes
+        self.timeline.styles.height = timeline_lines(height, len(lanes.lanes) if lanes is not None else 4)
+
+    # -- what was read and worked out ----------------------------------------------------------------------
+
+    def take(self, trace: Trace, part: Progress | None) -> None:
+        """Show more of the file, or all of it, once what is on the screen is worked out for it.
+
+        Args:
+            trace: What was read.
+            part: How far in the file that is; None = all of it.
+        """
+        search = self.timeline.state.search
+        self.work.replace(trace, part, self.window, search.needle if search is not None else "")
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Say what went wrong in a worker."""
+        tell_worker_error(self, event)
+
+    def on_trace_work_sketched(self, message: TraceWork.Sketched) -> None:
+        """Show a first picture, unless the exact one is there."""
+        if self.timeline.state.lanes is None:
+            self.timeline.state.show(message.lanes)
+            self._size_timeline(self.size.height)
+
+    def on_trace_work_surveyed(self, message: TraceWork.Surveyed) -> None:
+        """Show the timeline and the trust line; of more of the file, everything."""
+        found = message.survey
+        more = found.results is not self.work.results
+        by = later_by(self.trace, found.results.trace) if more else 0
+        with self.app.batch_update():
+            self.work.take(found, message.part)
+            if more:
+                self.window = moved(self.window, by)
+                self.evidence.take(self.trace)
+            self._show_lanes(found.lanes, by, message.search)
+            self.timeline.state.set_window(self.window)
+            self.head.show(self.trace, self.work.trust, self.work.part)
+            if more:
+                self._show_answer()
+        if more:
+            self.work.start(self.window)
+        self._look_at_step()
+
+    def _show_lanes(self, lanes: Lanes, by: int, search: Search | None) -> None:
+        """Show the timeline of more of the trace; what was searched for stays searched for.
+
+        Args:
+            lanes: Its lanes.
+            by: How much later an instant is in it, ns.
+            search: The search, where it was looked up in these lanes already.
+        """
+        timeline = self.timeline
+        before = timeline.state.search
+        timeline.state.replace(lanes, by)
+        if before is not None:
+            if search is not None and search.needle == before.needle:
+                timeline.state.set_search(search)
+            else:
+                timeline.navigation.search(before.needle, go=False)
+        self._size_timeline(self.size.height)
+
+    def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
+        """Show an answer when it is the one looked at; the verdict on top may change with any."""
+        if message.window == self.window:
+            self._show_answer()
+
+    def _show_answer(self) -> None:
+        results, window, current, part = self.work.results, self.window, self.current, self.work.part
+        top = headline(results, window, current, None if part is None else part.share)
+        self.query_one("#trace-verdict", VerdictLine).show(top.sentence, top.level, top.pointer)
+        self.pane.show(
+            current,
+            results.get(current, window),
+            question=question_of(current),
+            verdict=not top.of_current,
+            advice=results.get("advice", window),
+        )
+        self.query_one(TabBar).show(tabs_of(results, window), current, window_text(self.trace, window))
+        self.refresh_bindings()
+
+    # -- window --------------------------------------------------------------------------------------------
+
+    def set_window(self, window: Window) -> None:
+        """Look at a part of the trace in all analyses."""
+        self.window = window
+        self.timeline.state.set_window(window)
+        self.evidence.close_detail()
+        self._show_answer()
+        self.work.start(window)
+
+    def action_window(self) -> None:
+        """Make the selection the window of all analyses; without one the step at the cursor, or all again."""
+        state = self.timeline.state
+        if (chosen := state.chosen_range) is not None:
+            state.clear_range()
+            self.set_window(Window(*chosen))
+        elif not self.window.whole:
+            self.set_window(Window())
+        elif (index := self.timeline.navigation.step_at_cursor()) is not None:
+            self.set_window(self.trace.steps.window(index))
+        else:
+            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
+
+    def _look_at_step(self) -> None:
+        """Look at the step that was asked for, once it is known."""
+        if self._step is None or self.timeline.state.lanes is None:
+            return
+        numbers = self.trace.steps.numbers.tolist()
+        if self._step in numbers:
+            window = self.trace.steps.window(numbers.index(self._step))
+            self.set_window(window)
+            low, high = self.trace.bounds(window)
+            self.timeline.state.go_to(low)
+            self.timeline.state.fit(low, high)
+        elif self.work.part is None:
+            self.notify(f"this trace does not hold step {self._step}", severity="warning", timeout=6)
+        else:
+            return  # it may be in what is still to be read
+        self._step = None
+
+    # -- tabs and tables -----------------------------------------------------------------------------------
+
+    def open_tab(self, name: str) -> None:
+        """Open the tab of an analysis, or of the table of events."""
+        if name in self.tabs and name != self.current:
+            self.work.current = name
+            self.evidence.close_detail()
+            self._show_answer()
+            if not self.timeline.has_focus:
+                self.pane.take_focus()
+            if self.work.part is not None:
+                self.work.start(self.window)
+
+    def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
+        """Open the tab that was clicked."""
+        self.open_tab(message.name)
+
+    def action_next_tab(self, by: int) -> None:
+        """Open the next tab, or the one before, around the ends."""
+        self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
+
+    def action_open(self, tab: str | int) -> None:
+        """Open a tab by its name or its digit."""
+        self.open_tab(tab if isinstance(tab, str) else self.tabs[tab - 1])
+
+    def action_table(self) -> None:
+        """Show the next table of this analysis."""
+        self.pane.next_table()
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.pane.open_filter()
+
+    def action_columns(self) -> None:
+        """Choose which columns show."""
+        table = self.pane.current_table
+        if table is None:
+            return
+
+        def take(keys: list[str] | None) -> None:
+            if keys is None or table is not self.pane.current_table:
+                return
+            try:
+                self.pane.show_columns(table, keys or None)
+            except OSError as error:
+                self.notify(f"the choice cannot be kept: {error.strerror or error}", severity="error")
+
+        columns = [column for column in table.columns if column.key != "event"]
+        self.app.push_screen(ColumnsScreen(columns, self.pane.shown_columns(table)), take)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work now; the others are not shown."""
+        if not self.is_mounted:
+            return True
+        if action == "open":
+            return parameters[0] in (*self.tabs, *range(1, len(self.tabs) + 1))
+        if action == "table":
+            answer = self.pane.answer
+            return isinstance(answer, Report) and len(answer.tables) > 1
+        if action == "compare":
+            return self.work.part is None and self.trace.info.path is not None
+        if action in ("filter", "columns"):
+            return self.pane.current_table is not None
+        return True
+
+    # -- timeline and details ------------------------------------------------------------------------------
+
+    def action_timeline(self, name: str, *arguments: float) -> None:
+        """Move the timeline: call a method of its navigation."""
+        getattr(self.timeline.navigation, name)(*arguments)
+
+    def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
+        """Ask what to search for."""
+        self.query_one(SearchLine).ask(message.timeline)
+
+    def on_timeline_opened(self, message: Timeline.Opened) -> None:
+        """Show an event of the timeline in the detail pane."""
+        lanes = self.timeline.state.lanes
+        if lanes is not None and lanes.stride > 1:  # its rows are those of the sample
+            self.notify("the exact picture is still being worked out", timeout=3)
+        else:
+            self.evidence.open_event(message.row)
+
+    def on_timeline_followed(self, message: Timeline.Followed) -> None:
+        """Let open details follow."""
+        if self.evidence.detail_open:
+            self.evidence.open_event(message.row, focus=False)
+
+    def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
+        """Let the timeline show where that event is."""
+        state = self.timeline.state
+        if state.lanes is not None and state.lanes.stride == 1 and message.row != state.event:
+            self.timeline.show_event(message.row)
+
+    # -- texts, files, leaving -----------------------------------------------------------------------------
+
+    def action_rules(self) -> None:
+        """Show definitions, rules and thresholds of this analysis."""
+        paragraphs = answer_paragraphs(self.pane.answer, question_of(self.current))
+        self.app.push_screen(ReadingScreen("rules and figures", paragraphs))
+
+    def action_trust(self) -> None:
+        """Show all remarks."""
+        if self.work.trust is not None:
+            paragraphs = trust_paragraphs(self.work.trust)
+            self.app.push_screen(ReadingScreen("what this trace cannot tell", paragraphs))
+
+    def on_trace_head_trust_wanted(self) -> None:
+        """Show all remarks."""
+        self.action_trust()
+
+    def action_export(self) -> None:
+        """Write reports to a file."""
+        answers = self.work.results.answers(self.window)
+        # Of the events only what shows can be written: whole they are the trace itself.
+        current = self.work.results.get(self.current, self.window) if self.current != EVENTS else None
+        if answers:
+            self.app.push_screen(ExportScreen(self.trace, current, answers, self.pane.as_shown()))
+        else:
+            self.notify("nothing is worked out yet", timeout=3)
+
+    def action_compare(self) -> None:
+        """Choose what to compare this trace with."""
+        self.post_message(self.CompareWanted())
+
+    def action_escape(self) -> None:
+        """Close the innermost thing that is open; when nothing is, go back to the screen before."""
+        timeline = self.timeline
+        if self.evidence.close_detail() or self.pane.clear_filter() or timeline.navigation.end_search():
+            return
+        if timeline.state.chosen_range is not None:
+            timeline.state.clear_range()
+        elif not self.window.whole:
+            self.set_window(Window())
+        elif timeline.state.event is not None:
+            timeline.choose_event(None)
+        elif len(self.app.screen_stack) > 1:
+            self.post_message(self.Left())

@@ -1,0 +1,154 @@
+"""Works out in threads what a trace view shows, the part that is looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from textual.message import Message
+from textual.widget import Widget
+from textual.worker import get_current_worker
+
+from tuiprof import analyses
+from tuiprof.analyses.shared.replay import trust
+from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.model.trace import Trace
+from tuiprof.model.trust import Trust
+from tuiprof.model.window import Window
+from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.timeline import lane_sketch
+from tuiprof.tui.timeline import lanes as lane_builder
+from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.results import Results, later_by, moved
+from tuiprof.tui.timeline.search import Search
+
+#: Up to so many events everything the first picture needs is worked out before it; of larger traces, part by part.
+_AT_ONCE = 300_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What the screen needs of a trace before it can show it.
+
+    Attributes:
+        results: Answers on it, the first of them worked out.
+        lanes: Its lanes.
+        trust: Its trust line.
+    """
+
+    results: Results
+    lanes: Lanes
+    trust: Trust
+
+
+def survey(trace: Trace, first: str | None = None, window: Window | None = None) -> Survey:
+    """Work out what the first picture of a trace shows; takes a worker.
+
+    Args:
+        trace: The trace.
+        first: Name of the tab that is open; None = the first.
+        window: The part that the analyses look at; None = all of it.
+    """
+    results = Results(trace, list(analyses.available()))
+    lanes = lane_builder.build(trace)
+    step_period_ns(trace)  # remembered, for the head
+    results.work_out(first or results.names[0], window or Window())
+    return Survey(results, lanes, trust(trace))
+
+
+def survey_if_small(trace: Trace) -> Survey | None:
+    """Work out the first picture where that takes no longer than to show it bit by bit; None = it does, or it fails."""
+    if len(trace) > min(_AT_ONCE, lane_sketch.WORTH_IT - 1):
+        return None
+    try:
+        return survey(trace)
+    except Exception:  # noqa: BLE001 - bit by bit, what can be shown is shown, and the error of the rest
+        return None
+
+
+class TraceWork:
+    """The results of a trace view and the workers that fill them; posts to the view what is new.
+
+    Attributes:
+        results: The answers on the trace.
+        current: Name of the tab that is open: its analysis comes first.
+        part: How far in its file the trace reaches; None = it is whole. Of a part, only ``current`` is worked out.
+        trust: Trust line of the trace; None = not worked out.
+    """
+
+    class Sketched(Message):
+        """The timeline of a large trace can be sketched: lanes of a sample of its events."""
+
+        def __init__(self, lanes: Lanes) -> None:
+            super().__init__()
+            self.lanes = lanes
+
+    class Surveyed(Message):
+        """A trace can be shown.
+
+        Attributes:
+            survey: What there is to show of it.
+            part: How far in its file it reaches; None = it is whole.
+            search: What was searched for in the trace before, looked up in this one.
+        """
+
+        def __init__(self, survey: Survey, part: Progress | None, search: Search | None = None) -> None:
+            super().__init__()
+            self.survey = survey
+            self.part = part
+            self.search = search
+
+    class Answered(Message):
+        """An analysis of a window is done; its answer is in the results."""
+
+        def __init__(self, window: Window) -> None:
+            super().__init__()
+            self.window = window
+
+    def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
+        self._view = view
+        self.results = found.results if found is not None else Results(trace, list(analyses.available()))
+        self.current = self.results.names[0]
+        self.part = part
+        self.trust = found.trust if found is not None else None
+
+    def _run(self, work: Callable[[], None], group: str) -> None:
+        self._view.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
+
+    def start(self, window: Window) -> None:
+        """Work out what is missing: the survey, then the analyses of a window."""
+        self._run(partial(self._work, window), "analyses")
+
+    def replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
+        """Survey more of the same file, as its window and search are shown; post :class:`Surveyed` then."""
+        self._run(partial(self._replace, trace, part, window, needle), "replace")
+
+    def take(self, survey: Survey, part: Progress | None) -> None:
+        """Go on with what was surveyed."""
+        self.results, self.trust, self.part = survey.results, survey.trust, part
+
+    def _work(self, window: Window) -> None:
+        """In a thread."""
+        worker, results = get_current_worker(), self.results
+        if self.trust is None:
+            if len(results.trace) >= lane_sketch.WORTH_IT:
+                self._view.post_message(self.Sketched(lane_sketch.sketch(results.trace)))
+            found_trust = results.trace.trust
+            step_period_ns(results.trace)  # remembered, for the head
+            found = Survey(results, lane_builder.build(results.trace), found_trust)
+            self._view.post_message(self.Surveyed(found, self.part))
+        while not worker.is_cancelled:
+            name = results.next_wanted(self.current, window)
+            if name is None or (self.part is not None and name != self.current):
+                return
+            results.work_out(name, window)
+            self._view.post_message(self.Answered(window))
+
+    def _replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
+        """In a thread."""
+        worker = get_current_worker()
+        found = survey(trace, self.current, moved(window, later_by(self.results.trace, trace)))
+        search = Search.of(found.lanes, needle) if needle else None
+        if not worker.is_cancelled:
+            self._view.post_message(self.Surveyed(found, part, search))
