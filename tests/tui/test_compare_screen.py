@@ -146,7 +146,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         await pilot.press("home", "n")
         await until_shown(pilot, "cudaDeviceSynchronize  has no counterpart after in this step")
         await pilot.press(
-            "f", "m", "m", "b", "apostrophe", "right_square_bracket", "left_square_bracket", "z", "0"
+            "f", "m", "m", "b", "apostrophe", "right_curly_bracket", "left_curly_bracket", "z", "0"
         )
 
 

@@ -12,7 +12,8 @@ from trace_app import app_of, settle
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
 from tuiprof.tui.answers.detail import DetailPane
-from tuiprof.tui.widgets.verdict import VerdictLine
+from tuiprof.tui.trace.finding import FindingHead
+from tuiprof.tui.trace.view import Headline
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -153,13 +154,11 @@ async def test_every_binding_has_a_name_and_an_explanation() -> None:
             assert all(b.tooltip and b.group for b in own)
 
 
-async def test_the_verdict_line_shows_it_is_working() -> None:
+async def test_until_something_is_known_the_head_says_so() -> None:
     app = app_of()
     async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
         await settle(pilot)
-        line = app.view.query_one("#trace-verdict", VerdictLine)
-        line.show("working out what holds this trace back …")
+        app.view.query_one(FindingHead).show_headline(Headline("working out what holds this trace back …"))
         await pilot.pause()
         assert "working out" in app.text("#trace-verdict")
 

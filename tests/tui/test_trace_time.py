@@ -51,9 +51,9 @@ async def test_moving_in_time() -> None:
         assert app.timeline.state.cursor == 18 * MS
         await pilot.press("N")
         assert app.timeline.state.cursor == 6 * MS
-        await pilot.press("right_square_bracket")
+        await pilot.press("right_curly_bracket")
         assert app.timeline.state.cursor == 12 * MS
-        await pilot.press("left_square_bracket")
+        await pilot.press("left_curly_bracket")
         assert app.timeline.state.cursor == 0
         whole = app.timeline.state.view.span
         await pilot.press("z")
@@ -124,7 +124,7 @@ async def test_measuring_between_two_points() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("m", "right_square_bracket")  # from the begin to step 1
+        await pilot.press("m", "right_curly_bracket")  # from the begin to step 1
         assert "Δ 12.0 ms · busy 5.00 ms (41.7 %), idle 7.00 ms" in app.words()
         assert "◆" in app.text("Timeline")
         await pilot.press("w")

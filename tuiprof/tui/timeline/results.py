@@ -54,9 +54,9 @@ class Results:
         return rank if isinstance(rank, int) else None
 
     def next_wanted(self, first: str, window: Window) -> str | None:
-        """Return which analysis to run next: the one looked at, then in order; None = all done."""
+        """Return which analysis to run next: the one looked at, the advice, then in order; None = all done."""
         missing = [name for name in self.names if (name, window) not in self._answers]
-        return first if first in missing else next(iter(missing), None)
+        return next((name for name in (first, "advice") if name in missing), next(iter(missing), None))
 
     def work_out(self, name: str, window: Window) -> Answer:
         """Run an analysis and keep its answer.

@@ -82,6 +82,11 @@ class TimelineState:
         first, last = extent or lanes.trace.span
         self.view = Viewport.over(first, last, self.view.columns)
         self.cursor, self.chosen = lanes.trace.span[0], 0
+        if extent is None and lanes.stride == 1 and len(steps := lanes.trace.steps):
+            # What lies outside of the steps is one key away; a step's work ends a little after it.
+            low, high = int(steps.starts[0]), int(steps.ends[-1])
+            self.view = self.view.fitted(low, min(high + (high - low) // 40, last))
+            self.cursor = low
         self._changed()
 
     def stretch(self, first: int, last: int) -> None:

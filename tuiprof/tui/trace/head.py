@@ -39,12 +39,19 @@ class TraceHead(Lines):
         self._failed = False
         self._captures: Captures | None = None
         self._place = ""
+        self._uncaptured_ns: float | None = None
         self._trust_from = self._place_to = 0
 
     def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
         """Describe a trace."""
         self._trace, self._trust, self._part = trace, trust, part
         self._update()
+
+    def show_uncaptured(self, step_ns: float | None) -> None:
+        """Say what a step takes without the profiler, once that is known."""
+        if step_ns != self._uncaptured_ns:
+            self._uncaptured_ns = step_ns
+            self._update()
 
     def list_captures(self, captures: Captures) -> None:
         """Say which of the traces that belong together this one is."""
@@ -69,7 +76,9 @@ class TraceHead(Lines):
             return
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
         self._place = self._captures.place(trace.info.world_size) if self._captures is not None else ""
-        self._facts = trace_facts(trace, surveyed=self._trust is not None, rank=not self._place)
+        self._facts = trace_facts(
+            trace, self._uncaptured_ns, surveyed=self._trust is not None, rank=not self._place
+        )
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:
@@ -81,8 +90,10 @@ class TraceHead(Lines):
             text = reading_text(self._part.share, reached.share, failed=self._failed)
             least = 38
         elif self._trust is not None:
-            level = self._trust.level
-            text = ("" if level == "good" else f"{MARKS[level]} ") + sanitize(self._trust.line)
+            # How far the profiler slowed a step stands at the left, beside what it takes without.
+            trust = Trust(self._trust.events, tuple(r for r in self._trust.remarks if r.code != "slowed"))
+            level = trust.level
+            text = ("" if level == "good" else f"{MARKS[level]} ") + sanitize(trust.line)
             least = 26
         else:
             level, text, least = "info", "", 0

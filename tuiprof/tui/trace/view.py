@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuiprof import analyses
+from tuiprof import advice, analyses
 from tuiprof.analyses.shared.step_times import step_period_ns
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
@@ -59,6 +59,12 @@ def headline(results: Results, window: Window, current: str, read: float | None)
     return Headline(so_far + top.verdict.sentence, top.verdict.level, pointer, same)
 
 
+def tab_of_rule(rule: str) -> str:
+    """Return the analysis that has the evidence of an advice rule: the first that it reads."""
+    known = advice.available().get(rule)
+    return next(iter(known.needs), "kernels") if known is not None else "advice"
+
+
 def question_of(name: str) -> str:
     """Return the question that a tab answers; empty for the table of events."""
     return analyses.available()[name].question if name != EVENTS else ""
@@ -105,11 +111,12 @@ def reading_text(part: float, reached: float, *, failed: bool) -> str:
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
 
 
-def trace_facts(trace: Trace, *, surveyed: bool, rank: bool) -> list[str]:
+def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: bool, rank: bool) -> list[str]:
     """Return what the head says of a trace.
 
     Args:
         trace: The trace.
+        uncaptured_ns: A step without the profiler; None = unknown.
         surveyed: Whether its steps are worked out already; without them nothing is said of steps.
         rank: Whether to say which rank it is of.
     """
@@ -124,10 +131,12 @@ def trace_facts(trace: Trace, *, surveyed: bool, rank: bool) -> list[str]:
     step_ns = step_period_ns(trace) if surveyed else None
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
-    facts.append(f"{format_count(len(trace))} events")
-    facts.append(
-        format_ns(trace.span[1] - trace.span[0]) if step_ns is None else f"{format_ns(step_ns)} a step"
-    )
+    if step_ns is None:
+        facts += [f"{format_count(len(trace))} events", format_ns(trace.span[1] - trace.span[0])]
+    elif uncaptured_ns is None or format_ns(uncaptured_ns) == format_ns(step_ns):
+        facts += [f"{format_count(len(trace))} events", f"{format_ns(step_ns)} a step"]
+    else:
+        facts.append(f"{format_ns(uncaptured_ns)} a step ({format_ns(step_ns)} while captured)")
     return [sanitize(fact) for fact in facts]
 
 

@@ -29,11 +29,19 @@ from tuiprof.tui.timeline.results import later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.trace.finding import FindingHead, Shown, findings_of
 from tuiprof.tui.trace.head import TraceHead
-from tuiprof.tui.trace.view import headline, question_of, tabs_of, timeline_lines, window_text
+from tuiprof.tui.trace.view import (
+    Headline,
+    headline,
+    question_of,
+    tab_of_rule,
+    tabs_of,
+    timeline_lines,
+    window_text,
+)
 from tuiprof.tui.trace.work import Survey, TraceWork
 from tuiprof.tui.widgets.tab_bar import TabBar
-from tuiprof.tui.widgets.verdict import VerdictLine
 
 
 class TraceView(Vertical):
@@ -75,11 +83,13 @@ class TraceView(Vertical):
         self.tabs = self.work.results.names
         self._found = found
         self._step = step
+        self._finding = 0  # which of the findings the head shows
+        self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
         yield TraceHead(id="trace-head")
-        yield VerdictLine(id="trace-verdict")
+        yield FindingHead(id="trace-verdict")
         yield Timeline(id="timeline")
         yield SearchLine(id="search")
         yield TabBar(id="tabs")
@@ -132,6 +142,7 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
+        self.query_one(FindingHead).allow(3 if height < 28 else 5 if height < 40 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
@@ -200,21 +211,83 @@ class TraceView(Vertical):
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
         """Show an answer when it is the one looked at; the verdict on top may change with any."""
         if message.window == self.window:
+            if (
+                self.findings
+                and self.work.part is None
+                and not (self._tab_chosen or self.evidence.detail_open)
+            ):
+                self._tab_chosen = True
+                self._open_tab_of_finding()
             self._show_answer()
 
     def _show_answer(self) -> None:
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
         top = headline(results, window, current, None if part is None else part.share)
-        self.query_one("#trace-verdict", VerdictLine).show(top.sentence, top.level, top.pointer)
+        shown = self._show_head(top)
         self.pane.show(
             current,
             results.get(current, window),
             question=question_of(current),
-            verdict=not top.of_current,
+            verdict=shown or not top.of_current,
             advice=results.get("advice", window),
         )
         self.query_one(TabBar).show(tabs_of(results, window), current, window_text(self.trace, window))
         self.refresh_bindings()
+
+    @property
+    def findings(self) -> list[Shown]:
+        """What the advice found in this window, as far as it is worked out."""
+        return findings_of(self.work.results.get("advice", self.window))
+
+    @property
+    def finding(self) -> Shown | None:
+        """The finding that the head shows; None = it shows a verdict."""
+        found = self.findings
+        return found[min(self._finding, len(found) - 1)] if found else None
+
+    def _show_head(self, top: Headline) -> bool:
+        """Show the finding, else the verdict that matters most; say whether it is a finding."""
+        head, found = self.query_one(FindingHead), self.findings
+        self.head.show_uncaptured(found[0].step_ns if found else None)
+        if not found or self.work.part is not None:
+            head.show_headline(top)
+            return False
+        self._finding = min(self._finding, len(found) - 1)
+        head.show_finding(found[self._finding], self._finding + 1, len(found))
+        return True
+
+    def _open_tab_of_finding(self) -> None:
+        """Open the tab that has the evidence of the finding."""
+        found = self.finding
+        tab = tab_of_rule(found.rule) if found is not None else ""
+        if tab in self.tabs:
+            self._open(tab)
+
+    def action_finding(self, by: int) -> None:
+        """Show the next finding, or the one before, and the tab of its evidence."""
+        count = len(self.findings)
+        if count:
+            self._finding = (self._finding + by) % count
+            self._open_tab_of_finding()
+            self._show_answer()
+
+    def action_show_finding(self) -> None:
+        """Go to the finding's typical event on the timeline."""
+        found = self.finding
+        if found is not None and found.event is not None:
+            self.timeline.show_event(found.event)
+
+    def action_copy_fix(self) -> None:
+        """Copy what to write instead."""
+        if (found := self.finding) is not None:
+            self.app.copy_to_clipboard(found.fix)
+            self.notify(f"copied: {found.fix}", timeout=5)
+
+    def action_prove(self) -> None:
+        """Copy the command that shows the finding before and after."""
+        if (found := self.finding) is not None and found.prove:
+            self.app.copy_to_clipboard(found.prove)
+            self.notify(f"copied, to prove it: {found.prove}", timeout=8)
 
     # -- window --------------------------------------------------------------------------------------------
 
@@ -260,7 +333,12 @@ class TraceView(Vertical):
 
     def open_tab(self, name: str) -> None:
         """Open the tab of an analysis, or of the table of events."""
-        if name in self.tabs and name != self.current:
+        if name in self.tabs:
+            self._tab_chosen = True
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        if name != self.current:
             self.work.current = name
             self.evidence.close_detail()
             self._show_answer()
@@ -312,6 +390,11 @@ class TraceView(Vertical):
             return True
         if action == "open":
             return parameters[0] in (*self.tabs, *range(1, len(self.tabs) + 1))
+        if action == "finding":
+            return len(self.findings) > 1
+        if action in ("copy_fix", "prove", "show_finding"):
+            found = self.finding
+            return found is not None and (action != "prove" or bool(found.prove))
         if action == "table":
             answer = self.pane.answer
             return isinstance(answer, Report) and len(answer.tables) > 1

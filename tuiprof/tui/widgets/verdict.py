@@ -22,7 +22,7 @@ def most_important(reports: list[Report]) -> Report | None:
     return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
 
 
-class _Flowing(Lines):
+class Flowing(Lines):
     """Lines that take as many as they need; the screen is laid out anew only when that number changes."""
 
     _taken = -1
@@ -36,7 +36,7 @@ class _Flowing(Lines):
         self.redraw()
 
 
-class VerdictLine(_Flowing):
+class VerdictLine(Flowing):
     """A sentence of up to two lines behind a bar in the colour of its level."""
 
     DEFAULT_CSS = "VerdictLine { height: auto; max-height: 2; }"
@@ -73,7 +73,7 @@ class VerdictLine(_Flowing):
         ]
 
 
-class Facts(_Flowing):
+class Facts(Flowing):
     """The figures of a report, as many as fit in the lines there are."""
 
     DEFAULT_CSS = "Facts { height: auto; max-height: 2; }"

@@ -1,0 +1,87 @@
+"""The head of a trace is what to change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from on_screen import until
+from trace_app import app_of, settle
+
+from tuiprof.formats import open_trace
+from tuiprof.resources import shipped
+from tuiprof.tui.trace.finding import FindingHead, Shown, finding_rows
+
+TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
+FOUND = Shown(
+    "nan-check", "a metric asks for NaN", "aggregation.py:93", "nan_strategy", "tuiprof ladder metrics",
+    1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 7,
+)  # fmt: skip
+
+
+def lines_of(found: Shown, width: int = 120, height: int = 5, count: int = 3) -> list[str]:
+    return ["".join(text for text, _ in row) for row in finding_rows(found, 1, count, width, height)]
+
+
+def test_a_finding_says_how_much_where_what_to_write_and_which_keys() -> None:
+    first, what, where, fix = lines_of(FOUND)
+    assert first.startswith("▌✗ saves about 5.2 %")
+    assert "1.40 ms of 26.7 ms  (1.10 ms to 1.70 ms)" in first
+    assert first.rstrip().endswith("1 of 3 ] next")
+    assert "a metric asks for NaN" in what
+    assert where.startswith("▌  where  aggregation.py:93")
+    assert where.rstrip().endswith("o show")
+    assert fix.rstrip().endswith("C copy P prove")
+
+
+def test_where_there_is_little_room_the_fix_stays() -> None:
+    lines = lines_of(FOUND, 80, 3)
+    assert len(lines) == 3
+    assert "fix: nan_strategy" in lines[2]
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_line_is_wider_than_the_screen_and_nothing_hostile_is_drawn(width: int) -> None:
+    hostile = replace(FOUND, what="x\x1b[31m" * 40, where="[bold]" * 50, fix="y" * 500)
+    for line in lines_of(hostile, width, 6):
+        assert len(line) <= width
+        assert "\x1b" not in line
+
+
+def test_what_cannot_be_priced_has_no_bar() -> None:
+    first = lines_of(replace(FOUND, saves_ns=None, share=None))[0]
+    assert "█" not in first
+    assert "saves" not in first
+
+
+async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_of(open_trace(TRACE))
+    copied: list[str] = []
+    monkeypatch.setattr(type(app), "copy_to_clipboard", lambda self, text: copied.append(text))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: "saves about" in app.text("#trace-verdict"))
+        await settle(pilot)
+        first: Any = app.view.finding
+        assert app.view.current == "kernels"  # the evidence of the first finding
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        await settle(pilot)
+        assert "aggregation.py:93" in app.text("#trace-verdict")
+        assert app.view.current == "sync_events"
+        await pilot.press("o")
+        assert app.timeline.state.event == app.view.finding.event
+        await pilot.press("C", "P")
+        assert copied == [app.view.finding.fix, app.view.finding.prove]
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        assert app.view.finding == first
+
+
+async def test_a_tab_that_was_chosen_stays_open() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await pilot.press("5")
+        await until(pilot, lambda: "saves about" in app.text("#trace-verdict"))
+        assert app.view.current == "steps"

@@ -1,0 +1,173 @@
+"""The head of a trace once it is known what to change: what that saves, where, and what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tuiprof.model.report import Level, Report
+from tuiprof.model.units import format_ns, format_share
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.trace.view import Headline
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+from tuiprof.tui.widgets.verdict import MARKS, Flowing
+from tuiprof.tui.widgets.wrap import wrap
+
+#: From this share of a step on a finding is bad.
+_BAD_SHARE: Final = 0.05
+_BAR_CELLS: Final = 28
+#: Below this width there is no bar.
+_WITH_BAR: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A finding as the head shows it; texts are untrusted.
+
+    Attributes:
+        rule: Name of its rule.
+        what: What was seen.
+        where: The place; empty = the whole step.
+        fix: What to write instead.
+        prove: A command that shows it before and after; empty = none.
+        saves_ns: What it saves a step; None = cannot be told.
+        low_ns: At least.
+        high_ns: At most.
+        share: ``saves_ns`` as a share of the step.
+        step_ns: A step without the profiler; None = unknown.
+        event: Row of the typical event; None = none.
+    """
+
+    rule: str
+    what: str
+    where: str
+    fix: str
+    prove: str
+    saves_ns: float | None
+    low_ns: float | None
+    high_ns: float | None
+    share: float | None
+    step_ns: float | None
+    event: int | None
+
+
+def findings_of(advice: object) -> list[Shown]:
+    """Return what the advice found, what saves most first; nothing while it is not worked out."""
+    if not isinstance(advice, Report):
+        return []
+    table = next((table for table in advice.tables if table.key == "findings"), None)
+    if table is None:
+        return []
+    step = next((fact.value for fact in advice.facts if fact.key == "step_ns"), None)
+    return [
+        Shown(
+            row["rule"],
+            row["what"],
+            row["where"],
+            row["instead"],
+            row["proof"],
+            row["wins_ns"],
+            row["wins_low_ns"],
+            row["wins_high_ns"],
+            row["share"],
+            float(step) if isinstance(step, (int, float)) else None,
+            row["event"],
+        )
+        for row in table.rows.iter_rows(named=True)
+    ]
+
+
+def finding_rows(found: Shown, number: int, count: int, width: int, height: int) -> list[Row]:
+    """Return the lines of a finding.
+
+    Args:
+        found: It.
+        number: Its place in the order, from 1.
+        count: How many there are.
+        width: Cells of a line.
+        height: Lines there are; the first says how much, the others what, where and what to write.
+    """
+    level: Level = "bad" if (found.share or 0.0) >= _BAD_SHARE or found.saves_ns is None else "warn"
+    others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
+    first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
+    lines = [spread(first, others, width)]
+    room = max(width - 10, 8)
+
+    def line(text: str, label: str, keys: Row, most: int) -> None:
+        space = room - (row_width(keys) + 2 if keys else 0)
+        for i, part in enumerate(wrap(sanitize(text), space, most)):
+            row: Row = [
+                ("▌  ", level),
+                ((f"{label:<6} " if not i else " " * 7) if label else "", "dim"),
+                (part, "text" if label else "strong"),
+            ]
+            lines.append(spread(row, keys if not i else [], width))
+
+    show: Row = [("o", "key"), (" show ", "dim")] if found.event is not None else []
+    copy: Row = [("C", "key"), (" copy ", "dim")]
+    prove: Row = [("P", "key"), (" prove ", "dim")] if found.prove else []
+    if height < 4:  # no room for labels: what, and what to write
+        texts = (found.what, f"fix: {found.fix}")[: height - 1]
+        return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
+    line(found.what, "", [], 2 if height > 5 else 1)
+    if found.where:
+        line(found.where, "where", show, 1)
+    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if height > 5 else 1)
+    return lines[:height]
+
+
+def _saves(found: Shown, level: str, width: int) -> Row:
+    if found.saves_ns is None:
+        return [("first of all", level)]
+    row: Row = [
+        (f"saves about {format_share(found.share)}" if found.share is not None else "saves about", level)
+    ]
+    if width >= _WITH_BAR and found.share is not None:
+        filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)
+        row += [("  ", "text"), ("█" * filled, level), ("░" * (_BAR_CELLS - filled), "faint")]
+    whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
+    row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
+    if found.low_ns is not None and found.high_ns is not None:
+        row.append((f"  ({format_ns(found.low_ns)} to {format_ns(found.high_ns)})", "dim"))
+    return row
+
+
+class FindingHead(Flowing):
+    """What to change, spelled out; until that is known, the verdict that matters most."""
+
+    DEFAULT_CSS = "FindingHead { height: auto; max-height: 6; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._headline = Headline("")
+        self._finding: tuple[Shown, int, int] | None = None
+        self._lines = 6
+
+    def show_headline(self, headline: Headline) -> None:
+        """Show a verdict."""
+        self._headline, self._finding = headline, None
+        self._fit_height()
+
+    def show_finding(self, found: Shown, number: int, count: int) -> None:
+        """Show a finding, and which of how many it is."""
+        self._finding = (found, number, count)
+        self._fit_height()
+
+    def allow(self, lines: int) -> None:
+        """Take so many lines at most."""
+        if lines != self._lines:
+            self._lines = lines
+            self._fit_height()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the finding, or the sentence."""
+        if self._finding is not None:
+            return finding_rows(*self._finding, width, self._lines)[: height or self._lines]
+        head = self._headline
+        sentence = (f"{head.pointer} " if head.pointer else "") + sanitize(head.sentence)
+        mark = MARKS[head.level] if head.level else "…"
+        lines = wrap(sentence, max(width - 4, 8), min(height or 2, 2))
+        return [
+            [(f"▌{' ' if i else mark} ", head.level or "dim"), (line, "strong" if head.level else "dim")]
+            for i, line in enumerate(lines)
+        ]
