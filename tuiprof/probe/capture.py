@@ -63,6 +63,7 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
+        self._held = -1  # the last step before which it was not settled what a step is
         self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
@@ -112,9 +113,14 @@ class Capturer:
 
     def _choose(self, n: int) -> _Window | None:
         """Return the window to open for the request that is due next, if one is."""
+        if not self._steps.settled:
+            self._held = n
+            return None
         due: tuple[int, Request] | None = None
         for request in list(self._queue):
             first = n + 1 if request.at is None else request.at
+            if first <= self._held:
+                first = n + 1
             if first < n:
                 self._queue.remove(request)
                 self._tell(request, "failed", why=_too_late(first, n))
@@ -224,6 +230,7 @@ class Capturer:
         """Forget what the parent is doing."""
         self._queue = []
         self._window = None
+        self._held = -1
         self._threads = []
         self.disturbing = self.ending = False
 

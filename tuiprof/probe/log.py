@@ -193,14 +193,26 @@ class Log:
             if not final and steps.n <= 1 and steps.source == OPTIMIZER and now - self._opened_at < _HOLD_NS:
                 return
             steps.assembly.take(steps.marks)
-            if steps.assembly.steps or steps.out or final:
-                lines = self._step_lines(final)
+            if steps.assembly.steps or steps.assembly.sources or steps.out or final:
+                lines = [*self._source_lines(), *self._step_lines(final)]
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
                     steps.out.extend(self._slow(now))
                 self._write("".join([*lines, *map(line, self._others())]))
                 self._tell_slowdown(final)
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
+
+    def _source_lines(self) -> list[str]:
+        """Return the lines that say what a step is; they come before the steps that it is said of."""
+        assembly = self._steps.assembly
+        sources, assembly.sources = assembly.sources, []
+        if any(withdrawn for *_, withdrawn in sources):
+            self._slowdown = SlowdownWatch()
+            self._kept = -1
+        return [
+            dumps({"t": "source", "at": at, "what": what, "where": where, "withdrawn": withdrawn}) + "\n"
+            for at, what, where, withdrawn in sources
+        ]
 
     def _step_lines(self, final: bool) -> list[str]:
         """Return the lines of the steps that are complete.

@@ -98,7 +98,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             raise
         t = clock()
         note((part, began, t, ident()))
-        if steps.put_off is not None:
+        if steps.put_off is not None or steps.watch_backward:
             returned(t)
         return result
 
@@ -113,15 +113,17 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             raise
         t = clock()
         note((part, began, t, ident()))
-        if steps.put_off is not None:
+        if steps.put_off is not None or steps.watch_backward:
             returned(t)
         return result
 
     def returned(t: int) -> None:
-        """An optimizer has stepped inside, called by a hook: the step ends here."""
+        """An optimizer has stepped inside, called by a hook, or there is none: the step ends here."""
         if hook.on:
             try:
                 steps.call_returned(t)
+                if steps.watch_backward:
+                    steps.backward_ended(t)
             except Exception:
                 hook.failed()
 
@@ -203,6 +205,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         nonlocal newest
         result = patch(optimizer)
         try:
+            steps.optimizer_made = True
             before = newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()

@@ -21,12 +21,13 @@ from tuiprof.session.records import (
     Printed,
     Record,
     Step,
+    StepSource,
     Telemetry,
     Uses,
 )
 from tuiprof.session.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.tail import Batch
-from tuiprof.session.writer_state import MemorySeries, WriterState
+from tuiprof.session.writer_state import MemorySeries, StepSeries, WriterState
 
 #: Readings of a device kept whole: a quarter of an hour at two a second, more than any alert looks back. A machine has
 #: hundreds of figures, with one for each core, and a viewer's memory grows until it holds so many readings of each.
@@ -114,11 +115,13 @@ class CaptureState:
         id: Name of the request.
         by_writer: The newest capture record of each writer.
         t_ns: Session time of the newest record.
+        withdrawn: What it recorded turned out to be no steps.
     """
 
     id: str
     by_writer: dict[str, Capture] = field(default_factory=dict)
     t_ns: int = 0
+    withdrawn: bool = False
 
     @property
     def state(self) -> str:
@@ -319,6 +322,11 @@ class Fold:
                 state.head = record
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
+            elif isinstance(record, StepSource):
+                put()
+                state.step_source = record
+                if record.withdrawn:
+                    self._withdraw(state)
             elif isinstance(record, (Cost, Capture, Note, End, Uses)):
                 if isinstance(record, Capture) and record.state == "written":
                     put()
@@ -328,6 +336,13 @@ class Fold:
                 newest_at = record.at
         put()
         self._seen(state, newest_at)
+
+    def _withdraw(self, state: WriterState) -> None:
+        """Forget the steps of a writer: they were none. What was captured of them is said to be no evidence."""
+        state.steps = StepSeries()
+        for capture in self.captures.values():
+            if (record := capture.by_writer.get(state.name)) is not None and record.first is not None:
+                capture.withdrawn = True
 
     def _seen(self, state: WriterState, at: int | None) -> None:
         if at is not None:

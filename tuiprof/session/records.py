@@ -71,6 +71,22 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
     cap: bool = False
 
 
+class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
+    """What ends a step, from here on.
+
+    Attributes:
+        at: Monotonic ns.
+        what: In words, e.g. ``"optimizer steps"``.
+        where: The script's line that does it, ``file:line``; empty = unknown.
+        withdrawn: So many steps that this writer counted before were none; it counts from 0 again.
+    """
+
+    at: Whole
+    what: str
+    where: str = ""
+    withdrawn: Whole = 0
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later.
 
@@ -227,4 +243,4 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | DeviceStep | Memory | Uses | Cost | Capture | Slower | Telemetry | Printed | Note | End
+Record = Head | Step | StepSource | DeviceStep | Memory | Uses | Cost | Capture | Slower | Telemetry | Printed | Note | End
