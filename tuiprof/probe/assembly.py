@@ -11,6 +11,7 @@ from .marks import BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, P
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
 _TAILS = 3
+_NOTING_NS = 1_000  # no longer takes what only notes a part
 _MOST_PARTS = 20_000
 
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
@@ -106,8 +107,10 @@ class Assembly:
             began = min([*seen, self._touched] if self._touched else seen or [self._born])
         self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
         if not captured:
-            hooks = len(self._parts) + (not self._by_optimizer)
-            self.cost_ns += _TAILS * hooks * min(done - t, INTERRUPTED_NS)
+            others = len(self._parts) - self._by_optimizer
+            tail_ns = min(done - t, INTERRUPTED_NS)
+            # What the end of a step does beside noting it is not what the step's other hooks do.
+            self.cost_ns += _TAILS * (tail_ns + others * min(tail_ns, _NOTING_NS))
             self.cost_steps += 1
         self._began = t
         self._parts = []

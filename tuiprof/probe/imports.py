@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 WATCHED = {
     "torch": "torch_hooks",
     "torch.utils.data.dataloader": "loader_hooks",
+    "torch._dynamo.eval_frame": "module_hooks",
+    "lightning.pytorch.strategies.strategy": "module_hooks",
+    "pytorch_lightning.strategies.strategy": "module_hooks",
     "torch_xla": "xla_hooks",
     "jax.profiler": "jax_hooks",
 }

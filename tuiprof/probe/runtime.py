@@ -65,6 +65,7 @@ class Runtime:
         self.capture.note = self.note
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
+        self.models: Any = None  # see module_hooks; None = PyTorch is not there
         self._told: set[str] = set()
         self._paused = False
         self._ended = False

@@ -1,4 +1,4 @@
-"""Which frames of a stack are the script's own, as opposed to those of Python, of installed packages and of the probe."""
+"""Which frames of a stack are the script's own: not those of Python, of installed packages or of the probe."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from .exceptions import leave_out
 from .marks import BACKWARD, STEPPED
+from .module_hooks import Models
 from .runtime import Runtime
 from .steps import NO_CALL
 from .torch_capture import TorchProfiler, watch_profilers
@@ -37,6 +38,7 @@ def install(runtime: Runtime, torch: Any) -> None:
         runtime.steps.call = running
     _hook_backward(runtime, torch, compiling)
     _hook_optimizers(runtime, torch, compiling)
+    runtime.models = Models(runtime, torch, compiling)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
         device = TorchDevice(runtime, torch)
         runtime.steps.time_on(device)

@@ -243,4 +243,18 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | StepSource | DeviceStep | Memory | Uses | Cost | Capture | Slower | Telemetry | Printed | Note | End
+Record = (
+    Head
+    | Step
+    | StepSource
+    | DeviceStep
+    | Memory
+    | Uses
+    | Cost
+    | Capture
+    | Slower
+    | Telemetry
+    | Printed
+    | Note
+    | End
+)

@@ -200,6 +200,7 @@ def stats_row(
     baseline: tuple[str, float] | None,
     read: float = 1.0,
     slowdown: Slowdown | None = None,
+    steps_are: str = "",
 ) -> list[Row]:
     """Return the line above the chart, in two lines where it is narrow.
 
@@ -211,6 +212,7 @@ def stats_row(
         baseline: Name of the variant to compare with and its median step time in ns; None = none recorded.
         read: Share of the logs that is read; below 1 the figures are of its end.
         slowdown: The capture that slowed down steps in view; None = none did.
+        steps_are: What is taken as a step; empty = unknown.
     """
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
@@ -236,6 +238,12 @@ def stats_row(
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
         right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
+    if steps_are:
+        described = _dotted(
+            [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
+        )
+        if row_width(described) + row_width(right) + 2 <= width:
+            return [spread(described, right, width)]
     for name in (" step time ", " step "):
         whole = _dotted([[(name, "dim"), *left[1:]], *parts])
         if row_width(whole) + row_width(right) + 2 <= width:
@@ -341,7 +349,7 @@ def batch_size(steps: StepSeries) -> float | None:
 
 
 def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
-    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
+    """Return host time of each phase of an ordinary step in view, ns; ``other`` is what no phase covers.
 
     Args:
         steps: Steps of one rank.
@@ -353,4 +361,4 @@ def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, f
     rows = view.rows(steps)
     if rows.start >= rows.stop:
         rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
-    return steps.phase_means(rows)
+    return steps.ordinary_phases(rows)

@@ -14,12 +14,14 @@ from textual.worker import get_current_worker
 
 from tuiprof.errors import SessionError
 from tuiprof.memory import return_freed
+from tuiprof.report.sanitize import sanitize
 from tuiprof.session.alerts import alerts
 from tuiprof.session.fold import Fold
 from tuiprof.session.glance import Summary
 from tuiprof.session.ownership import of_others
 from tuiprof.session.replay import Live, Replay
 from tuiprof.session.stats import NO_STATS
+from tuiprof.session.step_source import counted
 from tuiprof.session.storage import trouble
 from tuiprof.session.store import Session
 from tuiprof.session.straggler import lanes
@@ -264,7 +266,14 @@ class LiveScreen(RunVerdict):
         slowdown = slowdown_in_view(rank.steps, view) if rank is not None else None
         self.query_one("#stats", Painted).paint(
             lambda width, _: stats_row(
-                stats, view, width, batch=batch, baseline=self._baseline, read=read, slowdown=slowdown
+                stats,
+                view,
+                width,
+                batch=batch,
+                baseline=self._baseline,
+                read=read,
+                slowdown=slowdown,
+                steps_are=sanitize(counted(rank)),
             )
         )
         why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"

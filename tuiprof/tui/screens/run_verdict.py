@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from textual import work
 from textual.worker import get_current_worker
@@ -15,19 +15,18 @@ from tuiprof.session.fold import Fold
 from tuiprof.session.labels import read_labels
 from tuiprof.session.replay import Replay
 from tuiprof.session.stats import NO_STATS, StepStats
+from tuiprof.session.step_source import refusal
 from tuiprof.session.storage import lost_output
 from tuiprof.session.store import Session
 from tuiprof.session.viewing import store_viewing
 from tuiprof.session.writer_state import WriterState
+from tuiprof.trace_gist import Gist
 from tuiprof.tui import glyphs, live_words
 from tuiprof.tui.live_rows import alert_row, armed_row, overhead_row, step_row
 from tuiprof.tui.screens.run_screen import RunScreen
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 from tuiprof.tui.widgets.output_pane import OutputPane
 from tuiprof.tui.widgets.wrap import wrap_row
-
-if TYPE_CHECKING:
-    from tuiprof.trace_gist import Gist
 
 #: So long a capture that failed is told.
 _FAILURE_NS: Final = 30_000_000_000
@@ -175,6 +174,8 @@ class RunVerdict(RunScreen):
             path = self.traces[-1]
         else:
             return None
+        if newest is not None and written and (why := refusal(newest, self.feed.fold)):
+            return Gist(why, "warn")
         if path not in self._gists:
             self._gists[path] = None
             self._work_out_gist(path)
