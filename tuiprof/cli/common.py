@@ -97,6 +97,16 @@ def launch_options(function: Function) -> Function:
         click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
         click.option("--memory", is_flag=True, help="Capture allocator events."),
         click.option(
+            "--step-at",
+            metavar="FILE:LINE",
+            help="A step ends each time this line has run; at the line of a loop, each iteration is one.",
+        ),
+        click.option(
+            "--step-function",
+            metavar="MODULE:NAME",
+            help="A step ends each time this function returns; the script itself is __main__.",
+        ),
+        click.option(
             "--no-source", is_flag=True, help="Do not keep the script's text, by which runs are compared."
         ),
     )

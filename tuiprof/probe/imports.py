@@ -11,6 +11,8 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
+from . import given_steps
+
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
     from typing import Any
@@ -118,6 +120,7 @@ def _imported(name: str, module: Any) -> None:
 
 def watch() -> None:
     """Start watching; frameworks that are already there (a user's sitecustomize) are hooked at once."""
+    given_steps.install()
     sys.meta_path.insert(0, FrameworkFinder())
     sys.meta_path.append(TuiprofFinder())
     for name in WATCHED:

@@ -28,6 +28,7 @@ a clock, the deque, and as little of this class as can be.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -111,6 +112,7 @@ class Steps:
         watch_backward: Backward passes may be what ends a step.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
+        floor: Nothing below this ends a step: the user has named what does.
         optimizer_made: The script has made an optimizer that calls torch's hooks.
     """
 
@@ -130,6 +132,7 @@ class Steps:
         "capture",
         "device",
         "due",
+        "floor",
         "has_modules",
         "marks",
         "n",
@@ -165,6 +168,8 @@ class Steps:
         self._device_due = 0
         self._on_first = on_first
         self.watch_backward = True
+        given = os.environ.get("TUIPROF_STEP_AT") or os.environ.get("TUIPROF_STEP_FUNCTION")
+        self.floor = GIVEN if given else NONE
         self.has_modules = self.called = self.optimizer_made = False
         self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
@@ -240,7 +245,9 @@ class Steps:
         """
         first = False
         if source != self.source:
-            if source < self.source:  # another one has taken over meanwhile
+            if (
+                source < self.source or source < self.floor
+            ):  # another one has taken over meanwhile, or is waited for
                 return
             first = not self.source
             if self._switch(source, t, metrics):
@@ -396,7 +403,7 @@ class Steps:
         if not more:
             self._between_loaders = True
             self._batches = 0
-        elif not self.source and not self._backwards and not (in_a_row and self._batches):
+        elif not self.source and not self.floor and not self._backwards and not (in_a_row and self._batches):
             self._batches += 1
             if self._batches > _QUIET_BATCHES:
                 # This batch began step 0; the quiet ones before it are in no step.
