@@ -73,7 +73,8 @@ def test_the_line_of_a_script(run: Callable[..., Run], tmp_path: Path, helper: P
     at = f"{tmp_path / 'script.py'}:{line_of('x = train_step')}"
     done = run(SCRIPT, "--lr", "1", how=["script.py"], python=str(python), TUIPROF_STEP_AT=at)
     assert done.code == 0, done.err
-    assert plain is not None and done.out == plain.stdout, "the script sees no difference"
+    assert plain is not None
+    assert done.out == plain.stdout, "the script sees no difference"
     assert [step.n for step in done.of(records.Step)] == list(range(18))
     (source,) = done.of(records.StepSource)
     assert source.where == at

@@ -46,7 +46,7 @@ def install() -> None:
                 return code
         return get_code(loader, name)
 
-    SourceFileLoader.get_code = get_code_with_steps  # type: ignore[method-assign]
+    SourceFileLoader.get_code = get_code_with_steps  # type: ignore[method-assign,assignment]
     sys.path_hooks.append(given.importer_of_main)
 
 
@@ -323,7 +323,7 @@ def _last(statement: ast.stmt) -> int:
     """Return the last line of a statement, of one with a block that of its head."""
     body = getattr(statement, "body", None)
     if isinstance(body, list) and body:
-        return max(statement.lineno, body[0].lineno - 1)
+        return max(statement.lineno, int(body[0].lineno) - 1)
     return statement.end_lineno or statement.lineno
 
 

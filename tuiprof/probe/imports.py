@@ -26,6 +26,7 @@ WATCHED = {
     "pytorch_lightning.strategies.strategy": "module_hooks",
     "torch_xla": "xla_hooks",
     "jax.profiler": "jax_hooks",
+    "keras.src.callbacks.callback_list": "keras_hooks",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 

@@ -110,6 +110,7 @@ class Steps:
         put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
         own_annotation: An annotation that ends now was made by the probe itself.
         watch_backward: Backward passes may be what ends a step.
+        loop_at: The loop whose iterations may be the steps, ``file:line``.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
         floor: Nothing below this ends a step: the user has named what does.
@@ -134,6 +135,7 @@ class Steps:
         "due",
         "floor",
         "has_modules",
+        "loop_at",
         "marks",
         "n",
         "optimizer_due",
@@ -171,6 +173,7 @@ class Steps:
         given = os.environ.get("TUIPROF_STEP_AT") or os.environ.get("TUIPROF_STEP_FUNCTION")
         self.floor = GIVEN if given else NONE
         self.has_modules = self.called = self.optimizer_made = False
+        self.loop_at = ""
         self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
@@ -348,10 +351,21 @@ class Steps:
         self._say_source(t, withdrawn)
         return False
 
+    def withdraw_loop(self, t: int) -> None:
+        """Count the iterations of another loop from now on, from 0.
+
+        Args:
+            t: Now, monotonic ns.
+        """
+        if self.source == LOOP:
+            withdrawn = self.n
+            self._withdraw()
+            self._say_source(t, withdrawn)
+
     def _say_source(self, t: int, withdrawn: int) -> None:
         """Record what ends a step from now on."""
         if self.source < CLOSED:
-            where = "" if self.source == FRAMEWORK else script_line(sys._getframe(1))
+            where = self.loop_at if self.source == LOOP else script_line(sys._getframe(1))
             self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn))
 
     def _withdraw(self) -> None:

@@ -16,6 +16,7 @@ from tuiprof.session.records import (
     DeviceStep,
     End,
     Head,
+    Lines,
     Memory,
     Note,
     Printed,
@@ -322,6 +323,8 @@ class Fold:
                 state.head = record
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
+            elif isinstance(record, Lines):
+                state.lines = record
             elif isinstance(record, StepSource):
                 put()
                 state.step_source = record
@@ -341,7 +344,8 @@ class Fold:
         """Forget the steps of a writer: they were none. What was captured of them is said to be no evidence."""
         state.steps = StepSeries()
         for capture in self.captures.values():
-            if (record := capture.by_writer.get(state.name)) is not None and record.first is not None:
+            record = capture.by_writer.get(state.name)
+            if record is not None and record.state in ("started", "written"):
                 capture.withdrawn = True
 
     def _seen(self, state: WriterState, at: int | None) -> None:

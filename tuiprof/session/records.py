@@ -87,6 +87,20 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     withdrawn: Whole = 0
 
 
+class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
+    """Where the main thread was, by samples since the start; written again and again.
+
+    Attributes:
+        at: Monotonic ns.
+        samples: Number of samples in which the script ran.
+        top: File, line and number of samples of the lines that were seen most, the most frequent first.
+    """
+
+    at: Whole
+    samples: Whole
+    top: list[tuple[str, Whole, Whole]] = []
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later.
 
@@ -247,6 +261,7 @@ Record = (
     Head
     | Step
     | StepSource
+    | Lines
     | DeviceStep
     | Memory
     | Uses

@@ -37,6 +37,8 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 
 #: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
+#: Lines are named from so many samples on, and each from this share on.
+_FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
 _OTHER_NOTE = (
@@ -74,6 +76,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     found = (
         _ranks(fold),
         _phases(lead),
+        _lines(lead, session),
         _devices(fold, of_others(fold, session.meta)),
         _captures(fold),
         _step_time(lead),
@@ -281,6 +284,31 @@ def _phases(lead: WriterState | None) -> Table | None:
         ),
     )
     return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), _diagnosis(ordinary, means))
+
+
+def _lines(lead: WriterState | None, session: Session) -> Table | None:
+    """Return where the script's main thread was, by samples."""
+    lines = lead.lines if lead is not None else None
+    if lines is None or lines.samples < _FEWEST_SAMPLES:
+        return None
+    rows = [
+        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples}
+        for file, line, count in lines.top[:_MOST_LINES]
+        if count >= _LEAST_SHARE * lines.samples
+    ]
+    columns = (Column("where", "line"), Column("share", "share", "share"))
+    note = (
+        f"{format_count(lines.samples)} samples of the main thread, ten a second, where it leaves Python or waits; "
+        "the line of the script that it was called from"
+    )
+    return Table("lines", "Where the script was", columns, pl.DataFrame(rows), note) if rows else None
+
+
+def _short(file: str, session: Session) -> str:
+    """Return a file's path below the directory that the script was started in."""
+    path = Path(file)
+    cwd = Path(session.meta.cwd)
+    return str(path.relative_to(cwd)) if cwd in path.parents else path.name
 
 
 def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:

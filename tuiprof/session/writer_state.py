@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
-from tuiprof.session.records import Cost, DeviceStep, End, Head, Memory, Step, StepSource, Uses
+from tuiprof.session.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
 from tuiprof.session.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.stats import NO_STATS, StepStats, step_stats
 
@@ -406,6 +406,7 @@ class WriterState:
         offset_ns: What to add to its ``at`` to get session time.
         steps: Its steps.
         step_source: What ends its steps; None = it does not tell.
+        lines: Where its main thread was; None = it does not tell.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
         cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = not told.
@@ -419,6 +420,7 @@ class WriterState:
         self.offset_ns = 0
         self.steps = StepSeries()
         self.step_source: StepSource | None = None
+        self.lines: Lines | None = None
         self.memory: dict[int, MemorySeries] = {}
         self.uses: dict[int, Uses] = {}
         self.cost: Cost | None = None
