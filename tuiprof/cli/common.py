@@ -90,7 +90,8 @@ def launch_options(function: Function) -> Function:
         click.option(
             "--capture",
             metavar="N[@STEP]",
-            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios).",
+            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios). "
+            "3s@20s: 3 seconds after 20 seconds, where nobody knows what a step is.",
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),

@@ -22,6 +22,7 @@ from .requests import Requests
 from .sampler import Sampler
 from .steps import Phases, Steps
 from .threads import ProbeThread, signals_blocked
+from .timed_capture import TimedCaptures
 from .triggers import Triggers
 
 
@@ -66,6 +67,7 @@ class Runtime:
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self.sampler = Sampler()
         self.loops = LoopSteps(self)
+        self.timed = TimedCaptures(self)
         self._watch: ProbeThread | None = None  # see _watch_script
         self._watch_stop = threading.Event()
         self.requests = Requests(os.path.join(self.session, "control"))
@@ -139,12 +141,22 @@ class Runtime:
 
     def _watch_until_first_step(self) -> None:
         while not self._watch_stop.wait(FLUSH_S) and not self.log.is_open and not self._ended:
-            self._look()
+            try:
+                self._poll()
+            except Exception as error:
+                self.note("bad", f"the script is not watched before its first step: {error!r}")
+                return
+
+    def record(self) -> None:
+        """Open the log, also where no step has ended."""
+        if not self.log.is_open:
+            self._first_step()
 
     def _look(self) -> None:
         """See where the script is, and whether that says what its steps are."""
         self.sampler.sample()
         self.loops.look()
+        self.timed.look()
 
     # -- the script's own marks -----------------------------------------------------------------------------
 
@@ -196,7 +208,10 @@ class Runtime:
         if triggers is not None:
             self.triggers.arm(triggers)
         for request in requests:
-            self.capture.offer(request)
+            if request.seconds is None or request.problem:
+                self.capture.offer(request)
+            else:
+                self.timed.offer(request)
 
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
@@ -224,6 +239,7 @@ class Runtime:
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.sampler = Sampler()
         self.loops = LoopSteps(self)
+        self.timed = TimedCaptures(self)
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
         self.triggers = self._new_triggers()
@@ -244,6 +260,7 @@ class Runtime:
             error = getattr(sys, "last_value", None)  # set when an exception reached the top
             if self.log.is_open:
                 self._poll()
+                self.timed.finish()
                 self.capture.finish()
                 if self.steps.device is not None:
                     self.steps.device.read()

@@ -94,6 +94,15 @@ class Sampler:
                 None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
             )
 
+    def in_script(self, share: float) -> bool:
+        """Whether the thread was in the script, and waited for nobody, in this share of the last samples.
+
+        Args:
+            share: 0 to 1.
+        """
+        recent = list(self.recent)
+        return len(recent) == RECENT and sum(chain is not None for chain in recent) >= share * RECENT
+
     def top(self) -> list[tuple[str, int, int]]:
         """Return file, line and number of samples of the lines that were seen most."""
         return [(file, line, count) for (file, line), count in self._lines.most_common(_TOP)]

@@ -389,6 +389,11 @@ class Steps:
         """Whether an optimizer has been seen."""
         return self._optimizer is not _nobody
 
+    @property
+    def torch_works(self) -> bool:
+        """Whether the script computes with PyTorch, as opposed to only loading data with it."""
+        return self.optimizer_made or self.has_modules or self._backwards > 0
+
     # -- parts found by hooks -------------------------------------------------------------------------------
 
     def data_begins(self) -> None:

@@ -138,8 +138,8 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}: {unseen}"
     if fold.lead is None or stats is None or not stats.count:
         return (
-            f"{session.title} {status}: no training step was seen; mark the end of each with tuiprof.step(). "
-            "Those of torch optimizers, torch_xla and JAX step annotations are seen by themselves"
+            f"{session.title} {status}: no training step was seen. Name the line that ends one: "
+            "tuiprof record --step-at train.py:88"
         )
     steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
