@@ -71,10 +71,9 @@ class LoopSteps:
             self._hook.failed()
 
     def _count(self, loop: Loop) -> None:
-        where = f"{loop.code.co_filename}:{loop.line}"
+        name = f"{os.path.basename(loop.code.co_filename)}:{loop.line}"
         if self._monitoring is None:
             self._armed = loop
-            name = f"{os.path.basename(loop.code.co_filename)}:{loop.line}"
             self._runtime.note(
                 "warn",
                 f"no step has been seen, and the script is in the loop at {name}: record with --step-at {name} to "
@@ -87,7 +86,13 @@ class LoopSteps:
         self._tool = next(tool for tool in _TOOLS if monitoring.get_tool(tool) is None)
         monitoring.use_tool_id(self._tool, "tuiprof")
         self._armed = loop
-        self._runtime.steps.loop_at = where
+        self._runtime.steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
+        found_s = (monotonic_ns() - self._began) / 1e9
+        self._runtime.note(
+            "info",
+            f"steps are iterations of the loop at {name}, found {found_s:.0f} s after the import of the framework; "
+            "those before are not counted. --step-at FILE:LINE names another line",
+        )
         monitoring.register_callback(self._tool, monitoring.events.JUMP, self._callback(loop, again))
         monitoring.set_local_events(self._tool, loop.code, monitoring.events.JUMP)
 

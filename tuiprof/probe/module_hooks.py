@@ -16,7 +16,10 @@ from typing import Any, Callable
 from .exceptions import leave_out
 from .marks import CHECKPOINT, EVALUATION, FORWARD
 from .runtime import Runtime
+from .steps import BATCH, LOOP
 
+#: Where these are the steps, a model that is not trained is what they are about.
+_OF_INFERENCE = (BATCH, LOOP)
 #: Of a script that handles its modules one by one, not all classes are wrapped.
 _MOST_CLASSES = 16
 _HANDLED = ("named_parameters", "train", "to")
@@ -126,7 +129,8 @@ class Models:
             finally:
                 inside[0] = False
                 steps.called = True
-                note((FORWARD if self.training or learns() else EVALUATION, began, clock(), ident()))
+                trains = self.training or learns() or steps.source in _OF_INFERENCE
+                note((FORWARD if trains else EVALUATION, began, clock(), ident()))
 
         if own is not None:
             functools.update_wrapper(__call__, own)

@@ -8,6 +8,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -70,6 +71,7 @@ class Runtime:
         self.timed = TimedCaptures(self)
         self._watch: ProbeThread | None = None  # see _watch_script
         self._watch_stop = threading.Event()
+        self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
@@ -182,6 +184,7 @@ class Runtime:
 
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
+        self.sampler.restart()
         if not self.log.is_open:
             rank, world = rank_and_world()
             self._world = world
@@ -202,16 +205,18 @@ class Runtime:
             util.Finalize(None, self._exit, exitpriority=100)
 
     def _poll(self) -> None:
-        """Hand new requests to the capturer."""
-        self._look()
-        requests, triggers = self.requests.new()
-        if triggers is not None:
-            self.triggers.arm(triggers)
-        for request in requests:
-            if request.seconds is None or request.problem:
-                self.capture.offer(request)
-            else:
-                self.timed.offer(request)
+        """Hand new requests to the capturer, and see what the script does."""
+        with self._polling:  # at the first step two threads do this
+            requests, triggers = self.requests.new()
+            if triggers is not None:
+                self.triggers.arm(triggers)
+            for request in requests:
+                if request.seconds is None or request.problem:
+                    self.capture.offer(request)
+                else:
+                    self.timed.offer(request)
+        if get_ident() != self.steps.thread:
+            self._look()
 
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
@@ -240,6 +245,7 @@ class Runtime:
         self.sampler = Sampler()
         self.loops = LoopSteps(self)
         self.timed = TimedCaptures(self)
+        self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
         self.triggers = self._new_triggers()

@@ -94,6 +94,11 @@ class Sampler:
                 None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
             )
 
+    def restart(self) -> None:
+        """Forget the lines seen so far: what the script did to get ready says nothing of its steps."""
+        self.samples = 0
+        self._lines.clear()
+
     def in_script(self, share: float) -> bool:
         """Whether the thread was in the script, and waited for nobody, in this share of the last samples.
 
