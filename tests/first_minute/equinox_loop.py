@@ -40,7 +40,9 @@ ys = jnp.sum(xs, axis=1, keepdims=True)
 model = eqx.nn.MLP(32, 1, 256, 3, key=jax.random.PRNGKey(0))
 optim = optax.adam(1e-3)
 opt_state = optim.init(eqx.filter(model, eqx.is_array))
-for _step, (x, y) in zip(range(options.steps), dataloader((xs, ys), 128, key=jax.random.PRNGKey(2)), strict=False):
+for _step, (x, y) in zip(
+    range(options.steps), dataloader((xs, ys), 128, key=jax.random.PRNGKey(2)), strict=False
+):
     loss, model, opt_state = make_step(model, x, y, opt_state)
     loss = loss.item()
 print("steps", options.steps)
