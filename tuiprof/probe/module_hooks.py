@@ -122,6 +122,9 @@ class Models:
             inside[0] = True
             began = clock()
             try:
+                if steps.range is not None:  # the trace has the same phases
+                    with steps.range("forward" if self.training or learns() else "evaluation"):
+                        return call(self, *args, **kwargs)
                 return call(self, *args, **kwargs)
             except BaseException as error:
                 leave_out(error)
@@ -148,13 +151,17 @@ class Models:
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):
             return
-        inside, note, clock, ident = self._inside, self._steps.marks.append, monotonic_ns, get_ident
+        inside, steps, clock, ident = self._inside, self._steps, monotonic_ns, get_ident
+        note, label = steps.marks.append, "forward" if part == FORWARD else "evaluation"
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
             inside[0] = True
             began = clock()
             try:
+                if steps.range is not None:
+                    with steps.range(label):
+                        return original(*args, **kwargs)
                 return original(*args, **kwargs)
             except BaseException as error:
                 leave_out(error)

@@ -4,7 +4,8 @@ On the thread that trains a part is only noted (see :mod:`.marks`); the arithmet
 thread.
 
 ``data`` is the time inside the DataLoader's ``next``; ``backward`` inside ``torch.autograd.backward``;
-``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it. ``forward`` is the time
+``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it once, and without the models
+and backward passes of closures where it runs again and again. ``forward`` is the time
 inside the outermost call of a model (see :mod:`.module_hooks`), or, with Lightning, inside ``training_step``. A step in
 which no model is seen, as its functions are the script's own, has as ``forward`` what lies between the end of the data
 (or of the optimizer or backward before it, or the start of the step) and the start of backward, without the phases
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from .marks import BACKWARD, DATA, FORWARD, OPTIMIZER, Part
 
 _NAMES = ("data", "backward", "optimizer", "forward", "evaluation", "checkpoint")
+_OF_CLOSURE = (FORWARD, BACKWARD)
 _USUAL = (DATA, FORWARD, BACKWARD, OPTIMIZER)
 _ORDER = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 
@@ -105,7 +107,13 @@ def _add_found(
                 theirs = sum(high - low for low, high in spans if low >= mark and high <= began)
                 phases["forward"] = phases.get("forward", 0) + began - mark - theirs
         elif kind == OPTIMIZER and last_backward > began:
-            began = last_backward
+            inside = [
+                part for part in found if part[1] >= began and part[2] < ended and part[0] in _OF_CLOSURE
+            ]
+            if not with_forward and sum(part[0] == BACKWARD for part in inside) > 1:
+                began += sum(part[2] - part[1] for part in inside)  # evaluates its closure again and again
+            else:
+                began = last_backward
         elif kind == FORWARD:
             if timed:
                 continue

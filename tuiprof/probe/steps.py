@@ -109,6 +109,7 @@ class Steps:
         at_next_end: Called once, at the end of the step that is running; None = nothing is to be called.
         put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
         own_annotation: An annotation that ends now was made by the probe itself.
+        range: Marks a phase in the trace that is being recorded; None = none is.
         watch_backward: Backward passes may be what ends a step.
         loop_at: The loop whose iterations may be the steps, ``file:line``.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
@@ -143,6 +144,7 @@ class Steps:
         "out",
         "own_annotation",
         "put_off",
+        "range",
         "source",
         "stepped",
         "thread",
@@ -167,6 +169,7 @@ class Steps:
         self.at_next_end: Callable[[], None] | None = None
         self.put_off: tuple[int, int, int, dict[str, Any] | None] | None = None
         self.own_annotation = False
+        self.range: Any = None
         self._device_due = 0
         self._on_first = on_first
         self.watch_backward = True
