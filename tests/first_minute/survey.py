@@ -53,7 +53,12 @@ CASES = (
     Case("by-hand", "torch_by_hand.py", "What is torch.nn really?: SGD by hand", ("torch",), late=True),
     Case("compiled", "compiled.py", "torch.compile tutorial (aot_eager)", ("torch",)),
     Case(
-        "loader-inference", "loader_inference.py", "PyTorch quick start: evaluation", ("torch",), late=True, cheap=True
+        "loader-inference",
+        "loader_inference.py",
+        "PyTorch quick start: evaluation",
+        ("torch",),
+        late=True,
+        cheap=True,
     ),
     Case(
         "ddp",
@@ -175,7 +180,7 @@ class Outcome:
         if self.steps == self.own_steps:
             return "yes"
         if self.steps and self.case.late:
-            return f"from the {self.own_steps - self.steps + 1}th on"
+            return f"all but the first {self.own_steps - self.steps}"
         return "none, said so" if not self.steps else "**no**"
 
 

@@ -11,7 +11,7 @@ from .marks import BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, P
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
 _TAILS = 3
-_NOTING_NS = 1_000  # no longer takes what only notes a part
+_NOTING_NS = 400  # no longer takes what only notes a part
 _MOST_PARTS = 20_000
 
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …

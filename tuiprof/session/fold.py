@@ -196,6 +196,11 @@ def _stays_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
+def _trains(state: WriterState) -> bool:
+    """Whether the steps of a process are those of a training, as far as it tells."""
+    return state.step_source is None or state.step_source.what != "batches of a DataLoader"
+
+
 class Fold:
     """The state of a session, as far as its records have been fed.
 
@@ -239,13 +244,15 @@ class Fold:
         """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
 
         Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
-        side; then it is the first one unless it fell silent :data:`SILENT_NS` before another.
+        side; then it is the first one that trains, as opposed to one that only evaluates, unless it fell silent
+        :data:`SILENT_NS` before another.
         """
         ranks = self.ranks
         stepping = [state for state in ranks if len(state.steps)]
         if not stepping:
             return ranks[0] if ranks else None
         same = [state for state in stepping if state.rank == stepping[0].rank]
+        same = [state for state in same if _trains(state)] or same
         newest_ns = max(state.last_step_ns for state in same)
         return next(state for state in same if newest_ns - state.last_step_ns <= SILENT_NS)
 

@@ -16,10 +16,13 @@ from tuiprof.session.writer_state import WriterState
 SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
 #: With fewer steps outside the capture there is nothing to hold it against.
 _FEWEST: Final = 5
+#: Steps vary: what lies between these quantiles resembles the others.
+_EDGE: Final = 0.05
 RULE: Final = (
     f"the median of the captured steps is below {SHORTEST:g} times the median step of the session, or above "
-    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms, which is more than a profiler costs; or what was "
-    f"captured was withdrawn as no training steps; at least {_FEWEST} other steps are needed"
+    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms, which is more than a profiler costs, and outside of "
+    f"what {1 - 2 * _EDGE:.0%} of the steps take; or what was captured was withdrawn as no training steps; at least "
+    f"{_FEWEST} other steps are needed"
 )
 
 
@@ -74,8 +77,10 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
         if not inside.any() or stats.count < _FEWEST:
             continue
         captured_ns = float(np.median(rows["dur_ns"][inside]))
-        longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS)
-        if not SHORTEST * stats.median_ns <= captured_ns <= longest_ns:
+        low_ns, high_ns = np.quantile(rows["dur_ns"][rank.steps.comparable()], (_EDGE, 1 - _EDGE))
+        shortest_ns = min(SHORTEST * stats.median_ns, float(low_ns))
+        longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
+        if not shortest_ns <= captured_ns <= longest_ns:
             return (
                 f"capture {capture.id} is no evidence: its steps took {format_ns(captured_ns)} in the median, those "
                 f"of the session {format_ns(stats.median_ns)}; capture others: tuiprof record --capture N@STEP"

@@ -139,7 +139,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     if fold.lead is None or stats is None or not stats.count:
         return (
             f"{session.title} {status}: no training step was seen. Name the line that ends one: "
-            "tuiprof record --step-at train.py:88"
+            "tuiprof record --step-at FILE:LINE, which needs no edit of the script"
         )
     steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)

@@ -193,8 +193,8 @@ def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) 
 
 
 _HOW_TO_MARK = [
-    "steps are found by themselves: optimizer.step() in torch, mark_step in torch_xla, step annotations in JAX",
-    "to mark them by hand: `import tuiprof`, and `tuiprof.step()` at the end of each step",
+    "steps are found by themselves in PyTorch, torch_xla, Keras and, from Python 3.12 on, in any loop",
+    "else name the line that ends one: tuiprof run --step-at FILE:LINE; or call tuiprof.step() there",
 ]
 
 
