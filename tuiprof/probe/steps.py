@@ -55,7 +55,7 @@ SOURCES = (
     "JAX step annotations",
     "Keras training batches",
     "tuiprof.step()",
-    "executions of the line or function named for it",
+    "executions of what --step-at or --step-function names",
 )
 
 DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES = "d", "m", "u", "c", "s", "p", "n", "l"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SECONDS, AFTER_S = 3.0, 20.0
 _SECOND = 1_000_000_000
 _PATIENCE_NS = _SECOND
+_END_S = 30.0
 _SHARE = 0.75  # of the last samples, which must be in the script
 OWN = "timed"
 
@@ -168,6 +169,10 @@ class TimedCaptures:
 
     def finish(self) -> None:
         """Serve or refuse what is left, because the script ends (on the main thread)."""
+        call = self._call
+        if call is not None:
+            call.run()  # unless another thread does just now
+            call.wait(_END_S)
         request = self._request
         if self._profiler is not None:
             self._stop()
@@ -192,8 +197,21 @@ class _Call:
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
         self._taken = threading.Lock()
+        self._over = threading.Event()
         self.asked_at = monotonic_ns()
-        self.done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has returned."""
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has returned.
+
+        Args:
+            seconds: At most so long.
+        """
+        self._over.wait(seconds)
 
     def run(self) -> None:
         """Call it, unless somebody else does."""
@@ -203,4 +221,4 @@ class _Call:
             except CaptureError as error:
                 sys.stderr.write(f"tuiprof: {error}\n")
             finally:
-                self.done = True
+                self._over.set()
