@@ -179,6 +179,8 @@ class Outcome:
         """Whether the steps are right, as a word of the table."""
         if self.steps == self.own_steps:
             return "yes"
+        if self.steps and self.steps > self.own_steps:
+            return "**no**, a loop inside the step was taken"
         if self.steps and self.case.late:
             return f"all but the first {self.own_steps - self.steps}"
         return "none, said so" if not self.steps else "**no**"

@@ -112,6 +112,13 @@ def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: P
     assert "there is no statement at line 5" in done.err
 
 
+def test_what_is_given_is_known_by_one_number() -> None:
+    from tuiprof.probe import given_steps, steps
+
+    assert given_steps.GIVEN == steps.GIVEN
+    assert len(steps.SOURCES) == steps.CLOSED
+
+
 def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:
     script = """
 import torch

@@ -101,6 +101,7 @@ class Capturer:
             return
         began = monotonic_ns()
         if self.timed is not None:
+            self._held = n  # what was to begin now begins later
             self.timed.step_ended()
             self.timed.step_begins(n)
             return

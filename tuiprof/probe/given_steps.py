@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
-GIVEN = 9  # of .steps, which is not loaded before the script has come to its first step
+GIVEN = 10  # of .steps, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT = "__tuiprof_as_script__"
 

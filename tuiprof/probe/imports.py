@@ -27,6 +27,8 @@ WATCHED = {
     "torch_xla": "xla_hooks",
     "jax.profiler": "jax_hooks",
     "keras.src.callbacks.callback_list": "keras_hooks",
+    "flax.nnx.transforms.compilation": "jit_hooks",
+    "equinox._jit": "jit_hooks",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 

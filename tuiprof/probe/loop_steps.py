@@ -15,6 +15,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from .marks import END
 from .sampler import RECENT, Loop
 from .steps import LOOP, NONE
 
@@ -97,22 +98,24 @@ class LoopSteps:
         monitoring.set_local_events(self._tool, loop.code, monitoring.events.JUMP)
 
     def _callback(self, loop: Loop, again: bool) -> Any:
-        steps, hook, clock, head, disable = (
-            self._runtime.steps,
-            self._hook,
-            monotonic_ns,
-            loop.head,
-            self._monitoring.DISABLE,
-        )
+        steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
+        note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
 
         def jumped(_code: CodeType, _at: int, to: int) -> Any:
-            if to != head or steps.source > LOOP or not hook.on:
+            if to != head:
+                return disable
+            n = steps.n
+            if n < steps.due and steps.source == source and steps.put_off is None:  # nearly always
+                note((end, n, clock(), None, False, clock()))
+                steps.n = n + 1
+                return None
+            if steps.source > LOOP or not hook.on:
                 return disable
             nonlocal again
             try:
                 if again:
                     again = False
-                    steps.withdraw_loop(clock())
+                    steps.withdraw(LOOP, clock())
                 steps.end(LOOP, clock())
             except Exception:
                 hook.failed()

@@ -29,6 +29,8 @@ _FRAMEWORKS = frozenset(
         *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
     )
 )
+#: In these a function is traced or compiled, which no step does.
+_COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
 
 
@@ -62,6 +64,7 @@ class Sampler:
         self.samples = 0
         self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
         self.wants_loops = True
+        self._compiling: deque[bool] = deque(maxlen=RECENT)
         self._lines: Counter[tuple[str, int]] = Counter()
         self._loops: dict[CodeType, list[Loop]] = {}
         self._ident = threading.main_thread().ident
@@ -72,6 +75,7 @@ class Sampler:
         innermost: FrameType | None = None
         script: list[FrameType] = []
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+        compiles = False
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -80,8 +84,11 @@ class Sampler:
                 if not self.wants_loops:
                     break
                 script.append(frame)
-            elif str(frame.f_globals.get("__name__", "")).partition(".")[0] in _FRAMEWORKS:
-                script.clear()
+            elif self.wants_loops:
+                module = str(frame.f_globals.get("__name__", ""))
+                compiles = compiles or module.startswith(_COMPILING)
+                if module.partition(".")[0] in _FRAMEWORKS:
+                    script.clear()
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
@@ -89,6 +96,7 @@ class Sampler:
             if key in self._lines or len(self._lines) < _MOST_LINES:
                 self._lines[key] += 1
         if self.wants_loops:
+            self._compiling.append(compiles)
             waits = innermost is None or name.startswith(_WAITING)
             self.recent.append(
                 None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
@@ -100,13 +108,13 @@ class Sampler:
         self._lines.clear()
 
     def in_script(self, share: float) -> bool:
-        """Whether the thread was in the script, and waited for nobody, in this share of the last samples.
+        """Whether the thread was in the script, waited for nobody and compiled nothing, in this share of the samples.
 
         Args:
             share: 0 to 1.
         """
         recent = list(self.recent)
-        return len(recent) == RECENT and sum(chain is not None for chain in recent) >= share * RECENT
+        return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
 
     def top(self) -> list[tuple[str, int, int]]:
         """Return file, line and number of samples of the lines that were seen most."""
@@ -124,6 +132,10 @@ class Sampler:
         if code not in self._loops:
             self._loops[code] = loops_of(code)
         return [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+
+
+def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
+    return chain is not None and not compiles
 
 
 def loops_of(code: CodeType) -> list[Loop]:

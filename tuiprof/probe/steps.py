@@ -13,10 +13,11 @@ What ends a step (the highest one seen so far decides; at a switch the steps cou
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
 ``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
                         are phases; one that has not stepped for 32 steps of others hands over to them)
-``LOOP``                an iteration of the loop that the main thread is in (see :mod:`.loop_steps`), where nothing
-                        else is found
+``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
 ``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
                         from the 257th on where it has, but it does not call torch's hooks
+``LOOP``                an iteration of the loop that the main thread is in (see :mod:`.loop_steps`), where nothing
+                        else is found
 ``BATCH``               asking a DataLoader for the next batch: inference loops. Counts from the third batch on
                         (so two sanity-check batches are not steps) when there was no backward pass. Batches that
                         are fetched in a row, without a call of the model in between, are one
@@ -44,12 +45,15 @@ from .marks import OPTIMIZER as OPTIMIZER_PART
 from .script_frames import script_line
 from .threads import is_of_python
 
-NONE, BATCH, BACKWARDS, LOOP, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(11)
+NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
+    12
+)
 SOURCES = (
     "nothing",
     "batches of a DataLoader",
-    "backward passes",
     "iterations of a loop",
+    "backward passes",
+    "calls of a jitted function",
     "optimizer steps",
     "XLA steps",
     "JAX step annotations",
@@ -354,13 +358,14 @@ class Steps:
         self._say_source(t, withdrawn)
         return False
 
-    def withdraw_loop(self, t: int) -> None:
-        """Count the iterations of another loop from now on, from 0.
+    def withdraw(self, source: int, t: int) -> None:
+        """Count another loop or function from now on, from 0.
 
         Args:
+            source: What ends a step now and then; where it does not (any more), nothing changes.
             t: Now, monotonic ns.
         """
-        if self.source == LOOP:
+        if self.source == source:
             withdrawn = self.n
             self._withdraw()
             self._say_source(t, withdrawn)
