@@ -2,8 +2,6 @@
 
 import argparse
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx

@@ -1,7 +1,7 @@
 """Scripts as people write them, recorded as a user would: what tuiprof says of each, beside what the script says.
 
-``python -m tests.first_minute.survey [NAME …] [--write docs/first-minute.md]``: one row a script. Each script runs twice,
-plain and recorded, and prints its number of steps and its last loss.
+``python -m tests.first_minute.survey [NAME …] [--write docs/first-minute.md]``: one row a script. Each script runs
+twice, plain and recorded, and prints its number of steps and its last loss.
 """
 
 from __future__ import annotations
