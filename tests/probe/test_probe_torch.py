@@ -262,7 +262,7 @@ print(os.listdir(log))
     assert writer.startswith("probe-")
     failed = asked.of(records.Capture, writer)[-1]
     assert failed.state == "failed"
-    assert "tuiprof.step()" in failed.why
+    assert "--step-at" in failed.why
 
 
 def test_hooks_that_break_do_not_break_training(run: Callable[..., Run]) -> None:
