@@ -189,4 +189,5 @@ class Models:
             finally:
                 note((CHECKPOINT, began, clock(), ident()))
 
-        self._torch.save = save
+        # Also where it is defined: what is handed to another process is found there again by its name.
+        self._torch.save = self._torch.serialization.save = save
