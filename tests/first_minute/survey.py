@@ -48,7 +48,7 @@ CASES = (
         ("torch",),
         cheap=True,
     ),
-    Case("dcgan", "dcgan.py", "PyTorch examples, DCGAN: two optimizers", ("torch",), cheap=True),
+    Case("dcgan", "dcgan.py", "PyTorch examples, DCGAN: two optimizers", ("torch",)),
     Case("lbfgs", "lbfgs.py", "torch.optim documentation: closure", ("torch",)),
     Case("by-hand", "torch_by_hand.py", "What is torch.nn really?: SGD by hand", ("torch",), late=True),
     Case("compiled", "compiled.py", "torch.compile tutorial (aot_eager)", ("torch",)),
