@@ -117,3 +117,44 @@ def test_below_python_3_12_the_loop_is_named(run: Callable[..., Run]) -> None:
     assert done.code == 0, done.err
     (log,) = done.logs
     assert any("--step-at script.py:11" in note.text for note in done.of(records.Note, log))
+
+
+MODELS = """
+import io, pickle, time
+import torch
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU()))
+    def forward(self, x):
+        time.sleep(0.004)
+        return self.inner(x)
+
+model = Slow()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    time.sleep(0.004)
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 4:
+        model.eval()
+        with torch.no_grad(): model(torch.ones(2, 4))
+        model.train()
+        torch.save(model.state_dict(), io.BytesIO())
+print(pickle.loads(pickle.dumps(torch.save)) is torch.save, len(list(torch.fx.symbolic_trace(model.inner).graph.nodes)))
+"""
+
+
+def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> None:
+    done = run(MODELS)
+    assert (done.code, done.out) == (0, "True 4\n"), done.err
+    steps = done.of(records.Step)
+    for step in steps[1:]:
+        assert step.ph["forward"] >= 4e6
+        rest = step.dur - sum(step.ph.values())
+        assert rest >= 4e6, "what lies before the model is not forward"
+    assert [step.n for step in steps if "evaluation" in step.ph] == [5], "it belongs to the step that follows"
+    assert steps[5].ph["evaluation"] >= 4e6
+    assert steps[5].ph["checkpoint"] > 0
