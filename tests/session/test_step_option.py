@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.errors import UsageProblem
-from tuiprof.session.launch import parse_capture
+from tuiprof.session.run.launch import parse_capture
 from tuiprof.session.step_option import STEP_AT, STEP_FUNCTION, step_environment
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tuiprof.session.clock import Clock
-from tuiprof.session.fold import Fold
-from tuiprof.session.meta import SessionMeta
-from tuiprof.session.records import Capture, DeviceStep, Head, Record, Step, StepSource
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.straggler import lanes
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.log.records import Capture, DeviceStep, Head, Record, Step, StepSource
 from tuiprof.session.step_source import counted, described, refusals
-from tuiprof.session.straggler import lanes
-from tuiprof.session.tail import Batch
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.meta import SessionMeta
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
 MS = 1_000_000

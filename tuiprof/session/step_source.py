@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from tuiprof.model.units import format_count, format_ns
-from tuiprof.session.fold import CaptureState, Fold
-from tuiprof.session.writer_state import WriterState
+from tuiprof.session.live.fold import CaptureState, Fold
+from tuiprof.session.live.writer_state import WriterState
 
 #: A capture whose steps are shorter than this share of the session's median, or longer than so many times and by so
 #: much, shows something else than the steps of the session. The upper limits leave room for what a profiler costs.
