@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuiprof.probe.marks import BACKWARD, DATA, OPTIMIZER
+from tuiprof.probe.marks import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
 from tuiprof.probe.phases import phases_of
 
 
@@ -61,3 +61,29 @@ def test_a_backward_inside_another_counts_once() -> None:
 def test_two_optimizers() -> None:
     parts = [(BACKWARD, 5, 10, 1), (OPTIMIZER, 10, 12, 1), (BACKWARD, 20, 25, 1), (OPTIMIZER, 25, 30, 1)]
     assert phases_of(0, parts) == {"forward": 5 + 8, "backward": 10, "optimizer": 7}
+
+
+def test_forward_is_the_model_and_not_what_lies_before_backward() -> None:
+    usual = [(DATA, 0, 5, 1), (FORWARD, 10, 20, 1), (BACKWARD, 30, 50, 1), (OPTIMIZER, 52, 60, 1)]
+    assert phases_of(0, usual) == {"data": 5, "forward": 10, "backward": 20, "optimizer": 8}
+    twice = [*usual[:3], (FORWARD, 51, 52, 1), (BACKWARD, 53, 60, 1), (OPTIMIZER, 61, 62, 1)]
+    assert phases_of(0, twice) == {"data": 5, "forward": 11, "backward": 27, "optimizer": 1}
+
+
+def test_a_model_that_backward_calls_is_part_of_backward() -> None:
+    parts = [(FORWARD, 0, 10, 1), (FORWARD, 12, 14, 1), (BACKWARD, 11, 20, 1)]
+    assert phases_of(0, parts) == {"forward": 10, "backward": 9}
+
+
+def test_a_closure_that_runs_again_and_again_is_not_the_optimizer() -> None:
+    closures = [(FORWARD, 10, 14, 1), (BACKWARD, 14, 20, 1), (FORWARD, 25, 29, 1), (BACKWARD, 29, 35, 1)]
+    assert phases_of(0, [*closures, (OPTIMIZER, 5, 40, 1)]) == {"forward": 8, "backward": 12, "optimizer": 15}
+    once = [*closures[:2], (OPTIMIZER, 5, 40, 1)]
+    assert phases_of(0, once) == {"forward": 4, "backward": 6, "optimizer": 20}, "the rest is the framework's"
+
+
+def test_evaluation_and_checkpoints_have_names() -> None:
+    parts = [(EVALUATION, 0, 50, 1), (CHECKPOINT, 50, 60, 1), (BACKWARD, 70, 80, 1)]
+    found = phases_of(0, parts)
+    assert (found["evaluation"], found["checkpoint"]) == (50, 10)
+    assert found["forward"] == 10, "what lies between the checkpoint and backward"

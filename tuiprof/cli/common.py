@@ -90,12 +90,23 @@ def launch_options(function: Function) -> Function:
         click.option(
             "--capture",
             metavar="N[@STEP]",
-            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios).",
+            help="Profile N steps from STEP on (default: 3 steps from step 30, earlier in shorter scenarios). "
+            "3s@20s: 3 seconds after 20 seconds, where nobody knows what a step is.",
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
         click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
         click.option("--memory", is_flag=True, help="Capture allocator events."),
+        click.option(
+            "--step-at",
+            metavar="FILE:LINE",
+            help="A step ends each time this line has run; at the line of a loop, each iteration is one.",
+        ),
+        click.option(
+            "--step-function",
+            metavar="MODULE:NAME",
+            help="A step ends each time this function returns; the script itself is __main__.",
+        ),
         click.option(
             "--no-source", is_flag=True, help="Do not keep the script's text, by which runs are compared."
         ),

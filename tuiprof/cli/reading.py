@@ -157,9 +157,12 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats import open_set
     from tuiprof.model import Unavailable
-    from tuiprof.session.live.summary import summarise
+    from tuiprof.session.live.step_source import refusals
+    from tuiprof.session.live.summary import read_fold, summarise
 
-    reports: list[Report | Unavailable] = [summarise(session)]
+    fold = read_fold(session)
+    refused = refusals(fold)
+    reports: list[Report | Unavailable] = [summarise(session, fold)]
     said = ""
     if not session.traces():
         reports += [
@@ -174,7 +177,15 @@ def session_reports(
         found = newest if capture == newest.run else open_set(session.path / "traces", run=capture)
         trace = open_rank(found, rank)
         said = trust(trace).text
-        reports.extend(run_analyses(trace, names, step))
+        answers = run_analyses(trace, names, step)
+        path = trace.info.path
+        why = refused.get(str(path.relative_to(session.path)), "") if path is not None else ""
+        if why:  # what it shows is there to be looked at, but nothing is advised because of it
+            answers = [
+                Unavailable("advice", why, "capture other steps") if answer.analysis == "advice" else answer
+                for answer in answers
+            ]
+        reports.extend(answers)
     return reports, said
 
 

@@ -179,6 +179,8 @@ def launch_spec(
     capture_slower: str | None = None,
     capture_every: int | None = None,
     capture_budget: str | None = None,
+    step_at: str | None = None,
+    step_function: str | None = None,
 ) -> LaunchSpec:
     """Turn what was typed into what to launch.
 
@@ -198,6 +200,8 @@ def launch_spec(
         capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
         capture_every: Capture at every multiple of this step.
         capture_budget: Size of the traces above which no triggered capture is begun.
+        step_at: ``FILE:LINE``: a step ends each time that line has run.
+        step_function: ``MODULE:NAME``: a step ends each time that function returns.
 
     Raises:
         UsageError: The options for captures contradict each other or cannot be read.
@@ -206,6 +210,7 @@ def launch_spec(
     from dataclasses import replace
 
     from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
+    from tuiprof.session.run.step_option import step_environment
 
     if no_capture:
         if capture or stack or shapes or memory or capture_slower or capture_every:
@@ -231,6 +236,7 @@ def launch_spec(
         triggers=armed,
         root=invocation.sessions,
         keep_source=not no_source,
+        env=step_environment(step_at, step_function),
     )
     command = invocation.command
     if target is None:

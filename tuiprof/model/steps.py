@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model.intervals import Ints
+from tuiprof.model.repeats import repeated
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -24,18 +25,20 @@ class Steps:
     """Steps of a trace.
 
     Attributes:
-        numbers: Step numbers in order of start, shape ``(k,)``; empty when the trace marks no steps.
+        numbers: Step numbers in order of start, shape ``(k,)``; empty when the trace has no steps.
         starts: Start of each on the host, ns.
         ends: End of each on the host, ns.
         step_of: For every event the index into ``numbers`` of its step; -1 = none. The step of a device event
             is the step of the host call that launched it, not the marker it happens to fall under; so is that of an
             operator that the CPU runs behind the call that handed it over.
+        read_from: The trace marks no steps, and this is what they were read from; empty = it marks them.
     """
 
     numbers: Ints
     starts: Ints
     ends: Ints
     step_of: Ints
+    read_from: str = ""
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -62,10 +65,13 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     Args:
         trace: The trace.
         markers: ``step``, ``start``, ``end`` where the format knows them; None = look for ``ProfilerStep#N``
-            outside the device tracks.
+            outside the device tracks. Where there are none, steps are read from what repeats (see :mod:`.repeats`).
     """
     if markers is None:
         markers = _markers_by_name(trace)
+    read_from = ""
+    if not len(markers) and len(trace):
+        markers, read_from = repeated(trace)
     # Of several that begin together the longest first, so that one inside another comes after it.
     markers = markers.sort("start", "end", descending=[False, True])
     numbers = markers["step"].cast(pl.Int64).to_numpy()
@@ -84,7 +90,7 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
         step_of[on_device] = np.where(launch >= 0, step_of[np.maximum(launch, 0)], -1)
         if (dispatched := trace.dispatched) is not None:
             step_of[dispatched["work"].to_numpy()] = step_of[dispatched["call"].to_numpy()]
-    return Steps(numbers, starts, ends, step_of)
+    return Steps(numbers, starts, ends, step_of, read_from)
 
 
 def _markers_by_name(trace: Trace) -> pl.DataFrame:

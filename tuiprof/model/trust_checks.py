@@ -107,6 +107,14 @@ def _host(trace: Trace) -> list[Remark]:
                 "record with `tuiprof --record … --stack`, or with_stack=True",
             )
         )
+    if trace.steps.read_from:
+        remarks.append(
+            Remark(
+                "steps-read",
+                f"the trace marks no steps: they are read from {trace.steps.read_from}",
+                "call profiler.step() each step, or record with tuiprof",
+            )
+        )
     if not len(trace.steps):
         remarks.append(
             Remark(

@@ -7,6 +7,10 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
   that framework's hooks (:mod:`.torch_hooks`, :mod:`.xla_hooks`, :mod:`.jax_hooks`);
 - hooks and :mod:`.api` note :mod:`.marks` for :mod:`.steps`, the only code that runs in every step; on a GPU
   :mod:`.torch_device` times steps there as well;
+- :mod:`.module_hooks` times whole models, :mod:`.keras_hooks` and :mod:`.jit_hooks` hear of steps from Keras, Flax NNX
+  and Equinox, :mod:`.given_steps` puts a call where the user said that a step ends, and :mod:`.loop_steps` counts the
+  iterations of the script's loop where nobody else knows;
+- :mod:`.sampler` sees in which lines and loops of the script the main thread is;
 - :mod:`.log`, in a thread of its own, lets :mod:`.assembly` make steps of the marks and :mod:`.phases` phases, and
   appends them as lines to ``log/<writer>.jsonl``;
 - :mod:`.requests` reads ``control/``, :mod:`.triggers` puts requests there after slow steps, :mod:`.capture` serves
@@ -17,6 +21,7 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
 - :mod:`.threads`, :mod:`.own_file` and :mod:`.exceptions` keep the probe's threads, files and errors apart from the
   script's.
 
-Nothing is written and no thread started before the first step. A hook that raises is switched off, which is
-said once in the log; the script never sees the error.
+Nothing is written before the first step or a capture by the clock (:mod:`.timed_capture`). Until then one thread
+watches where the script is, once that has imported a framework; it ends before a fork. A hook that raises is switched
+off, which is said once in the log; the script never sees the error.
 """

@@ -6,11 +6,12 @@ import threading
 from collections import deque
 from typing import Any
 
-from .marks import BEGIN, END, OPTIMIZER, STEPPED, Mark, Part
+from .marks import BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, Part
 
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
 _TAILS = 3
+_NOTING_NS = 400  # no longer takes what only notes a part
 _MOST_PARTS = 20_000
 
 # n, at, dur, began, parts, metrics, captured: number, end, length and begin (ns), …
@@ -26,6 +27,7 @@ class Assembly:
     Attributes:
         thread: The thread that steps; parts of others are left out. None = not known yet.
         steps: Complete steps that are not written yet.
+        sources: What ended a step from some time on, not written yet: the fields of the mark ``SOURCE``.
         ended: Number of steps that ended so far.
         cost_ns: What the hooks cost the stepping thread so far, ns. Measured is the tail of the hook that ends a
             step: from its last look at the clock for the script to the end of our own work. That is taken for
@@ -39,6 +41,7 @@ class Assembly:
     def __init__(self, born: int) -> None:
         self.thread: int | None = None
         self.steps: list[Step] = []
+        self.sources: list[Mark] = []
         self.ended = 0
         self.cost_ns = self.cost_steps = 0
         self._lock = threading.Lock()
@@ -83,6 +86,12 @@ class Assembly:
             elif kind == BEGIN:
                 self._began = mark[1]
                 self._parts = []
+            elif kind == SOURCE:
+                self.sources.append(mark[1:])
+                if mark[4]:
+                    self.steps = []
+                    self.ended = self.cost_ns = self.cost_steps = 0
+                    self._by_optimizer = False
             elif mark[3] != self.thread:
                 continue
             elif self._by_optimizer and mark[1] < self._began and isinstance(kind, str):
@@ -98,8 +107,10 @@ class Assembly:
             began = min([*seen, self._touched] if self._touched else seen or [self._born])
         self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
         if not captured:
-            hooks = len(self._parts) + (not self._by_optimizer)
-            self.cost_ns += _TAILS * hooks * min(done - t, INTERRUPTED_NS)
+            others = len(self._parts) - self._by_optimizer
+            tail_ns = min(done - t, INTERRUPTED_NS)
+            # What the end of a step does beside noting it is not what the step's other hooks do.
+            self.cost_ns += _TAILS * (tail_ns + others * min(tail_ns, _NOTING_NS))
             self.cost_steps += 1
         self._began = t
         self._parts = []
@@ -137,7 +148,7 @@ class Assembly:
         """
         with self._lock:
             self._take(marks)
-            if any(isinstance(part[0], int) for part in self._parts):
+            if any(part[0] in OF_NEXT_STEP for part in self._parts):
                 return False
             if self.steps:
                 n, _, dur, began, parts, _, captured = self.steps[-1]

@@ -6,6 +6,7 @@ the first step it records. All profiler calls are made on the thread that steps;
 
 from __future__ import annotations
 
+import sys
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
@@ -43,6 +44,8 @@ class Capturer:
         writer: Name of this process's log, for the names of its traces.
         disturbing: The step that is running does so under a profiler, or while one is being prepared.
         ending: The script ends: what slows later steps down does not matter any more.
+        timed: A profiler that runs by the clock (see :mod:`.timed_capture`); it only gets the steps marked.
+        wanted: Captures were asked for.
         must_wait: Whether no profiler can be started or stopped just now.
         note: Tells the user something once: level and text.
         ended: Hears the id of each capture that is over, and whether there is a trace.
@@ -53,7 +56,8 @@ class Capturer:
     def __init__(self, session: str, steps: Steps) -> None:
         self.session = session
         self.writer = ""
-        self.disturbing = self.ending = False
+        self.disturbing = self.ending = self.wanted = False
+        self.timed: Any = None
         self.must_wait: Callable[[], bool] = lambda: False
         self.note: Callable[[str, str], None] = lambda level, text: None
         self.torch: Callable[..., Any] | None = None
@@ -63,6 +67,7 @@ class Capturer:
         self._steps = steps
         self._queue: list[Request] = []
         self._window: _Window | None = None
+        self._held = -1  # the last step before which it was not settled what a step is
         self._threads: list[ProbeThread] = []
 
     # -- from the log's thread ------------------------------------------------------------------------------
@@ -73,6 +78,7 @@ class Capturer:
         Args:
             request: The request.
         """
+        self.wanted = True
         if request.problem:
             self._tell(request, "failed", why=request.problem)
             return
@@ -94,6 +100,11 @@ class Capturer:
             # is being captured.
             return
         began = monotonic_ns()
+        if self.timed is not None:
+            self._held = n  # what was to begin now begins later
+            self.timed.step_ended()
+            self.timed.step_begins(n)
+            return
         if self._window is None:
             self._window = self._choose(n)
         window = self._window
@@ -112,9 +123,14 @@ class Capturer:
 
     def _choose(self, n: int) -> _Window | None:
         """Return the window to open for the request that is due next, if one is."""
+        if not self._steps.settled:
+            self._held = n
+            return None
         due: tuple[int, Request] | None = None
         for request in list(self._queue):
             first = n + 1 if request.at is None else request.at
+            if first <= self._held:
+                first = n + 1
             if first < n:
                 self._queue.remove(request)
                 self._tell(request, "failed", why=_too_late(first, n))
@@ -125,17 +141,31 @@ class Capturer:
         first, request = due
         self._queue.remove(request)
         try:
-            return _Window(request, first, self._make_profiler(request))
+            return _Window(request, first, self.make_profiler(request))
         except Exception as error:
-            self._tell(request, "failed", first=first, why=_reason(error))
+            self._tell(request, "failed", first=first, why=reason(error))
             if raised_by_signal_handler(error):
                 raise
             return None
 
-    def _make_profiler(self, request: Request) -> Any:
-        """Return the profiler of the framework that makes the steps."""
+    @property
+    def uses_jax(self) -> bool:
+        """Whether the script has JAX work on a device."""
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        return self.jax is not None and bool(getattr(bridge, "_backends", None))
+
+    def make_profiler(self, request: Request) -> Any:
+        """Return the profiler of the framework that makes the steps, or else of the one that computes.
+
+        Args:
+            request: What to record.
+
+        Raises:
+            CaptureError: There is no profiler, or it cannot be used.
+        """
         source = self._steps.source
-        for wanted, make in ((source == SYNC, self.xla), (source == ANNOTATION, self.jax)):
+        jax_alone = self.uses_jax and not self._steps.torch_works
+        for wanted, make in ((source == SYNC, self.xla), (source == ANNOTATION or jax_alone, self.jax)):
             if wanted and make is not None:
                 return make(request, self)
         make = self.torch or self.xla or self.jax
@@ -184,7 +214,7 @@ class Capturer:
         try:
             path = window.profiler.finish()
         except Exception as error:
-            self._tell(request, "failed", first=window.first, last=last, why=_reason(error), ns=window.ns)
+            self._tell(request, "failed", first=window.first, last=last, why=reason(error), ns=window.ns)
             return
         self._tell(request, "written", first=window.first, last=last, path=path, why=why, ns=window.ns)
 
@@ -196,7 +226,7 @@ class Capturer:
             window.profiler.abort()
         except Exception as second:  # the first error is the one that matters
             error.__context__ = second
-        self._tell(window.request, "failed", first=window.first, why=_reason(error), ns=window.ns)
+        self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
         """Give up the window that is open, because somebody else needs the profiler.
@@ -223,7 +253,8 @@ class Capturer:
     def after_fork(self) -> None:
         """Forget what the parent is doing."""
         self._queue = []
-        self._window = None
+        self._window = self.timed = None
+        self._held = -1
         self._threads = []
         self.disturbing = self.ending = False
 
@@ -243,7 +274,7 @@ class Capturer:
                 self._fail(window, CaptureError(wanted))
         for request in self._queue:
             if not n:
-                why = "no step was found in the script; call tuiprof.step() at the end of each step"
+                why = "no step was found in the script: --step-at FILE:LINE names the line that ends one"
             elif request.at is None:
                 why = f"the script ended at step {n - 1} before a capture could begin"
             else:
@@ -272,8 +303,12 @@ def _too_late(first: int, n: int) -> str:
     return f"step {first} is already past (step {n} begins now)"
 
 
-def _reason(error: BaseException) -> str:
-    """Return an error as one sentence."""
+def reason(error: BaseException) -> str:
+    """Return an error as one sentence.
+
+    Args:
+        error: Why a capture failed.
+    """
     if isinstance(error, CaptureError):
         return str(error)
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]

@@ -11,6 +11,8 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
+from . import given_steps
+
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
     from typing import Any
@@ -19,8 +21,14 @@ if TYPE_CHECKING:
 WATCHED = {
     "torch": "torch_hooks",
     "torch.utils.data.dataloader": "loader_hooks",
+    "torch._dynamo.eval_frame": "module_hooks",
+    "lightning.pytorch.strategies.strategy": "module_hooks",
+    "pytorch_lightning.strategies.strategy": "module_hooks",
     "torch_xla": "xla_hooks",
     "jax.profiler": "jax_hooks",
+    "keras.src.callbacks.callback_list": "keras_hooks",
+    "flax.nnx.transforms.compilation": "jit_hooks",
+    "equinox._jit": "jit_hooks",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -115,6 +123,7 @@ def _imported(name: str, module: Any) -> None:
 
 def watch() -> None:
     """Start watching; frameworks that are already there (a user's sitecustomize) are hooked at once."""
+    given_steps.install()
     sys.meta_path.insert(0, FrameworkFinder())
     sys.meta_path.append(TuiprofFinder())
     for name in WATCHED:

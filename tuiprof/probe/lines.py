@@ -67,6 +67,9 @@ def line(item: tuple[Any, ...]) -> str:
         steps = {"first": found.first, "last": found.last}
         times = {"before": round(found.before_ns), "after": round(found.after_ns)}
         return dumps({"t": "slower", "at": at, **steps, **times}) + "\n"
+    if what == kind.LINES:
+        _, at, samples, top = item
+        return dumps({"t": "lines", "at": at, "samples": samples, "top": top}) + "\n"
     if what == kind.USES:
         _, at, device, uuid, pci = item
         return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"

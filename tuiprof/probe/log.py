@@ -23,7 +23,7 @@ from .lines import line, step_line
 from .own_file import ClosedByScript, OwnFile
 from .phases import phases_of
 from .slowdown import Slowdown, SlowdownWatch
-from .steps import CAPTURE, COST, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
+from .steps import CAPTURE, COST, LINES, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
 from .threads import ProbeThread
 
 SCHEMA_VERSION = 1
@@ -44,6 +44,7 @@ class Log:
     Attributes:
         writer: Name of the file without its ending; empty = not open.
         on_steps: Is given the steps that are about to be written.
+        sampled: Returns the number of samples of the main thread, and the lines seen most.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Log:
         self._poll = poll
         self.writer = ""
         self.on_steps: Callable[[list[Step]], None] = _nobody_looks
+        self.sampled: Callable[[], tuple[int, list[tuple[str, int, int]]]] = _nothing_sampled
         self._file: OwnFile | None = None
         self._thread: ProbeThread | None = None
         self._wake = threading.Event()
@@ -193,14 +195,26 @@ class Log:
             if not final and steps.n <= 1 and steps.source == OPTIMIZER and now - self._opened_at < _HOLD_NS:
                 return
             steps.assembly.take(steps.marks)
-            if steps.assembly.steps or steps.out or final:
-                lines = self._step_lines(final)
+            if steps.assembly.steps or steps.assembly.sources or steps.out or final:
+                lines = [*self._source_lines(), *self._step_lines(final)]
                 if final or now - self._slow_at >= _SLOW_NS:
                     self._slow_at = now
                     steps.out.extend(self._slow(now))
                 self._write("".join([*lines, *map(line, self._others())]))
                 self._tell_slowdown(final)
             self._flush_ns = _thread_cpu_ns(self._thread) or self._flush_ns
+
+    def _source_lines(self) -> list[str]:
+        """Return the lines that say what a step is; they come before the steps that it is said of."""
+        assembly = self._steps.assembly
+        sources, assembly.sources = assembly.sources, []
+        if any(withdrawn for *_, withdrawn in sources):
+            self._slowdown = SlowdownWatch()
+            self._kept = -1
+        return [
+            dumps({"t": "source", "at": at, "what": what, "where": where, "withdrawn": withdrawn}) + "\n"
+            for at, what, where, withdrawn in sources
+        ]
 
     def _step_lines(self, final: bool) -> list[str]:
         """Return the lines of the steps that are complete.
@@ -252,7 +266,10 @@ class Log:
         device = steps.device
         assembly = steps.assembly
         cost_ns = assembly.cost_ns + (0 if device is None else device.cost_ns)
-        items: list[tuple[Any, ...]] = [(COST, now, assembly.cost_steps, cost_ns, self._flush_ns)]
+        items: list[tuple[Any, ...]] = [
+            (LINES, now, *self.sampled()),
+            (COST, now, assembly.cost_steps, cost_ns, self._flush_ns),
+        ]
         if (slower := self._slower()) is not None:
             items.append((SLOWER, now, slower))
         if device is not None:
@@ -276,6 +293,11 @@ class Log:
 
 def _nobody_looks(steps: list[Step]) -> None:
     """Stand in for who looks at the steps."""
+
+
+def _nothing_sampled() -> tuple[int, list[tuple[str, int, int]]]:
+    """Stand in for the sampler."""
+    return 0, []
 
 
 def _thread_cpu_ns(thread: ProbeThread | None) -> int:

@@ -4,21 +4,27 @@ On the thread that trains a part is only noted (see :mod:`.marks`); the arithmet
 thread.
 
 ``data`` is the time inside the DataLoader's ``next``; ``backward`` inside ``torch.autograd.backward``;
-``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it. ``forward`` is what
-lies between the end of the data (or of the optimizer or backward before it, or the start of the step) and the
-start of backward, without the phases that the script timed itself in between; where the script times a phase
-``forward`` itself, only that counts. What is found inside a phase of the script belongs to that phase alone. Where
-hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
+``optimizer`` inside ``optimizer.step``, after the last backward where a closure runs in it once, and without the models
+and backward passes of closures where it runs again and again. ``forward`` is the time
+inside the outermost call of a model (see :mod:`.module_hooks`), or, with Lightning, inside ``training_step``. A step in
+which no model is seen, as its functions are the script's own, has as ``forward`` what lies between the end of the data
+(or of the optimizer or backward before it, or the start of the step) and the start of backward, without the phases
+that the script timed itself in between. Where the script times a phase ``forward`` itself, only that counts.
+``evaluation`` is a model's call in evaluation mode without gradients; it is ``forward`` where batches are the steps,
+as in inference. ``checkpoint`` is ``torch.save``. What is found inside a phase of the script belongs to that phase
+alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .marks import BACKWARD, DATA, OPTIMIZER, Part
+from .marks import BACKWARD, DATA, FORWARD, OPTIMIZER, Part
 
-_NAMES = ("data", "backward", "optimizer")
-_USUAL = (DATA, BACKWARD, OPTIMIZER)
+_NAMES = ("data", "backward", "optimizer", "forward", "evaluation", "checkpoint")
+_OF_CLOSURE = (FORWARD, BACKWARD)
+_USUAL = (DATA, FORWARD, BACKWARD, OPTIMIZER)
+_ORDER = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 
 
 def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
@@ -28,15 +34,16 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
         start: Start of the step, monotonic ns.
         parts: In order of their ends.
     """
-    if len(parts) == 3:
-        (first, began, fetched, _), (second, called, returned, _), (third, stepping, ended, _) = parts
-        if (first, second, third) == _USUAL and called >= fetched and stepping >= returned:
+    if len(parts) == 4:
+        first, second, third, fourth = parts
+        usual = (first[0], second[0], third[0], fourth[0]) == _USUAL
+        if usual and third[1] >= second[2] and fourth[1] >= third[2]:
             # Nearly every step of most scripts, in a fifth of the time.
             return {
-                "data": fetched - began,
-                "forward": called - fetched,
-                "backward": returned - called,
-                "optimizer": ended - stepping,
+                "data": first[2] - first[1],
+                "forward": second[2] - second[1],
+                "backward": third[2] - third[1],
+                "optimizer": fourth[2] - fourth[1],
             }
     phases: dict[str, int] = {}
     found: list[tuple[int, int, int]] = []
@@ -61,6 +68,9 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
         spans.append((began, ended))
     if found:
         _add_found(phases, start, found, spans)
+    ours = [name for name in _ORDER if name in phases]
+    if len(ours) > 1:  # in the order in which they run, whatever was seen first
+        return {name: phases[name] for name in (*ours, *(name for name in phases if name not in _ORDER))}
     return phases
 
 
@@ -84,7 +94,8 @@ def _add_found(
         found: Kind, begin and end of each, in order of their ends.
         spans: Phases of the script, none inside another.
     """
-    with_forward = "forward" not in phases
+    timed = "forward" in phases  # by the script itself
+    with_forward = not timed and all(kind != FORWARD for kind, _, _ in found)
     mark = start
     last_backward = 0
     for kind, began, ended in found:
@@ -96,7 +107,17 @@ def _add_found(
                 theirs = sum(high - low for low, high in spans if low >= mark and high <= began)
                 phases["forward"] = phases.get("forward", 0) + began - mark - theirs
         elif kind == OPTIMIZER and last_backward > began:
-            began = last_backward
+            inside = [
+                part for part in found if part[1] >= began and part[2] < ended and part[0] in _OF_CLOSURE
+            ]
+            if not with_forward and sum(part[0] == BACKWARD for part in inside) > 1:
+                began += sum(part[2] - part[1] for part in inside)  # evaluates its closure again and again
+            else:
+                began = last_backward
+        elif kind == FORWARD:
+            if timed:
+                continue
+            began += sum(high - low for low, high in spans if low >= began and high <= ended)
         name = _NAMES[kind]
         phases[name] = phases.get(name, 0) + ended - began
         mark = ended

@@ -22,6 +22,8 @@ class Request:
         id: Name of the request.
         steps: How many.
         at: First step; None = as soon as possible.
+        seconds: How long, for a capture by the clock; None = it is one of steps.
+        after_s: When that begins, from the import of the framework on.
         stack: Record Python stacks.
         shapes: Record tensor shapes.
         memory: Record the allocator.
@@ -32,6 +34,8 @@ class Request:
     id: str
     steps: int = 1
     at: int | None = None
+    seconds: float | None = None
+    after_s: float | None = None
     stack: bool = False
     shapes: bool = False
     memory: bool = False
@@ -101,11 +105,13 @@ class Requests:
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
                 fields = loads(file.read())
-            at = fields.get("at")
+            at, seconds, after_s = fields.get("at"), fields.get("seconds"), fields.get("after_s")
             request = Request(
                 id=str(fields.get("id", identity)),
                 steps=int(fields.get("steps", 1)),
                 at=None if at is None else int(at),
+                seconds=None if seconds is None else float(seconds),
+                after_s=None if after_s is None else float(after_s),
                 stack=bool(fields.get("stack")),
                 shapes=bool(fields.get("shapes")),
                 memory=bool(fields.get("memory")),

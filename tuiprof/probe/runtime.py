@@ -5,7 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
+from contextlib import suppress
 from importlib import import_module
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -13,11 +16,14 @@ from . import steps as kind
 from .capture import Capturer
 from .exceptions import raised_by_signal_handler
 from .lines import plain_numbers
-from .log import Log
+from .log import FLUSH_S, Log
+from .loop_steps import LoopSteps
 from .ranks import rank_and_world, versions
 from .requests import Requests
+from .sampler import Sampler
 from .steps import Phases, Steps
-from .threads import signals_blocked
+from .threads import ProbeThread, signals_blocked
+from .timed_capture import TimedCaptures
 from .triggers import Triggers
 
 
@@ -60,11 +66,18 @@ class Runtime:
         self._phases = Phases(self.steps)
         self.phase = self._phases.__getitem__
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
+        self.sampler = Sampler()
+        self.loops = LoopSteps(self)
+        self.timed = TimedCaptures(self)
+        self._watch: ProbeThread | None = None  # see _watch_script
+        self._watch_stop = threading.Event()
+        self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
+        self.models: Any = None  # see module_hooks; None = PyTorch is not there
         self._told: set[str] = set()
         self._paused = False
         self._ended = False
@@ -81,6 +94,7 @@ class Runtime:
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
         self.log.on_steps = triggers.look
+        self.log.sampled = lambda: (self.sampler.samples, self.sampler.top())
         return triggers
 
     def hook(self, name: str) -> Hook:
@@ -107,10 +121,44 @@ class Runtime:
         """
         try:
             import_module("." + hooks, __package__).install(self, module)
+            self._watch_script()
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+
+    # -- before the first step ------------------------------------------------------------------------------
+
+    def _watch_script(self) -> None:
+        """See where the script is before its first step, in a thread; helpers of the script are left alone."""
+        process = sys.modules.get("multiprocessing.process")
+        if self._watch is not None or self.log.is_open or self._ended:
+            return
+        if process is not None and process.parent_process() is not None:
+            return
+        self._watch_stop.clear()
+        self._watch = ProbeThread(self._watch_until_first_step)
+        with suppress(RuntimeError):  # the system has no thread to give
+            self._watch.start()
+
+    def _watch_until_first_step(self) -> None:
+        while not self._watch_stop.wait(FLUSH_S) and not self.log.is_open and not self._ended:
+            try:
+                self._poll()
+            except Exception as error:
+                self.note("bad", f"the script is not watched before its first step: {error!r}")
+                return
+
+    def record(self) -> None:
+        """Open the log, also where no step has ended."""
+        if not self.log.is_open:
+            self._first_step()
+
+    def _look(self) -> None:
+        """See where the script is, and whether that says what its steps are."""
+        self.sampler.sample()
+        self.loops.look()
+        self.timed.look()
 
     # -- the script's own marks -----------------------------------------------------------------------------
 
@@ -136,6 +184,7 @@ class Runtime:
 
     def _first_step(self) -> None:
         """Open the log and start its thread; where that fails nothing is recorded."""
+        self.sampler.restart()
         if not self.log.is_open:
             rank, world = rank_and_world()
             self._world = world
@@ -156,16 +205,26 @@ class Runtime:
             util.Finalize(None, self._exit, exitpriority=100)
 
     def _poll(self) -> None:
-        """Hand new requests to the capturer."""
-        requests, triggers = self.requests.new()
-        if triggers is not None:
-            self.triggers.arm(triggers)
-        for request in requests:
-            self.capture.offer(request)
+        """Hand new requests to the capturer, and see what the script does."""
+        with self._polling:  # at the first step two threads do this
+            requests, triggers = self.requests.new()
+            if triggers is not None:
+                self.triggers.arm(triggers)
+            for request in requests:
+                if request.seconds is None or request.problem:
+                    self.capture.offer(request)
+                else:
+                    self.timed.offer(request)
+        if get_ident() != self.steps.thread:
+            self._look()
 
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
         self.capture.wait(5.0)
+        watch, self._watch = self._watch, None
+        if watch is not None and not watch.is_current:
+            self._watch_stop.set()
+            watch.join(2.0)
         self._paused = self.log.pause()
         if self._paused:
             self.log.flush()
@@ -183,6 +242,10 @@ class Runtime:
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
         self.steps.call = call
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
+        self.sampler = Sampler()
+        self.loops = LoopSteps(self)
+        self.timed = TimedCaptures(self)
+        self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
         self.triggers = self._new_triggers()
@@ -199,9 +262,11 @@ class Runtime:
             return
         self._ended = True
         try:
+            self._watch_stop.set()
             error = getattr(sys, "last_value", None)  # set when an exception reached the top
             if self.log.is_open:
                 self._poll()
+                self.timed.finish()
                 self.capture.finish()
                 if self.steps.device is not None:
                     self.steps.device.read()

@@ -3,17 +3,24 @@
 Times are ``time.monotonic_ns``. What is seen is appended as small tuples to :attr:`Steps.marks`, from which
 :mod:`.assembly` makes steps in the log's thread; everything else that is found goes to :attr:`Steps.out`.
 
-What ends a step (the highest one seen so far decides; a switch is noted once):
+What ends a step (the highest one seen so far decides; at a switch the steps counted before are withdrawn):
 
 ======================  =================================================================================
+``GIVEN``               the line or function named with ``--step-at`` or ``--step-function``
 ``EXPLICIT``            ``tuiprof.step()``
+``FRAMEWORK``           the framework's own word: Keras' ``on_train_batch_end``
 ``ANNOTATION``          the end of a ``jax.profiler.StepTraceAnnotation``
 ``SYNC``                ``torch_xla.sync()``; where an optimizer is used, the first one after its step
 ``OPTIMIZER``           the return of ``step()`` of the first optimizer seen (of several, e.g. in a GAN, the others
                         are phases; one that has not stepped for 32 steps of others hands over to them)
+``JITTED``              the return of the function jitted by Flax NNX or Equinox that is called again and again
+``BACKWARDS``           the return of a backward pass, from the third on where the script has made no optimizer;
+                        from the 257th on where it has, but it does not call torch's hooks
+``LOOP``                an iteration of the loop that the main thread is in (see :mod:`.loop_steps`), where nothing
+                        else is found
 ``BATCH``               asking a DataLoader for the next batch: inference loops. Counts from the third batch on
-                        when there was no backward pass (so two sanity-check batches are not steps), from the
-                        65th when there was one but no optimizer that calls torch's hooks
+                        (so two sanity-check batches are not steps) when there was no backward pass. Batches that
+                        are fetched in a row, without a call of the model in between, are one
 ======================  =================================================================================
 
 Parts of a step (see :mod:`.phases`) are noted by hooks that touch as few objects as possible (see :mod:`.marks`):
@@ -22,33 +29,46 @@ a clock, the deque, and as little of this class as can be.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from time import monotonic_ns
 from typing import Any, Callable
 
 from .assembly import Assembly
-from .marks import BACKWARD as BACKWARD_PART
-from .marks import BEGIN, END, Mark
+from .marks import BEGIN, END, SOURCE, Mark
 from .marks import DATA as DATA_PART
 from .marks import OPTIMIZER as OPTIMIZER_PART
+from .script_frames import script_line
 from .threads import is_of_python
 
-NONE, BATCH, OPTIMIZER, SYNC, ANNOTATION, EXPLICIT, CLOSED = range(7)
+NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
+    12
+)
 SOURCES = (
     "nothing",
     "batches of a DataLoader",
+    "iterations of a loop",
+    "backward passes",
+    "calls of a jitted function",
     "optimizer steps",
     "XLA steps",
     "JAX step annotations",
+    "Keras training batches",
     "tuiprof.step()",
+    "executions of what --step-at or --step-function names",
 )
 
-DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE = "d", "m", "u", "c", "s", "p", "n"
+DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES = "d", "m", "u", "c", "s", "p", "n", "l"
 
 _QUIET_BATCHES = 2
-_QUIET_BATCHES_WITH_BACKWARD = 64
+_QUIET_BACKWARDS = 2
+_QUIET_BACKWARDS_WITH_OPTIMIZER = 256
+_SETTLED_AFTER = 3
+_SETTLED_AFTER_WITH_OPTIMIZER = 256
 _STEPS_OF_OTHERS = 32
 _MOST_PHASES = 1000
 _MOST_MARKS = 1 << 18  # a minute of steps of a millisecond: as long as the log's thread may be held up
@@ -93,9 +113,17 @@ class Steps:
         at_next_end: Called once, at the end of the step that is running; None = nothing is to be called.
         put_off: What ended a step inside such a call: the call, and the arguments of :meth:`end`; None = nothing.
         own_annotation: An annotation that ends now was made by the probe itself.
+        range: Marks a phase in the trace that is being recorded; None = none is.
+        watch_backward: Backward passes may be what ends a step.
+        loop_at: The loop whose iterations may be the steps, ``file:line``.
+        has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
+        called: The script has called a model since the last batch was asked for.
+        floor: Nothing below this ends a step: the user has named what does.
+        optimizer_made: The script has made an optimizer that calls torch's hooks.
     """
 
     __slots__ = (
+        "_backwards",
         "_batches",
         "_between_loaders",
         "_device_due",
@@ -106,18 +134,25 @@ class Steps:
         "assembly",
         "at_next_end",
         "call",
+        "called",
         "capture",
         "device",
         "due",
+        "floor",
+        "has_modules",
+        "loop_at",
         "marks",
         "n",
         "optimizer_due",
+        "optimizer_made",
         "out",
         "own_annotation",
         "put_off",
+        "range",
         "source",
         "stepped",
         "thread",
+        "watch_backward",
     )
 
     def __init__(
@@ -138,8 +173,15 @@ class Steps:
         self.at_next_end: Callable[[], None] | None = None
         self.put_off: tuple[int, int, int, dict[str, Any] | None] | None = None
         self.own_annotation = False
+        self.range: Any = None
         self._device_due = 0
         self._on_first = on_first
+        self.watch_backward = True
+        given = os.environ.get("TUIPROF_STEP_AT") or os.environ.get("TUIPROF_STEP_FUNCTION")
+        self.floor = GIVEN if given else NONE
+        self.has_modules = self.called = self.optimizer_made = False
+        self.loop_at = ""
+        self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
         self._optimizer: Callable[[], Any] = _nobody  # weak reference to the one whose steps count
@@ -213,7 +255,9 @@ class Steps:
         """
         first = False
         if source != self.source:
-            if source < self.source:  # another one has taken over meanwhile
+            if (
+                source < self.source or source < self.floor
+            ):  # another one has taken over meanwhile, or is waited for
                 return
             first = not self.source
             if self._switch(source, t, metrics):
@@ -289,7 +333,7 @@ class Steps:
         """Let another source decide from now on.
 
         Returns:
-            True when what ended is the tail of the step before (its optimizer ended it too early), which is
+            True when what ended is the tail of the only step before (its optimizer ended it too early), which is
             now complete; False when a step has ended.
         """
         before = self.source
@@ -298,21 +342,65 @@ class Steps:
             self._on_first()  # may be left by an exception of the script's own: then the next step is the first
         if self.source < source:  # not where there is no log
             self.source = source
+        self.watch_backward = self.source < OPTIMIZER
         self._set_due(0)
-        if before == NONE:
-            return False
-        text = (
-            f"steps are counted by {SOURCES[source]} from step {self.n} on, until then by {SOURCES[before]}"
-        )
-        self.out.append((NOTE, t, "info", text))
-        if source < SYNC or before != OPTIMIZER or not self.n:
-            return False
-        return self.assembly.completes_last(self.marks, t, metrics)
+        withdrawn = 0
+        if before != NONE:
+            if before == OPTIMIZER and self.n == 1 and self.assembly.completes_last(self.marks, t, metrics):
+                self._say_source(t, 0)
+                return True
+            withdrawn = self.n
+            text = f"steps are counted by {SOURCES[source]} from now on"
+            if withdrawn:
+                text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn"
+                self._withdraw()
+            self.out.append((NOTE, t, "info", text))
+        self._say_source(t, withdrawn)
+        return False
+
+    def withdraw(self, source: int, t: int) -> None:
+        """Count another loop or function from now on, from 0.
+
+        Args:
+            source: What ends a step now and then; where it does not (any more), nothing changes.
+            t: Now, monotonic ns.
+        """
+        if self.source == source:
+            withdrawn = self.n
+            self._withdraw()
+            self._say_source(t, withdrawn)
+
+    def _say_source(self, t: int, withdrawn: int) -> None:
+        """Record what ends a step from now on."""
+        if self.source < CLOSED:
+            where = self.loop_at if self.source == LOOP else script_line(sys._getframe(1))
+            self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn))
+
+    def _withdraw(self) -> None:
+        """Count from 0 again: what was counted were no steps."""
+        self.n = 0
+        if self.device is not None:
+            self.device.drop_pending()
+        for item in [item for item in list(self.out) if item[0] == DEVICE]:
+            with suppress(ValueError):  # written meanwhile
+                self.out.remove(item)
+
+    @property
+    def settled(self) -> bool:
+        """Whether what ends a step will hardly change any more: a capture can begin."""
+        if self.source >= OPTIMIZER:
+            return True
+        return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 
     @property
     def has_optimizer(self) -> bool:
         """Whether an optimizer has been seen."""
         return self._optimizer is not _nobody
+
+    @property
+    def torch_works(self) -> bool:
+        """Whether the script computes with PyTorch, as opposed to only loading data with it."""
+        return self.optimizer_made or self.has_modules or self._backwards > 0
 
     # -- parts found by hooks -------------------------------------------------------------------------------
 
@@ -324,7 +412,7 @@ class Steps:
         if self._between_loaders:
             self._between_loaders = False
             self.marks.append((BEGIN, t))
-        else:
+        elif self.called or not self.has_modules:
             self.end(BATCH, t)
 
     def data_ended(self, began: int, t: int, more: bool) -> None:
@@ -337,19 +425,32 @@ class Steps:
         """
         if _get_ident() != self.thread:
             return
-        backward_seen = not self.source and any(mark[0] == BACKWARD_PART for mark in list(self.marks))
+        in_a_row = self.has_modules and not self.called
+        self.called = False
         if not more:
             self._between_loaders = True
-            if not backward_seen:
-                self._batches = 0
-        elif not self.source:
+            self._batches = 0
+        elif not self.source and not self.floor and not self._backwards and not (in_a_row and self._batches):
             self._batches += 1
-            if self._batches > (_QUIET_BATCHES_WITH_BACKWARD if backward_seen else _QUIET_BATCHES):
+            if self._batches > _QUIET_BATCHES:
                 # This batch began step 0; the quiet ones before it are in no step.
                 self._switch(BATCH, t, None)
                 self._between_loaders = False
                 self.marks.append((BEGIN, began))
                 self.marks.append((DATA_PART, began, t, self.thread))
+
+    def backward_ended(self, t: int) -> None:
+        """See whether the backward passes are the steps.
+
+        Args:
+            t: When this one had returned, monotonic ns.
+        """
+        if _get_ident() != self.thread or self.call() != NO_CALL:
+            return
+        self._backwards += 1
+        quiet = _QUIET_BACKWARDS_WITH_OPTIMIZER if self.optimizer_made else _QUIET_BACKWARDS
+        if self.source == BACKWARDS or self._backwards > quiet:
+            self.end(BACKWARDS, t)
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:
         """An optimizer's step has returned; the one whose steps count ends the step.

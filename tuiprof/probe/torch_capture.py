@@ -142,6 +142,7 @@ class TorchProfiler:
         self._refuse_if_taken()
         self._call("start_trace")
         self._started = True
+        self._steps.range = self._torch.autograd.profiler.record_function
         if self._syncs is not None:
             self._syncs.start()
 
@@ -167,6 +168,7 @@ class TorchProfiler:
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
         """
+        self._steps.range = None
         if self._syncs is not None:
             self._syncs.stop()
         self._started = self._prepared = False
@@ -203,6 +205,7 @@ class TorchProfiler:
 
     def abort(self) -> None:
         """Leave the profiler as it was before; what was recorded is dropped."""
+        self._steps.range = None
         if self._syncs is not None:
             self._syncs.stop()
         self.step_ended()

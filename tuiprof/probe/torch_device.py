@@ -194,6 +194,11 @@ class TorchDevice:
             every = 4 if every == 1 else every * 2
         self.every = min(every, _MOST_EVERY)
 
+    def drop_pending(self) -> None:
+        """Forget the steps that are not read yet: their numbers are withdrawn."""
+        self._pending.clear()
+        self._last = None
+
     def break_chain(self) -> None:
         """Let the device step that is running begin at a new event: what came till now belongs to no step."""
         if self._last is None:

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from .exceptions import leave_out
 from .marks import BACKWARD, STEPPED
+from .module_hooks import Models
 from .runtime import Runtime
 from .steps import NO_CALL
 from .torch_capture import TorchProfiler, watch_profilers
@@ -36,7 +37,10 @@ def install(runtime: Runtime, torch: Any) -> None:
     if running is not None:
         runtime.steps.call = running
     _hook_backward(runtime, torch, compiling)
-    _hook_optimizers(runtime, torch, compiling)
+    calls = [0]
+    _hook_optimizers(runtime, torch, compiling, calls)
+    _hook_scaler(runtime, torch, calls)
+    runtime.models = Models(runtime, torch, compiling)
     if torch.backends.cuda.is_built():  # of CUDA or ROCm; whether the script uses it is seen at each step
         device = TorchDevice(runtime, torch)
         runtime.steps.time_on(device)
@@ -98,7 +102,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             raise
         t = clock()
         note((part, began, t, ident()))
-        if steps.put_off is not None:
+        if steps.put_off is not None or steps.watch_backward:
             returned(t)
         return result
 
@@ -113,15 +117,17 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
             raise
         t = clock()
         note((part, began, t, ident()))
-        if steps.put_off is not None:
+        if steps.put_off is not None or steps.watch_backward:
             returned(t)
         return result
 
     def returned(t: int) -> None:
-        """An optimizer has stepped inside, called by a hook: the step ends here."""
+        """An optimizer has stepped inside, called by a hook, or there is none: the step ends here."""
         if hook.on:
             try:
                 steps.call_returned(t)
+                if steps.watch_backward:
+                    steps.backward_ended(t)
             except Exception:
                 hook.failed()
 
@@ -130,12 +136,54 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
     torch.autograd.backward = backward
 
 
-def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
+def _hook_scaler(runtime: Runtime, torch: Any, calls: list[int]) -> None:
+    """Let ``GradScaler.step`` end a step also where it leaves the optimizer out, for gradients that overflowed.
+
+    Args:
+        runtime: The probe.
+        torch: The module.
+        calls: How often an optimizer has stepped.
+    """
+    scaler: Any = getattr(getattr(torch, "amp", None), "GradScaler", None)
+    if scaler is None:  # before 2.3
+        scaler = getattr(getattr(torch.cuda, "amp", None), "GradScaler", None)
+    if scaler is None or getattr(scaler.step, "_tuiprof", False):
+        return
+    hook, steps, clock = runtime.hook("torch.amp.GradScaler.step"), runtime.steps, monotonic_ns
+    original = scaler.step
+
+    @functools.wraps(original)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = calls[0]
+        began = clock()
+        try:
+            result = original(self, optimizer, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+        if calls[0] == before and hook.on:
+            try:
+                steps.optimizer_ended(optimizer, began, clock())
+            except Exception:
+                hook.failed()
+        return result
+
+    step._tuiprof = True  # type: ignore[attr-defined]
+    scaler.step = step
+
+
+def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool], calls: list[int]) -> None:
     """Wrap the ``step`` of every optimizer class when its first instance is made.
 
     PyTorch itself wraps it there to call its global step hooks. Those run inside the range
     ``Optimizer.step#…`` of a trace, so a step that ended in one of them would overlap that range without
     enclosing it; from outside the step ends after the range.
+
+    Args:
+        runtime: The probe.
+        torch: The module.
+        compiling: Whether a compiler traces what is called.
+        calls: Its only element counts the calls of all optimizers.
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps
@@ -161,6 +209,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
                 raise
             finally:
                 inside = False
+            calls[0] += 1
             ended(optimizer, began, clock())
             return result
 
@@ -178,6 +227,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
             finally:
                 inside = False
             t = clock()
+            calls[0] += 1
             n = steps.n
             if n < steps.optimizer_due and call() == no_call:
                 note((stepped, began, t, n, clock()))
@@ -203,6 +253,7 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
         nonlocal newest
         result = patch(optimizer)
         try:
+            steps.optimizer_made = True
             before = newest()
             if before is not None and before is not optimizer:
                 steps.several_optimizers()

@@ -11,18 +11,20 @@ import numpy as np
 
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import MemorySeries, WriterState
+from tuiprof.session.live.writer_state import MemorySeries, StepSeries, WriterState
 from tuiprof.session.log.records import (
     Capture,
     Cost,
     DeviceStep,
     End,
     Head,
+    Lines,
     Memory,
     Note,
     Printed,
     Record,
     Step,
+    StepSource,
     Telemetry,
     Uses,
 )
@@ -114,11 +116,13 @@ class CaptureState:
         id: Name of the request.
         by_writer: The newest capture record of each writer.
         t_ns: Session time of the newest record.
+        withdrawn: What it recorded turned out to be no steps.
     """
 
     id: str
     by_writer: dict[str, Capture] = field(default_factory=dict)
     t_ns: int = 0
+    withdrawn: bool = False
 
     @property
     def state(self) -> str:
@@ -192,6 +196,11 @@ def _stays_inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
+def _trains(state: WriterState) -> bool:
+    """Whether the steps of a process are those of a training, as far as it tells."""
+    return state.step_source is None or state.step_source.what != "batches of a DataLoader"
+
+
 class Fold:
     """The state of a session, as far as its records have been fed.
 
@@ -235,13 +244,15 @@ class Fold:
         """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
 
         Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
-        side; then it is the first one unless it fell silent :data:`SILENT_NS` before another.
+        side; then it is the first one that trains, as opposed to one that only evaluates, unless it fell silent
+        :data:`SILENT_NS` before another.
         """
         ranks = self.ranks
         stepping = [state for state in ranks if len(state.steps)]
         if not stepping:
             return ranks[0] if ranks else None
         same = [state for state in stepping if state.rank == stepping[0].rank]
+        same = [state for state in same if _trains(state)] or same
         newest_ns = max(state.last_step_ns for state in same)
         return next(state for state in same if newest_ns - state.last_step_ns <= SILENT_NS)
 
@@ -319,6 +330,13 @@ class Fold:
                 state.head = record
                 state.offset_ns = self.clock.offset_ns(record)
                 continue
+            elif isinstance(record, Lines):
+                state.lines = record
+            elif isinstance(record, StepSource):
+                put()
+                state.step_source = record
+                if record.withdrawn:
+                    self._withdraw(state)
             elif isinstance(record, (Cost, Capture, Note, End, Uses)):
                 if isinstance(record, Capture) and record.state == "written":
                     put()
@@ -328,6 +346,14 @@ class Fold:
                 newest_at = record.at
         put()
         self._seen(state, newest_at)
+
+    def _withdraw(self, state: WriterState) -> None:
+        """Forget the steps of a writer: they were none. What was captured of them is said to be no evidence."""
+        state.steps = StepSeries()
+        for capture in self.captures.values():
+            record = capture.by_writer.get(state.name)
+            if record is not None and record.state in ("started", "written"):
+                capture.withdrawn = True
 
     def _seen(self, state: WriterState, at: int | None) -> None:
         if at is not None:

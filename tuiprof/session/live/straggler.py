@@ -13,12 +13,15 @@ from tuiprof.session.live.writer_state import WriterState
 STEPS: Final = 100
 #: A rank is a straggler when its figure is above the median of all ranks by this share of a step.
 SHARE: Final = 0.05
+#: Beside a device that is timed, the host holds up others only from this share of the step on: else it runs ahead.
+NO_SLACK: Final = 0.9
 #: Where ranks wait for one another.
 _MEETING: Final = ("backward", "optimizer")
 RULE: Final = (
     f"median of the last {STEPS} steps of each rank; a straggler takes {SHARE:.0%} of a step longer than the median "
     f"rank. Where all ranks take the same time because they wait for one another, what counts is the time outside "
-    f"{' and '.join(_MEETING)}, in which the others' waiting is hidden."
+    f"{' and '.join(_MEETING)}, in which the others' waiting is hidden; with an accelerator only where that is "
+    f"{NO_SLACK:.0%} of the step or more, as a host that runs ahead of its device holds up nobody."
 )
 
 
@@ -69,9 +72,16 @@ def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane
         others = float(np.nanmedian(np.delete(figures, worst)))
         if figures[worst] - others >= SHARE * middle:
             lane = found[worst]
+            if figures is not steps and _has_slack(ranks[worst], lane):
+                continue
             found[worst] = Lane(lane.name, lane.rank, lane.step_ns, lane.own_ns, lane.recent_ns, True, why)
             break
     return found
+
+
+def _has_slack(rank: WriterState, lane: Lane) -> bool:
+    """Whether the host of a rank runs ahead of its device, so that nobody waits for what it does meanwhile."""
+    return bool((rank.steps.rows["device_ns"] >= 0).any()) and lane.own_ns < NO_SLACK * lane.step_ns
 
 
 def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:

@@ -20,6 +20,8 @@ from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.stats import JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
+from tuiprof.session.live.step_source import described, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.glance import Summary
@@ -33,11 +35,15 @@ from tuiprof.telemetry.figures import figure, show
 _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
 
 
-#: From this share of a step on, what no phase covers gets a word.
-_MUCH = 0.2
+#: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
+_MUCH, _MUCH_DATA = 0.2, 0.15
+#: Lines are named from so many samples on, and each from this share on.
+_FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
+_DATA = ("data", "load", "dataloader")
+_REST = "rest of the step"
 _OTHER_NOTE = (
-    "other: what no phase covers, such as evaluation between epochs, checkpoints, logging and the script's own Python; "
-    'with tuiprof.phase("…"): gives a part of it a name'
+    f"{_REST}: what no phase covers, such as the loop's own Python, logging, copies to the device and what a framework "
+    "does around the model; the table of lines says where"
 )
 
 
@@ -70,6 +76,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     found = (
         _ranks(fold),
         _phases(lead),
+        _lines(lead, session),
         _devices(fold, of_others(fold, session.meta)),
         _captures(fold),
         _step_time(lead),
@@ -90,6 +97,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
+            *([Rule("no evidence", EVIDENCE_RULE)] if refusals(fold) else []),
         ),
         notes=tuple(_notes(session, fold, status, stats)),
     )
@@ -101,6 +109,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said += fold.problems
     if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
         said.insert(0, f"the last line of its stderr: {words}")
+    said += dict.fromkeys(refusals(fold).values())
     said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
     said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count:
@@ -129,8 +138,8 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         return f"{session.title} {status}: {unseen}"
     if fold.lead is None or stats is None or not stats.count:
         return (
-            f"{session.title} {status}: no training step was seen; mark the end of each with tuiprof.step(). "
-            "Those of torch optimizers, torch_xla and JAX step annotations are seen by themselves"
+            f"{session.title} {status}: no training step was seen. Name the line that ends one: "
+            "tuiprof record --step-at FILE:LINE, which needs no edit of the script"
         )
     steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
@@ -169,6 +178,11 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
     device = device[device >= 0]
     facts += [
         Fact("steps", "steps", len(lead.steps), "count", "Steps recorded, captured ones included."),
+        *(
+            [Fact("steps_are", "steps are", what, "text", "What ends a step.")]
+            if (what := described(lead))
+            else []
+        ),
         Fact("step_median_ns", "median step", stats.median_ns, "ns"),
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
         Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
@@ -240,19 +254,86 @@ def _ranks(fold: Fold) -> Table | None:
 
 
 def _phases(lead: WriterState | None) -> Table | None:
-    means = lead.steps.phase_means() if lead is not None else {}
-    total = sum(means.values())
+    if lead is None:
+        return None
+    ordinary, means = lead.steps.ordinary_phases(), lead.steps.phase_means()
+    total = sum(ordinary.values())
     if not total:
         return None
-    rows = [{"phase": name, "mean_ns": ns, "share": ns / total} for name, ns in means.items()]
+    rows = [
+        {
+            "phase": _REST if name == "other" else name,
+            "step_ns": ordinary.get(name, 0.0),
+            "share": ordinary.get(name, 0.0) / total,
+            "mean_ns": ns,
+        }
+        for name, ns in means.items()
+    ]
     columns = (
         Column("phase", "phase"),
-        Column("mean_ns", "a step", "ns", "Mean host time a step; the device may still be working on it."),
+        Column(
+            "step_ns",
+            "a step",
+            "ns",
+            "Host time of an ordinary step, of the half of the steps nearest to the median: these add up to the "
+            "median step. The device may still be working on it.",
+        ),
         Column("share", "share", "share"),
+        Column(
+            "mean_ns", "mean", "ns", "Mean over all steps: rare long ones, such as evaluations, are in it."
+        ),
     )
-    others = means.get("other", 0.0) / total
-    note = _OTHER_NOTE if others >= _MUCH and len(means) > 1 else ""
-    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), note)
+    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), _diagnosis(ordinary, means))
+
+
+def _lines(lead: WriterState | None, session: Session) -> Table | None:
+    """Return where the script's main thread was, by samples."""
+    lines = lead.lines if lead is not None else None
+    if lines is None or lines.samples < _FEWEST_SAMPLES:
+        return None
+    rows = [
+        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples}
+        for file, line, count in lines.top[:_MOST_LINES]
+        if count >= _LEAST_SHARE * lines.samples
+    ]
+    columns = (Column("where", "line"), Column("share", "share", "share"))
+    note = (
+        f"{format_count(lines.samples)} samples of the main thread, ten a second, where it leaves Python or waits; "
+        "the line of the script that it was called from"
+    )
+    return Table("lines", "Where the script was", columns, pl.DataFrame(rows), note) if rows else None
+
+
+def _short(file: str, session: Session) -> str:
+    """Return a file's path below the directory that the script was started in."""
+    path = Path(file)
+    cwd = Path(session.meta.cwd)
+    return str(path.relative_to(cwd)) if cwd in path.parents else path.name
+
+
+def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
+    """Return what the phases alone say of a run: what to look at first; empty = nothing stands out.
+
+    Args:
+        ordinary: Phases of an ordinary step, ns.
+        means: Their means over all steps, ns.
+    """
+    total, mean = sum(ordinary.values()), sum(means.values())
+    said = []
+    waits = sum(means.get(name, 0.0) for name in _DATA)
+    if waits >= _MUCH_DATA * mean:
+        said.append(
+            f"the script waits for data {format_share(waits / mean)} of its time: more workers for the loader, or "
+            "less work a sample"
+        )
+    if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
+        said.append(_OTHER_NOTE)
+    grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items()}
+    largest = max(grown, key=lambda name: grown[name])
+    if mean - total >= _MUCH * total and grown[largest] > 0:
+        name = _REST if largest == "other" else largest
+        said.append(f"rare long steps make the mean step {format_ns(mean)}, most of the excess in {name}")
+    return "; ".join(said)
 
 
 def _devices(fold: Fold, others: Set[str]) -> Table | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
 from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
 from tuiprof.session.live.stats import NO_STATS, StepStats, step_stats
-from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Memory, Step, Uses
+from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
 
 #: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
 #: and three metrics, so eight ranks take 70 MB.
@@ -85,7 +85,7 @@ class StepSeries:
         self._watch = SlowdownWatch()
         self._on_device = False
         self._before = NO_STATS  # of the steps before the capture that is being judged, as is the next
-        self._phases_before: dict[str, float] = {}
+        self._phases_before: tuple[dict[str, float], dict[str, float]] = {}, {}  # means, of an ordinary step
         self._early: dict[int, int] = {}  # device times that came before their step
         self._segment = 0  # rows ever appended when the process (re)started; step numbers ascend from there
 
@@ -220,11 +220,41 @@ class StepSeries:
             not have counts as 0.
         """
         if rows is None and self.slowdown is not None:
-            return self._phases_before
+            return self._phases_before[0]
+        return self._mean_phases(*self._counted(rows))
+
+    def ordinary_phases(self, rows: slice | None = None) -> dict[str, float]:
+        """Return what an ordinary step spends in each phase, ns: they add up to the median step.
+
+        Ordinary is the half of the steps whose length is nearest to the median, so that an evaluation or a checkpoint
+        now and then, which the means hold, is in none of the phases.
+
+        Args:
+            rows: As for :meth:`phase_means`.
+        """
+        if rows is None and self.slowdown is not None:
+            return self._phases_before[1]
+        rows, counted = self._counted(rows)
+        if not counted.any():
+            return {}
+        dur_ns = self.rows["dur_ns"][rows]
+        median_ns = float(np.median(dur_ns[counted]))
+        distance = np.abs(dur_ns - median_ns)
+        found = self._mean_phases(rows, counted & (distance <= np.median(distance[counted])))
+        total = sum(found.values())
+        return (
+            {name: ns * median_ns / total for name, ns in found.items() if ns or name == "other"}
+            if total
+            else {}
+        )
+
+    def _counted(self, rows: slice | None) -> tuple[slice, npt.NDArray[np.bool_]]:
+        """Return which kept steps phases are made of: those that can be compared, else the captured ones."""
         rows = slice(None) if rows is None else rows
         counted = self.comparable(rows)
-        if not counted.any():
-            counted = ~counted
+        return rows, counted if counted.any() else ~counted
+
+    def _mean_phases(self, rows: slice, counted: npt.NDArray[np.bool_]) -> dict[str, float]:
         if not self.phases or not counted.any():
             return {}
         means = {
@@ -291,7 +321,8 @@ class StepSeries:
         for low, high in pairwise(edges):
             if captured[low]:
                 if self._watch.captured(columns["n"][low:high].tolist()):
-                    self._before, self._phases_before = self.whole_run(), self.phase_means()
+                    self._before = self.whole_run()
+                    self._phases_before = self.phase_means(), self.ordinary_phases()
             else:
                 dur_ns = columns["dur_ns"][low:high]
                 self._watch.plain(dur_ns.tolist())
@@ -374,6 +405,8 @@ class WriterState:
         head: Its head; None = not read.
         offset_ns: What to add to its ``at`` to get session time.
         steps: Its steps.
+        step_source: What ends its steps; None = it does not tell.
+        lines: Where its main thread was; None = it does not tell.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
         cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = not told.
@@ -386,6 +419,8 @@ class WriterState:
         self.head: Head | None = None
         self.offset_ns = 0
         self.steps = StepSeries()
+        self.step_source: StepSource | None = None
+        self.lines: Lines | None = None
         self.memory: dict[int, MemorySeries] = {}
         self.uses: dict[int, Uses] = {}
         self.cost: Cost | None = None

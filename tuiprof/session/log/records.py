@@ -71,6 +71,36 @@ class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):
     cap: bool = False
 
 
+class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
+    """What ends a step, from here on.
+
+    Attributes:
+        at: Monotonic ns.
+        what: In words, e.g. ``"optimizer steps"``.
+        where: The script's line that does it, ``file:line``; empty = unknown.
+        withdrawn: So many steps that this writer counted before were none; it counts from 0 again.
+    """
+
+    at: Whole
+    what: str
+    where: str = ""
+    withdrawn: Whole = 0
+
+
+class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
+    """Where the main thread was, by samples since the start; written again and again.
+
+    Attributes:
+        at: Monotonic ns.
+        samples: Number of samples in which the script ran.
+        top: File, line and number of samples of the lines that were seen most, the most frequent first.
+    """
+
+    at: Whole
+    samples: Whole
+    top: list[tuple[str, Whole, Whole]] = []
+
+
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
     """Device time of a step by device events, known some steps later.
 
@@ -227,4 +257,19 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     why: str = "exit"
 
 
-Record = Head | Step | DeviceStep | Memory | Uses | Cost | Capture | Slower | Telemetry | Printed | Note | End
+Record = (
+    Head
+    | Step
+    | StepSource
+    | Lines
+    | DeviceStep
+    | Memory
+    | Uses
+    | Cost
+    | Capture
+    | Slower
+    | Telemetry
+    | Printed
+    | Note
+    | End
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -36,6 +37,11 @@ INJECT: Final = _PACKAGE / "probe" / "inject"
 #: Three steps after ten of warm-up (compilation, allocator growth, the first loader batches) and twenty more, of
 #: which the figures are made should the profiler slow down what comes after it (see :mod:`tuiprof.probe.slowdown`).
 DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30)
+
+#: When a capture by the clock begins, and how long it can be.
+DEFAULT_AFTER_S: Final = 20.0
+LONGEST_S: Final = 60.0
+_TIMED: Final = re.compile(r"(?P<seconds>\d+(\.\d+)?)s(@(?P<after>\d+(\.\d+)?)s)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,8 @@ def parse_capture(
 ) -> CaptureRequest:
     """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps from where the default begins.
 
+    ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
+
     Args:
         text: The option's value.
         stack: Record Python stacks.
@@ -86,10 +94,20 @@ def parse_capture(
     Raises:
         UsageProblem: It is neither.
     """
+    if timed := _TIMED.fullmatch(text):
+        seconds, after_s = float(timed["seconds"]), float(timed["after"] or DEFAULT_AFTER_S)
+        if not 0 < seconds <= LONGEST_S:
+            raise UsageProblem(
+                f"--capture {text!r} is not within {LONGEST_S:g} s", "traces of seconds are large"
+            )
+        return CaptureRequest(
+            DEFAULT_CAPTURE.id, 1, None, stack, shapes, memory, seconds=seconds, after_s=after_s
+        )
     steps, at, first = text.partition("@")
     if not steps.isdecimal() or int(steps) < 1 or (at and not first.isdecimal()):
         raise UsageProblem(
-            f"--capture {text!r} is not N or N@STEP", "for example 5@20: 5 steps from step 20 on"
+            f"--capture {text!r} is not N, N@STEP or SECONDSs@SECONDSs",
+            "for example 5@20: 5 steps from step 20 on; or 3s@20s: 3 seconds after 20 seconds",
         )
     begin = int(first) if at else DEFAULT_CAPTURE.at
     return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)

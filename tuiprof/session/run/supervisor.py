@@ -57,8 +57,8 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 NO_STEPS: Final = (
-    "no training step was seen. Steps are found by themselves in PyTorch (an optimizer's step), torch_xla and "
-    "JAX; elsewhere mark the end of each one: import tuiprof, then tuiprof.step()"
+    "no training step was seen. Name the line that ends one: tuiprof record --step-at FILE:LINE (or a function: "
+    "--step-function MODULE:NAME)"
 )
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
 

@@ -69,6 +69,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
         stack: Record Python stacks.
         shapes: Record operator input shapes.
         memory: Record allocations.
+        seconds: How long, for a capture by the clock; None = it is one of steps.
+        after_s: When that begins, from the import of the framework on.
     """
 
     id: str
@@ -77,6 +79,8 @@ class CaptureRequest(msgspec.Struct, frozen=True):
     stack: bool = False
     shapes: bool = False
     memory: bool = False
+    seconds: float | None = None
+    after_s: float | None = None
 
 
 class TriggerRequest(msgspec.Struct, frozen=True):

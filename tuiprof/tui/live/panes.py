@@ -5,6 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from tuiprof.report.sanitize import sanitize
+from tuiprof.session.live.step_source import counted
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.store.glance import Summary
 from tuiprof.tui.live import view as live_view
@@ -120,7 +122,14 @@ class RunPanes(Vertical):
         read, baseline = moment.read_share, self.baseline
         self.query_one("#stats", Painted).paint(
             lambda width, _: live_view.stats_row(
-                stats, view, width, batch=batch, baseline=baseline, read=read, slowdown=slowdown
+                stats,
+                view,
+                width,
+                batch=batch,
+                baseline=baseline,
+                read=read,
+                slowdown=slowdown,
+                steps_are=sanitize(counted(rank)),
             )
         )
         why = "no phases recorded: they come with torch hooks, or with tuiprof.phase(…)"

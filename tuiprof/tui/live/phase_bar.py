@@ -83,7 +83,7 @@ def phases_of(means: dict[str, float]) -> list[Phase]:
         rest = sum(dur for _, dur in named[len(shown) :])
         found.append(Phase(f"{len(named) - len(shown)} more", rest, "dim"))
     if means.get("other", 0.0) > 0.005 * sum(means.values()):
-        found.append(Phase("other", means["other"], "dim"))
+        found.append(Phase("rest of the step", means["other"], "dim"))
     return found
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tuiprof.headline.trace import Gist
 from tuiprof.session.live.replay import Live
+from tuiprof.session.live.step_source import refusal
 from tuiprof.session.store.storage import lost_output
 from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
@@ -17,9 +19,6 @@ from tuiprof.tui.live.view import alert_row, armed_row, capture_row, gist_row, o
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, fit, row_width, spread
 from tuiprof.tui.widgets.wrap import wrap_row
-
-if TYPE_CHECKING:
-    from tuiprof.headline.trace import Gist
 
 #: So long a failed capture is shown.
 _FAILURE_NS: Final = 30_000_000_000
@@ -128,6 +127,12 @@ class Verdict:
             path = captures.traces[-1]
         else:
             return None
+        if (
+            newest is not None
+            and newest.state == "written"
+            and (why := refusal(newest, self._moment.feed.fold))
+        ):
+            return Gist(why, "warn")
         if path not in self._gists:
             self._gists[path] = None
             self._read_gist(path)

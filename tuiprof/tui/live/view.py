@@ -129,7 +129,7 @@ def batch_size(steps: StepSeries) -> float | None:
 
 
 def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, float]:
-    """Return mean host time of each phase of the steps in view, ns; ``other`` is what no phase covers.
+    """Return host time of each phase of an ordinary step in view, ns; ``other`` is what no phase covers.
 
     ``row`` limits it to one of the kept steps.
     """
@@ -138,7 +138,7 @@ def phases(steps: StepSeries, view: View, row: int | None = None) -> dict[str, f
     rows = view.rows(steps)
     if rows.start >= rows.stop:
         rows = slice(max(0, len(steps.rows) - 50), len(steps.rows))
-    return steps.phase_means(rows)
+    return steps.ordinary_phases(rows)
 
 
 def stats_row(
@@ -150,6 +150,7 @@ def stats_row(
     baseline: tuple[str, float] | None,
     read: float = 1.0,
     slowdown: Slowdown | None = None,
+    steps_are: str = "",
 ) -> list[Row]:
     """Return the line above the chart, in two lines where it is narrow.
 
@@ -180,6 +181,12 @@ def stats_row(
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:
         right = [(f"the end of it; {read:.0%} read", "warn"), ("   ", "text"), *right]
+    if steps_are:
+        described = _dotted(
+            [[(" step time ", "dim"), *left[1:]], *parts, [("steps: ", "dim"), (steps_are, "text")]]
+        )
+        if row_width(described) + row_width(right) + 2 <= width:
+            return [spread(described, right, width)]
     for name in (" step time ", " step "):
         whole = _dotted([[(name, "dim"), *left[1:]], *parts])
         if row_width(whole) + row_width(right) + 2 <= width:
@@ -442,8 +449,8 @@ def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) 
 
 
 _HOW_TO_MARK = [
-    "steps are found by themselves: optimizer.step() in torch, mark_step in torch_xla, step annotations in JAX",
-    "to mark them by hand: `import tuiprof`, and `tuiprof.step()` at the end of each step",
+    "steps are found by themselves in PyTorch, torch_xla, Keras and, from Python 3.12 on, in any loop",
+    "else name the line that ends one: tuiprof run --step-at FILE:LINE; or call tuiprof.step() there",
 ]
 
 

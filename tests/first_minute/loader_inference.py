@@ -1,0 +1,16 @@
+"""Inference over a DataLoader, as in the evaluation half of PyTorch's quick start."""
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+x = torch.randn(3200, 64)
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+model.eval()
+batches, total = 0, 0.0
+with torch.no_grad():
+    for (inputs,) in DataLoader(TensorDataset(x), batch_size=32):
+        total += model(inputs).sum().item()
+        batches += 1
+print("steps", batches)
+print("loss", f"{total:.6f}")

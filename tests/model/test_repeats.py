@@ -1,0 +1,76 @@
+"""Steps of traces that mark none, read from what they repeat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuiprof.formats import open_trace
+from tuiprof.model import Trace
+
+MAIN, STREAM = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
+
+
+def host(name: str, ts: float, dur: float, cat: str = "cpu_op", **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, **MAIN, "args": args}
+
+
+def launch(kernel: str, ts: float, number: int) -> list[dict[str, Any]]:
+    device = {"device": 0, "stream": 7, "correlation": number}
+    return [
+        host("cudaLaunchKernel", ts, 2, "cuda_runtime", correlation=number),
+        {"ph": "X", "cat": "kernel", "name": kernel, "ts": ts + 5, "dur": 3, **STREAM, "args": device},
+    ]
+
+
+def trace_of(folder: Path, events: list[dict[str, Any]]) -> Trace:
+    path = folder / "x.pt.trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
+    return open_trace(path)
+
+
+def kernels(count: int) -> list[dict[str, Any]]:
+    names = ["embed", "gemm", "gemm", "softmax", "loss", "adam"]
+    found = []
+    for step in range(count):
+        for place, name in enumerate(names):
+            found += launch(name, 1000 * step + 100 * place, 10 * step + place + 1)
+    return found
+
+
+def test_marks_of_pytorchs_optimizer(tmp_path: Path) -> None:
+    events = [host("Optimizer.step#AdamW.step", 1000 * n + 900, 50, "user_annotation") for n in range(6)]
+    events += [host("aten::mm", 1000 * n + 100, 300) for n in range(6)]
+    trace = trace_of(tmp_path, events)
+    assert trace.steps.numbers.tolist() == list(range(5)), "what comes before the first mark is no whole step"
+    assert (trace.steps.ends - trace.steps.starts).tolist() == [1_000_000] * 5
+    assert "AdamW" in trace.steps.read_from
+    assert "AdamW" in trace.trust.text
+
+
+def test_a_jitted_function_that_is_called_again_and_again(tmp_path: Path) -> None:
+    events = [host("PjitFunction(update)", 1000 * n, 600) for n in range(8)]
+    events += [host("PjitFunction(_mean)", 1000 * n + 700 + 10 * k, 5) for n in range(8) for k in range(4)]
+    trace = trace_of(tmp_path, events)
+    assert len(trace.steps) == 7
+    assert "update" in trace.steps.read_from
+
+
+def test_a_sequence_of_launches(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, kernels(9))
+    assert len(trace.steps) == 8
+    assert "6 launches" in trace.steps.read_from
+    assert trace.steps.starts[0] == trace.starts.min(), "it begins with what comes first"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_marked_steps_and_traces_that_repeat_nothing_stay_as_they_are(tmp_path: Path, marked: bool) -> None:
+    events = kernels(2)
+    if marked:
+        events = kernels(9) + [host(f"ProfilerStep#{n}", 1000 * n, 990, "user_annotation") for n in (4, 5)]
+    trace = trace_of(tmp_path, events)
+    assert trace.steps.numbers.tolist() == ([4, 5] if marked else [])
+    assert trace.steps.read_from == ""

@@ -1,0 +1,137 @@
+"""``--step-at`` and ``--step-function``: steps where the user says they are, on every version of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session.log import records
+
+PYTHONS = [
+    Path(path)
+    for name in ("3.9", "3.10", "3.11", "3.12", "3.13")
+    for path in sorted((Path.home() / ".pyenv" / "versions").glob(f"{name}.*/bin/python"))
+] or [Path(sys.executable)]
+
+SCRIPT = '''"""A script."""
+from __future__ import annotations
+import sys, threading
+import helper
+
+def train_step(x):
+    return x + 1
+
+class Model:
+    def fit(self, x):
+        return x
+
+x = 0
+for epoch in range(2):
+    for i in range(10):
+        if i == 3:
+            continue
+        x = train_step(x)
+        Model().fit(x)
+helper.loop(5)
+print(x, __name__, __spec__, __package__, __file__ == sys.argv[0] or __file__, sys.path[0], sys.argv[1:])
+print(sys._getframe().f_code.co_filename, type(__loader__).__name__, sys.modules["__main__"].x)
+'''
+HELPER = """
+def once(i):
+    return i
+
+def loop(n):
+    while n:
+        n -= 1
+        once(n)
+"""
+
+
+@pytest.fixture
+def helper(tmp_path: Path) -> Path:
+    path = tmp_path / "helper.py"
+    path.write_text(HELPER)
+    return path
+
+
+def line_of(text: str, source: str = SCRIPT) -> int:
+    return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_the_line_of_a_script(run: Callable[..., Run], tmp_path: Path, helper: Path, python: Path) -> None:
+    plain = (
+        subprocess.run([str(python), "script.py", "--lr", "1"], cwd=tmp_path, capture_output=True, text=True)
+        if (tmp_path / "script.py").write_text(SCRIPT)
+        else None
+    )
+    at = f"{tmp_path / 'script.py'}:{line_of('x = train_step')}"
+    done = run(SCRIPT, "--lr", "1", how=["script.py"], python=str(python), TUIPROF_STEP_AT=at)
+    assert done.code == 0, done.err
+    assert plain is not None
+    assert done.out == plain.stdout, "the script sees no difference"
+    assert [step.n for step in done.of(records.Step)] == list(range(18))
+    (source,) = done.of(records.StepSource)
+    assert source.where == at
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_the_line_of_a_loop_counts_its_iterations(
+    run: Callable[..., Run], tmp_path: Path, helper: Path, python: Path
+) -> None:
+    at = f"{tmp_path / 'script.py'}:{line_of('for i in')}"
+    done = run(SCRIPT, python=str(python), TUIPROF_STEP_AT=at)
+    assert done.code == 0, done.err
+    assert len(done.of(records.Step)) == 20, "continue ends an iteration as well"
+    at = f"{helper}:{line_of('while n', HELPER)}"
+    done = run(SCRIPT, python=str(python), TUIPROF_STEP_AT=at)
+    assert (done.code, len(done.of(records.Step))) == (0, 5), done.err
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_calls_of_a_function(run: Callable[..., Run], helper: Path, python: Path) -> None:
+    for name, count in (("__main__:train_step", 18), ("script:Model.fit", 18), ("helper:once", 5)):
+        done = run(SCRIPT, python=str(python), TUIPROF_STEP_FUNCTION=name)
+        assert (done.code, len(done.of(records.Step))) == (0, count), (name, done.err)
+
+
+def test_a_module_run_with_m(run: Callable[..., Run], tmp_path: Path, helper: Path) -> None:
+    at = f"{tmp_path / 'script.py'}:{line_of('x = train_step')}"
+    done = run(SCRIPT, how=["-m", "script"], TUIPROF_STEP_AT=at)
+    assert (done.code, len(done.of(records.Step))) == (0, 18), done.err
+
+
+def test_a_line_without_a_statement_is_said(run: Callable[..., Run], tmp_path: Path, helper: Path) -> None:
+    done = run(SCRIPT, TUIPROF_STEP_AT=f"{tmp_path / 'script.py'}:5")
+    assert done.code == 0
+    assert "there is no statement at line 5" in done.err
+
+
+def test_what_is_given_is_known_by_one_number() -> None:
+    from tuiprof.probe import given_steps, steps
+
+    assert given_steps.GIVEN == steps.GIVEN
+    assert len(steps.SOURCES) == steps.CLOSED
+
+
+def test_nothing_else_counts_then(run: Callable[..., Run], tmp_path: Path) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for update in range(5):
+    for micro in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    total = update
+"""
+    done = run(script, TUIPROF_STEP_AT=f"{tmp_path / 'script.py'}:10")
+    assert done.code == 0, done.err
+    assert [step.n for step in done.of(records.Step)] == list(range(5))
+    assert [source.withdrawn for source in done.of(records.StepSource)] == [0]

@@ -1,0 +1,160 @@
+"""What is taken as a step where no optimizer says so, and captures by the clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session.log import records
+
+pytest.importorskip("torch")
+
+BY_HAND = """
+import torch
+model = torch.nn.Linear(4, 4)
+for step in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    with torch.no_grad():
+        for p in model.parameters(): p -= 0.01 * p.grad
+    model.zero_grad()
+"""
+PREFETCHING = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = iter(DataLoader(torch.ones(200, 4), batch_size=2))
+for step in range(5):
+    for batch in [next(batches) for _ in range(20)]:
+        model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SCALER = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+for step in range(12):
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 4)).sum()
+    if step % 3 == 0: loss = loss * float("inf")
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+#: Ends by itself once the trace of the capture has been written.
+ANY_LOOP = """
+import glob, os, time
+import torch
+model = torch.nn.Linear(64, 64)
+model.eval()
+x = torch.ones(8, 64)
+found = os.environ["TUIPROF_SESSION"] + "/traces/*"
+began = time.monotonic()
+limit = 60
+with torch.inference_mode():
+    for count in range(10**9):
+        if glob.glob(found) or time.monotonic() - began > limit: break
+        x = model(model(x))
+print(count)
+"""
+
+
+def test_backward_passes_without_an_optimizer(run: Callable[..., Run]) -> None:
+    done = run(BY_HAND, requests=[{"id": "a", "steps": 2, "at": 6}])
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert [step.n for step in steps] == list(range(18)), "the first two passes are waited for"
+    assert {"forward", "backward"} <= set(steps[-1].ph)
+    (source,) = done.of(records.StepSource)
+    assert (source.what, source.withdrawn) == ("backward passes", 0)
+    assert done.captures("a")[-1].state == "written"
+
+
+def test_batches_fetched_in_a_row_are_no_steps(run: Callable[..., Run]) -> None:
+    done = run(PREFETCHING, requests=[{"id": "a", "steps": 2, "at": 2}])
+    assert done.code == 0, done.err
+    assert [step.n for step in done.of(records.Step)] == list(range(5))
+    assert [source.withdrawn for source in done.of(records.StepSource)] == [0]
+    ended = done.captures("a")[-1]
+    assert (ended.state, ended.first, ended.last) == ("written", 2, 3)
+
+
+def test_steps_that_a_scaler_leaves_out_are_counted(run: Callable[..., Run]) -> None:
+    done = run(SCALER)
+    assert done.code == 0, done.err
+    assert [step.n for step in done.of(records.Step)] == list(range(12))
+
+
+def test_a_capture_by_the_clock_needs_no_steps(run: Callable[..., Run]) -> None:
+    done = run(ANY_LOOP, requests=[{"id": "a", "steps": 1, "seconds": 0.2, "after_s": 0.0}])
+    assert done.code == 0, done.err
+    states = [capture.state for capture in done.captures("a")]
+    assert states == ["armed", "started", "written"]
+    assert (done.session / done.captures("a")[-1].path).stat().st_size > 1000
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
+def test_iterations_of_the_loop_where_nothing_else_is_found(run: Callable[..., Run]) -> None:
+    done = run(ANY_LOOP, requests=[{"id": "a", "steps": 2, "at": 5}])
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert 5 < len(steps) <= int(done.out)
+    (source,) = done.of(records.StepSource)
+    assert source.what == "iterations of a loop"
+    assert source.where.endswith(":11")
+    assert done.captures("a")[-1].state == "written"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")
+def test_below_python_3_12_the_loop_is_named(run: Callable[..., Run]) -> None:
+    script = ANY_LOOP.replace("limit = 60", "limit = 6")
+    done = run(script)
+    assert done.code == 0, done.err
+    (log,) = done.logs
+    assert any("--step-at script.py:11" in note.text for note in done.of(records.Note, log))
+
+
+MODELS = """
+import io, pickle, time
+import torch
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU()))
+    def forward(self, x):
+        time.sleep(0.004)
+        return self.inner(x)
+
+model = Slow()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    time.sleep(0.004)
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 4:
+        model.eval()
+        with torch.no_grad(): model(torch.ones(2, 4))
+        model.train()
+        torch.save(model.state_dict(), io.BytesIO())
+print(pickle.loads(pickle.dumps(torch.save)) is torch.save, len(list(torch.fx.symbolic_trace(model.inner).graph.nodes)))
+"""
+
+
+def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> None:
+    done = run(MODELS)
+    assert (done.code, done.out) == (0, "True 4\n"), done.err
+    steps = done.of(records.Step)
+    for step in steps[1:]:
+        assert step.ph["forward"] >= 4e6
+        rest = step.dur - sum(step.ph.values())
+        assert rest >= 4e6, "what lies before the model is not forward"
+    assert [step.n for step in steps if "evaluation" in step.ph] == [5], "it belongs to the step that follows"
+    assert steps[5].ph["evaluation"] >= 4e6
+    assert steps[5].ph["checkpoint"] > 0

@@ -1,0 +1,114 @@
+"""What a step is, steps that are withdrawn, captures that show other steps, phases of an ordinary step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.step_source import counted, described, refusals
+from tuiprof.session.live.straggler import lanes
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.log.records import Capture, DeviceStep, Head, Record, Step, StepSource
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.meta import SessionMeta
+
+META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
+MS = 1_000_000
+
+
+def fold_of(*records: Record, writer: str = "rank0", rank: int = 0) -> Fold:
+    return add(Fold(Clock(META)), *records, writer=writer, rank=rank)
+
+
+def add(fold: Fold, *records: Record, writer: str, rank: int) -> Fold:
+    head = Head(1, writer, 1, 10**18, 1000, rank, boot="here")
+    fold.feed([Batch(writer, [head, *records])])
+    return fold
+
+
+def steps(count: int, dur: int, first: int = 0, **more: Any) -> list[Step]:
+    return [Step(n, at=1000 + (n + 1) * dur, dur=dur, **more) for n in range(first, first + count)]
+
+
+def test_a_step_is_described_with_its_line() -> None:
+    fold = fold_of(StepSource(1000, "iterations of a loop", "/home/a/train.py:88"), *steps(312, MS))
+    assert described(fold.lead) == "iterations of the loop at train.py:88"
+    assert counted(fold.lead) == "iterations of the loop at train.py:88, 312 so far"
+    assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
+
+
+def test_withdrawn_steps_are_gone_and_their_capture_is_no_evidence() -> None:
+    fold = fold_of(
+        StepSource(1000, "batches of a DataLoader"),
+        *steps(38, MS // 10),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+        StepSource(6000, "optimizer steps", "", withdrawn=38),
+        *steps(12, 20 * MS),
+    )
+    assert fold.lead is not None
+    assert fold.lead.steps.rows["n"].tolist() == list(range(12))
+    assert fold.lead.steps.whole_run().median_ns == 20 * MS
+    assert "no training steps" in refusals(fold)["traces/a.json"]
+
+
+def test_a_capture_that_was_only_asked_for_is_not_withdrawn() -> None:
+    fold = fold_of(
+        Capture(900, "start", "armed", 30, 32),
+        *steps(5, MS // 10),
+        StepSource(6000, "optimizer steps", "", withdrawn=5),
+        *steps(30, MS),
+        *steps(3, MS, 30, cap=True),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+    )
+    assert refusals(fold) == {}
+
+
+@pytest.mark.parametrize(
+    ("captured_ns", "refused"), [(MS // 100, True), (8 * MS, False), (30 * MS, False), (500 * MS, True)]
+)
+def test_captured_steps_must_resemble_the_others(captured_ns: int, refused: bool) -> None:
+    fold = fold_of(
+        *steps(30, 10 * MS),
+        *steps(3, captured_ns, 30, cap=True),
+        Capture(5000, "start", "written", 30, 32, "traces/a.json"),
+    )
+    assert bool(refusals(fold)) == refused
+
+
+def test_phases_of_an_ordinary_step_add_up_to_the_median() -> None:
+    found = [
+        Step(n, at=1000 + (n + 1) * MS, dur=10 * MS + n % 3, ph={"forward": 4 * MS, "backward": 5 * MS})
+        for n in range(40)
+    ]
+    for n in (10, 20, 30):
+        found[n].dur += 500 * MS
+        found[n].ph = found[n].ph | {"evaluation": 500 * MS}
+    lead = fold_of(*found).lead
+    assert lead is not None
+    phases = lead.steps.ordinary_phases()
+    assert sum(phases.values()) == pytest.approx(lead.steps.whole_run().median_ns)
+    assert phases["forward"] == pytest.approx(4 * MS, rel=1e-3)
+    assert "evaluation" not in phases
+    assert lead.steps.phase_means()["evaluation"] == pytest.approx(37.5 * MS)
+
+
+def test_the_lead_is_a_process_that_trains() -> None:
+    fold = fold_of(StepSource(1000, "batches of a DataLoader"), *steps(40, MS))
+    add(fold, StepSource(1000, "optimizer steps"), *steps(20, 2 * MS), writer="rank0-7", rank=0)
+    assert fold.lead is not None
+    assert fold.lead.name == "rank0-7"
+
+
+@pytest.mark.parametrize(("on_device", "flagged"), [(False, True), (True, False)])
+def test_a_host_that_runs_ahead_of_its_device_holds_up_nobody(on_device: bool, flagged: bool) -> None:
+    fold = Fold(Clock(META))
+    for rank in range(3):
+        waits = 5 * MS if rank == 1 else 15 * MS
+        records: list[Record] = [*steps(60, 20 * MS, ph={"backward": waits})]
+        if on_device:
+            records += [DeviceStep(n, 20 * MS) for n in range(60)]
+        add(fold, *records, writer=f"rank{rank}", rank=rank)
+    found = lanes(fold.ranks, 10**12)
+    assert [lane.straggles for lane in found] == [False, flagged, False]

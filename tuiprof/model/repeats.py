@@ -1,0 +1,110 @@
+"""Steps of a trace that marks none: read from what it repeats."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.model.intervals import Ints
+
+if TYPE_CHECKING:
+    from tuiprof.model.trace import Trace
+
+#: What comes less often does not repeat.
+FEWEST: Final = 3
+#: Names of what ends or begins a step, by preference: PyTorch's optimizers; calls of jitted JAX functions; batches.
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_JITTED: Final = re.compile(r"^PjitFunction\((?P<name>.+)\)$")
+_BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
+#: Jitted functions that are no step: what operators of jax.numpy become.
+_LEAST_SHARE: Final = 0.2
+#: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
+_ALIKE: Final = 0.8
+_MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+
+
+def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
+    """Return steps that are read from a trace, and by what; no rows and an empty text = nothing repeats.
+
+    In this order: the ends of the ranges of PyTorch's optimizer; calls of the jitted JAX function that takes most of
+    the time; batches of a DataLoader; kernels, of which as many different ones as possible come equally often.
+
+    Args:
+        trace: A trace without step markers.
+
+    Returns:
+        Columns ``step`` (from 0), ``start`` and ``end`` (ns).
+    """
+    for find in (_by_optimizer, _by_jitted, _by_batches, _by_launches):
+        edges, by = find(trace)
+        if len(edges) > FEWEST:
+            starts, ends = edges[:-1], edges[1:]
+            keep = ends > starts
+            count = int(keep.sum())
+            frame = {"step": np.arange(count), "start": starts[keep], "end": ends[keep]}
+            return pl.DataFrame(frame, schema=_MARKERS), by
+    return pl.DataFrame(schema=_MARKERS), ""
+
+
+def _named(trace: Trace, pattern: re.Pattern[str]) -> tuple[Ints, Ints]:
+    """Return the host rows whose name matches, and the code of each name."""
+    rows = np.flatnonzero(trace.named(pattern.pattern) & trace.on_host)
+    return rows, trace.name_codes[rows].astype(np.int64)
+
+
+def _by_optimizer(trace: Trace) -> tuple[Ints, str]:
+    rows, codes = _named(trace, _OPTIMIZER)
+    if not len(rows):
+        return np.empty(0, np.int64), ""
+    kind = int(np.bincount(codes).argmax())
+    ends = np.sort(trace.ends[rows[codes == kind]])
+    return ends, f"{trace.names[kind]} in PyTorch's own marks"
+
+
+def _by_jitted(trace: Trace) -> tuple[Ints, str]:
+    rows, codes = _named(trace, _JITTED)
+    if not len(rows):
+        return np.empty(0, np.int64), ""
+    # A function that is called again and again, not the operators that come many times within each of its calls.
+    took = np.bincount(codes, weights=trace.ends[rows] - trace.starts[rows])
+    often = np.bincount(codes)
+    took[often <= FEWEST] = 0
+    kind = int(took.argmax())
+    if took[kind] < _LEAST_SHARE * took.sum() or not took[kind]:
+        return np.empty(0, np.int64), ""
+    mine = rows[codes == kind]
+    match = _JITTED.match(trace.names[kind])
+    return np.sort(trace.starts[mine]), f"calls of {match['name'] if match else trace.names[kind]}, jitted"
+
+
+def _by_batches(trace: Trace) -> tuple[Ints, str]:
+    rows, _ = _named(trace, _BATCH)
+    return np.sort(trace.starts[rows]), "batches of a DataLoader"
+
+
+def _by_launches(trace: Trace) -> tuple[Ints, str]:
+    """Anchor steps at the kernel that comes first of those that come equally often."""
+    kernels = np.flatnonzero(trace.is_category("kernel"))
+    launch = trace.links.launch_of[kernels]
+    kernels, launch = kernels[launch >= 0], launch[launch >= 0]
+    if not len(kernels):
+        return np.empty(0, np.int64), ""
+    codes = trace.name_codes[kernels].astype(np.int64)
+    times = np.bincount(codes)
+    counts, different = np.unique(times[times > FEWEST], return_counts=True)
+    if not len(counts):
+        return np.empty(0, np.int64), ""
+    count = int(counts[different.argmax()])
+    order = np.argsort(trace.starts[launch], kind="stable")
+    once = times[codes[order]] == count
+    anchor = codes[order][once][0]
+    places = np.flatnonzero(codes[order] == anchor)
+    between = np.diff(places)
+    alike = np.abs(between - np.median(between)) <= 0.1 * np.median(between)
+    if alike.mean() < _ALIKE or np.median(between) < 2:
+        return np.empty(0, np.int64), ""
+    starts: Ints = trace.starts[launch[order][places]].astype(np.int64)
+    return starts, f"a sequence of {int(np.median(between))} launches that repeats {count} times"

@@ -1,0 +1,159 @@
+"""Where the main thread is, ten times a second: the script's lines, and the loops of the script that it is in.
+
+A sample is taken by the thread that writes the log (before the first step: by one of the same kind), while that holds
+the interpreter. So the script is interrupted for some twenty microseconds a sample, and what is seen are the places
+where it lets go of the interpreter: calls that wait or compute outside of Python, and any place after five
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections import Counter, deque
+from types import CodeType, FrameType
+
+from .script_frames import is_script
+
+#: Samples of which the loops are remembered: two seconds.
+RECENT = 20
+_MOST_LINES = 2_000
+_TOP = 20
+_MOST_FRAMES = 200
+#: In these the thread waits for another thread or process, and does no work of its own.
+#: What these call (a model's layers, a function that is being traced) is part of a step.
+_FRAMEWORKS = frozenset(
+    (
+        *("torch", "torch_xla", "transformers", "accelerate", "lightning", "pytorch_lightning", "deepspeed"),
+        *("jax", "flax", "equinox", "haiku", "optax", "numpyro", "keras", "tensorflow"),
+    )
+)
+#: In these a function is traced or compiled, which no step does.
+_COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
+_WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
+
+
+class Loop:
+    """A loop of the script.
+
+    Attributes:
+        code: The code object that it is in.
+        head: Offset of the instruction that each iteration begins with, bytes.
+        end: Offset of the last instruction that jumps there.
+        line: Its first line.
+    """
+
+    __slots__ = ("code", "end", "head", "line")
+
+    def __init__(self, code: CodeType, head: int, end: int, line: int) -> None:
+        self.code, self.head, self.end, self.line = code, head, end, line
+
+
+class Sampler:
+    """Samples of the main thread.
+
+    Attributes:
+        samples: Number of samples in which the script ran.
+        recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
+            in no code of the script, or waited for somebody else.
+        wants_loops: Loops are to be remembered.
+    """
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
+        self.wants_loops = True
+        self._compiling: deque[bool] = deque(maxlen=RECENT)
+        self._lines: Counter[tuple[str, int]] = Counter()
+        self._loops: dict[CodeType, list[Loop]] = {}
+        self._ident = threading.main_thread().ident
+
+    def sample(self) -> None:
+        """Take a sample."""
+        frame = sys._current_frames().get(self._ident or 0)
+        innermost: FrameType | None = None
+        script: list[FrameType] = []
+        name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+        compiles = False
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            if is_script(frame.f_code.co_filename):
+                innermost = innermost or frame
+                if not self.wants_loops:
+                    break
+                script.append(frame)
+            elif self.wants_loops:
+                module = str(frame.f_globals.get("__name__", ""))
+                compiles = compiles or module.startswith(_COMPILING)
+                if module.partition(".")[0] in _FRAMEWORKS:
+                    script.clear()
+            frame = frame.f_back
+        if innermost is not None:
+            self.samples += 1
+            key = innermost.f_code.co_filename, innermost.f_lineno or 0
+            if key in self._lines or len(self._lines) < _MOST_LINES:
+                self._lines[key] += 1
+        if self.wants_loops:
+            self._compiling.append(compiles)
+            waits = innermost is None or name.startswith(_WAITING)
+            self.recent.append(
+                None if waits else tuple(loop for one in reversed(script) for loop in self._around(one))
+            )
+
+    def restart(self) -> None:
+        """Forget the lines seen so far: what the script did to get ready says nothing of its steps."""
+        self.samples = 0
+        self._lines.clear()
+
+    def in_script(self, share: float) -> bool:
+        """Whether the thread was in the script, waited for nobody and compiled nothing, in this share of the samples.
+
+        Args:
+            share: 0 to 1.
+        """
+        recent = list(self.recent)
+        return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
+
+    def top(self) -> list[tuple[str, int, int]]:
+        """Return file, line and number of samples of the lines that were seen most."""
+        return [(file, line, count) for (file, line), count in self._lines.most_common(_TOP)]
+
+    def stop_loops(self) -> None:
+        """Remember no more loops."""
+        self.wants_loops = False
+        self.recent.clear()
+        self._loops.clear()
+
+    def _around(self, frame: FrameType) -> list[Loop]:
+        """Return the loops of a frame's code that it is in, outermost first."""
+        code, at = frame.f_code, frame.f_lasti
+        if code not in self._loops:
+            self._loops[code] = loops_of(code)
+        return [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+
+
+def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
+    return chain is not None and not compiles
+
+
+def loops_of(code: CodeType) -> list[Loop]:
+    """Return the loops of a code object, outer ones before those inside them.
+
+    Args:
+        code: The code object.
+    """
+    ends: dict[int, int] = {}
+    lines: dict[int, int] = {}
+    line = code.co_firstlineno
+    starts = dict(dis.findlinestarts(code))
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        lines[instruction.offset] = line
+        target = instruction.argval
+        jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+        if jumps and isinstance(target, int) and target <= instruction.offset:
+            ends[target] = max(ends.get(target, 0), instruction.offset)
+    found = [Loop(code, head, end, lines.get(head, line)) for head, end in ends.items()]
+    return sorted(found, key=lambda loop: (loop.head, -loop.end))

@@ -1,0 +1,224 @@
+"""Captures by the clock, for scripts whose steps nobody knows: ``--capture 3s@20s``, and one made by itself.
+
+The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). A main
+thread that does not come back to Python for a second, because all of the training is one call, has that done by another
+thread where the profiler allows it: JAX's does, PyTorch's records the thread that starts it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable
+
+from .capture import CaptureError, reason
+from .main_thread import call_on_main_thread
+from .requests import Request
+from .steps import CAPTURE, NO_CALL, NONE
+from .threads import ProbeThread
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+#: A capture of so many seconds is made by itself once so much time has gone by without a step.
+SECONDS, AFTER_S = 3.0, 20.0
+_SECOND = 1_000_000_000
+_PATIENCE_NS = _SECOND
+_END_S = 30.0
+_SHARE = 0.75  # of the last samples, which must be in the script
+OWN = "timed"
+
+
+class TimedCaptures:
+    """Serves requests that name times, one after the other (in the log's thread).
+
+    Args:
+        runtime: The probe.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._born = monotonic_ns()
+        self._queue: list[Request] = []
+        self._request: Request | None = None  # the one that is served
+        self._profiler: Any = None
+        self._call: _Call | None = None  # on its way to the main thread
+        self._started_at = 0
+        self._first = 0
+        self._own_asked = False
+        self._writing: ProbeThread | None = None
+
+    def offer(self, request: Request) -> None:
+        """Take a request.
+
+        Args:
+            request: It names times.
+        """
+        self._tell(request, "armed")
+        self._queue.append(request)
+
+    def look(self) -> None:
+        """Do what is due."""
+        now = monotonic_ns()
+        if not self._own_asked:
+            self._ask_by_itself(now)
+        if self._call is not None:
+            if self._call.done:
+                self._call = None
+            elif now - self._call.asked_at > _PATIENCE_NS and self._runtime.capture.uses_jax:
+                self._call.run()
+            return
+        if self._request is None:
+            due = [one for one in self._queue if now - self._born >= (one.after_s or 0.0) * 1e9]
+            if due and self._works:
+                self._queue.remove(due[0])
+                self._request = due[0]
+                self._runtime.record()
+                self._do(self._start)
+        elif self._profiler is not None and now - self._started_at >= (self._request.seconds or 0.0) * 1e9:
+            self._do(self._stop)
+
+    def _ask_by_itself(self, now: int) -> None:
+        """Ask for a capture where no step was seen for long."""
+        runtime = self._runtime
+        if runtime.steps.source != NONE or runtime.steps.floor:
+            self._own_asked = runtime.steps.source != NONE
+            return
+        if now - self._born < AFTER_S * _SECOND or not self._works or not runtime.sampler.in_script(_SHARE):
+            return
+        self._own_asked = True
+        runtime.note(
+            "warn",
+            f"no step has been seen for {AFTER_S:g} s; --step-at FILE:LINE names the line that ends one",
+        )
+        if not self._queue and runtime.capture.wanted:
+            cause = f"no step was seen for {AFTER_S:g} s"
+            self.offer(Request(OWN, seconds=SECONDS, after_s=0.0, cause=cause))
+
+    @property
+    def _works(self) -> bool:
+        """Whether a framework has something to do in this process."""
+        return self._runtime.steps.torch_works or self._runtime.capture.uses_jax
+
+    # -- on the main thread ---------------------------------------------------------------------------------
+
+    def _do(self, what: Callable[[], None]) -> None:
+        self._call = _Call(what)
+        if not call_on_main_thread(self._call.run):
+            self._call = None
+
+    def _busy(self) -> bool:
+        """Whether no profiler can be started or stopped just now; it is tried again."""
+        runtime = self._runtime
+        return runtime.steps.call() != NO_CALL or runtime.capture.must_wait() or runtime.capture.disturbing
+
+    def _start(self) -> None:
+        request, capture, steps = self._request, self._runtime.capture, self._runtime.steps
+        if request is None or self._busy():
+            self._again(request)
+            return
+        try:
+            profiler = capture.make_profiler(request)
+            profiler.prepare()
+            profiler.start()
+        except Exception as error:
+            self._request = None
+            self._tell(request, "failed", why=reason(error))
+            return
+        self._profiler, self._started_at, self._first = profiler, monotonic_ns(), steps.n
+        capture.timed, capture.disturbing = profiler, True
+        steps.attend(capture)
+        self._tell(request, "started")
+
+    def _again(self, request: Request | None) -> None:
+        """Put a request back: it is not possible just now."""
+        if request is not None and self._profiler is None:
+            self._queue.insert(0, request)
+            self._request = None
+
+    def _stop(self) -> None:
+        request, profiler, capture = self._request, self._profiler, self._runtime.capture
+        if request is None or self._runtime.steps.call() != NO_CALL or capture.must_wait():
+            return
+        self._request = self._profiler = capture.timed = None
+        try:
+            profiler.step_ended()
+            profiler.stop()
+        except Exception as error:
+            self._tell(request, "failed", why=reason(error))
+            return
+        finally:
+            capture.disturbing = False
+        self._writing = ProbeThread(lambda: self._write(request, profiler))
+        try:
+            self._writing.start()
+        except RuntimeError:  # the system has no thread to give
+            self._write(request, profiler)
+
+    def _write(self, request: Request, profiler: Any) -> None:
+        """Bring the trace to its place (in a thread)."""
+        n = self._runtime.steps.n
+        steps = {"first": self._first, "last": n - 1} if n > self._first else {}
+        try:
+            path = profiler.finish()
+        except Exception as error:
+            self._tell(request, "failed", why=reason(error))
+            return
+        self._tell(request, "written", path=path, ns=0, **steps)
+
+    def finish(self) -> None:
+        """Serve or refuse what is left, because the script ends (on the main thread)."""
+        call = self._call
+        if call is not None:
+            call.run()  # unless another thread does just now
+            call.wait(_END_S)
+        request = self._request
+        if self._profiler is not None:
+            self._stop()
+        if self._writing is not None:
+            self._writing.join(120.0)
+        if request is not None and self._request is request:
+            self._tell(request, "failed", why="the script ended")
+        for request in self._queue:
+            self._tell(request, "failed", why=f"the script ended within {request.after_s:g} s")
+        self._queue = []
+
+    def _tell(self, request: Request, state: str, **fields: Any) -> None:
+        record = {"at": monotonic_ns(), "id": request.id, "state": state, **fields}
+        if request.cause:
+            record["cause"] = request.cause
+        self._runtime.steps.out.append((CAPTURE, record))
+
+
+class _Call:
+    """A function that is called once, by whoever comes first."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._taken = threading.Lock()
+        self._over = threading.Event()
+        self.asked_at = monotonic_ns()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has returned."""
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has returned.
+
+        Args:
+            seconds: At most so long.
+        """
+        self._over.wait(seconds)
+
+    def run(self) -> None:
+        """Call it, unless somebody else does."""
+        if self._taken.acquire(blocking=False):
+            try:
+                self._function()
+            except CaptureError as error:
+                sys.stderr.write(f"tuiprof: {error}\n")
+            finally:
+                self._over.set()

@@ -1,0 +1,101 @@
+"""What a step of a run is, and whether a capture shows such steps."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import numpy as np
+
+from tuiprof.model.units import format_count, format_ns
+from tuiprof.session.live.fold import CaptureState, Fold
+from tuiprof.session.live.writer_state import WriterState
+
+#: A capture whose steps are shorter than this share of the session's median, or longer than so many times and by so
+#: much, shows something else than the steps of the session. The upper limits leave room for what a profiler costs.
+SHORTEST, LONGEST, LONGER_NS = 0.5, 4.0, 50_000_000
+#: With fewer steps outside the capture there is nothing to hold it against.
+_FEWEST: Final = 5
+#: Steps vary: what lies between these quantiles resembles the others.
+_EDGE: Final = 0.05
+RULE: Final = (
+    f"the median of the captured steps is below {SHORTEST:g} times the median step of the session, or above "
+    f"{LONGEST:g} times and by more than {LONGER_NS / 1e6:g} ms, which is more than a profiler costs, and outside of "
+    f"what {1 - 2 * _EDGE:.0%} of the steps take; or what was captured was withdrawn as no training steps; at least "
+    f"{_FEWEST} other steps are needed"
+)
+
+
+def described(rank: WriterState | None) -> str:
+    """Return what ends a step of a process: ``optimizer steps at train.py:88``; empty = the log does not tell.
+
+    Args:
+        rank: The process.
+    """
+    source = rank.step_source if rank is not None else None
+    if source is None:
+        return ""
+    file, _, line = source.where.rpartition(":")
+    where = f"{os.path.basename(file)}:{line}" if file else ""
+    if where and source.what.startswith("iterations"):
+        return f"iterations of the loop at {where}"
+    return f"{source.what} at {where}" if where else source.what
+
+
+def counted(rank: WriterState | None) -> str:
+    """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``.
+
+    Args:
+        rank: The process.
+    """
+    what = described(rank)
+    return f"{what}, {format_count(len(rank.steps))} so far" if what and rank is not None else ""
+
+
+def refusal(capture: CaptureState, fold: Fold) -> str:
+    """Return why a capture is no evidence of what a step of the session takes; empty = it is.
+
+    Args:
+        capture: The capture.
+        fold: The state of the session.
+    """
+    if not capture.paths:
+        return ""
+    if capture.withdrawn:
+        return (
+            f"capture {capture.id} is no evidence: what it recorded turned out to be no training steps, "
+            "and was withdrawn; capture again"
+        )
+    for name, record in sorted(capture.by_writer.items()):
+        rank = fold.writers.get(name)
+        if rank is None or record.first is None or record.last is None:
+            continue
+        rows = rank.steps.rows
+        numbers = rows["n"]
+        inside = rows["captured"] & (numbers >= record.first) & (numbers <= record.last)
+        stats = rank.steps.whole_run()
+        if not inside.any() or stats.count < _FEWEST:
+            continue
+        captured_ns = float(np.median(rows["dur_ns"][inside]))
+        low_ns, high_ns = np.quantile(rows["dur_ns"][rank.steps.comparable()], (_EDGE, 1 - _EDGE))
+        shortest_ns = min(SHORTEST * stats.median_ns, float(low_ns))
+        longest_ns = max(LONGEST * stats.median_ns, stats.median_ns + LONGER_NS, float(high_ns))
+        if not shortest_ns <= captured_ns <= longest_ns:
+            return (
+                f"capture {capture.id} is no evidence: its steps took {format_ns(captured_ns)} in the median, those "
+                f"of the session {format_ns(stats.median_ns)}; capture others: tuiprof record --capture N@STEP"
+            )
+    return ""
+
+
+def refusals(fold: Fold) -> dict[str, str]:
+    """Return why captures are no evidence, by the path of their traces relative to the session.
+
+    Args:
+        fold: The state of the session.
+    """
+    found: dict[str, str] = {}
+    for capture in fold.captures.values():
+        if why := refusal(capture, fold):
+            found.update(dict.fromkeys(capture.paths, why))
+    return found
