@@ -132,8 +132,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from common import scenario
-from common.giou_score import OPERATIONS, in_numpy, random_pairs
 from common.kernels import Kernel, Measured, Work, measure
+from giou_kernel.score import OPERATIONS, in_numpy, random_pairs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,17 +151,17 @@ def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
 
             function, arguments, clock = in_numpy, (first, second), Clock("cpu")
         case "eager" | "compiled" | "triton" | "cuda":
-            from common import giou_score_torch
+            from giou_kernel import score_torch
 
-            function, arguments, clock = giou_score_torch.prepared(name, first, second)
+            function, arguments, clock = score_torch.prepared(name, first, second)
         case "jax" | "jax-jit" | "pallas" | "pallas-triton":
-            from common import giou_score_jax
+            from giou_kernel import score_jax
 
-            function, arguments, clock = giou_score_jax.prepared(name, first, second)
+            function, arguments, clock = score_jax.prepared(name, first, second)
         case "neuron-eager" | "nki" | "neuron-cpp":
-            from common import giou_score_neuron
+            from giou_kernel import score_neuron
 
-            function, arguments, clock = giou_score_neuron.prepared(name, first, second)
+            function, arguments, clock = score_neuron.prepared(name, first, second)
         case other:
             raise ValueError(f"no variant is called {other!r}")
     pairs = first.shape[0] * first.shape[1]

@@ -168,39 +168,39 @@ if TYPE_CHECKING:
     from common.kernels import Measured
     from common.training import Loop
 
-OPERATIONS = 37  # for each box: those of its score (see common/giou_score.py), and 1 − score
+OPERATIONS = 37  # for each box: those of its score (see giou_kernel/score.py), and 1 − score
 IN_LISTS = ("per-sample", "concatenated")  # these take the targets as one tensor an image
 
 
 def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
-    """Return the variant's loss of predicted boxes, targets and counts; ``common/giou.py`` says what they are."""
+    """Return the variant's loss of predicted boxes, targets and counts; ``giou_loss/losses.py`` says what they are."""
     import torch
-    from common import giou
+    from giou_loss import losses
 
     match run.variant["name"]:
         case "per-sample":
-            loss = giou.per_sample
+            loss = losses.per_sample
         case "concatenated":
-            loss = giou.concatenated
+            loss = losses.concatenated
         case "padded" | "padded-compiled":
-            loss = giou.padded
+            loss = losses.padded
         case str(name) if name.startswith("cuda"):
-            from common import giou_cuda
+            from giou_loss import loss_cuda
 
             work = int(os.environ.get("GIOU_WORK", run.set.get("work", 1)))
             if work < 1:
                 raise ValueError(f"GIOU_WORK is {work}; the arithmetic must be done once at least")
-            function = giou_cuda.loss if name == "cuda-native" else giou_cuda.loss_after_cast
+            function = loss_cuda.loss if name == "cuda-native" else loss_cuda.loss_after_cast
             conditional = name == "cuda-native" or "conditional" in name
             loss = partial(function, conditional=conditional, work=work)
         case "triton" | "triton-compiled":
-            from common import giou_triton
+            from giou_loss import loss_triton
 
-            loss = giou_triton.loss_after_cast
+            loss = loss_triton.loss_after_cast
         case "triton-native-compiled":
-            from common import giou_triton
+            from giou_loss import loss_triton
 
-            loss = giou_triton.loss
+            loss = loss_triton.loss
         case other:
             raise ValueError(f"no loss is called {other!r}")
     return torch.compile(loss) if run.set.get("compile") else loss
@@ -325,9 +325,9 @@ def check(run: scenario.Run) -> Check:
     finite differences in float64.
     """
     import torch
-    from common import giou
     from common.checking import TOLERANCE, Check, compare_losses
     from common.training import accelerator
+    from giou_loss import losses
 
     size, device, checked = run.size, accelerator(), Check("per-sample")
     random = torch.Generator().manual_seed(run.seed)
@@ -341,7 +341,7 @@ def check(run: scenario.Run) -> Check:
         got, want = (predicted.to(device, dtype, copy=True).requires_grad_() for _ in range(2))
         on_device = cut(targets.to(device), counts) if name in IN_LISTS else targets.to(device)
         loss = loss_of(got, on_device, counts.to(device))
-        exact = giou.padded(want.double(), targets.to(device).double(), counts.to(device))
+        exact = losses.padded(want.double(), targets.to(device).double(), counts.to(device))
         loss.backward()
         exact.backward()
         checked.close(f"loss of {dtype}".replace("torch.", ""), loss, exact, TOLERANCE[torch.float32])

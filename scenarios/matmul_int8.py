@@ -148,14 +148,14 @@ def kernel(run: scenario.Run, a: np.ndarray, b: np.ndarray) -> Kernel:
     name, kind, size = run.variant["name"], run.set["type"], run.size
     method = name.removesuffix("-bf16").removesuffix("-int8")
     if method in ("torch", "triton"):
-        from common import matmul_torch
+        from matmul_int8 import in_torch
 
-        function, arguments, clock = matmul_torch.prepared(method, kind, a, b, tuple(size.gpu_block))
+        function, arguments, clock = in_torch.prepared(method, kind, a, b, tuple(size.gpu_block))
     else:
-        from common import matmul_jax
+        from matmul_int8 import in_jax
 
         block = tuple(size.tpu_block if method == "pallas" else size.gpu_block)
-        function, arguments, clock = matmul_jax.prepared(method, kind, a, b, block)
+        function, arguments, clock = in_jax.prepared(method, kind, a, b, block)
     element, output = {"bfloat16": (2, 2), "int8": (1, 4)}[kind]
     work = Work(size.size**2 * (2 * element + output), 2 * size.size**3, kind)
     return Kernel(function, arguments, clock, work)

@@ -174,13 +174,13 @@ def kernel(run: scenario.Run, boxes: np.ndarray, scores: np.ndarray) -> Kernel:
 
             function, arguments, clock = suppress, (boxes, scores), Clock("cpu")
         case "jax-cpu" | "jax" | "pallas" | "pallas-triton":
-            from common import nms_jax
+            from nms import in_jax
 
-            function, arguments, clock = nms_jax.prepared(name, boxes, scores)
+            function, arguments, clock = in_jax.prepared(name, boxes, scores)
         case "torch" | "torchvision" | "triton":
-            from common import nms_torch
+            from nms import in_torch
 
-            function, arguments, clock = nms_torch.prepared(name, boxes, scores)
+            function, arguments, clock = in_torch.prepared(name, boxes, scores)
         case other:
             raise ValueError(f"no variant is called {other!r}")
     rounds = int((suppress(boxes, scores, threshold, most) >= 0).sum())

@@ -296,19 +296,19 @@ from common import scenario
 
 if TYPE_CHECKING:
     import torch
-    from common.arrangements import Arrangement
     from common.checking import Check
-    from common.decoder import Batch
     from common.training import Loop
+    from varlen.arrangements import Arrangement
+    from varlen.decoder import Batch
 
 
 def arrangement(run: scenario.Run) -> Arrangement:
-    """Return how the variant brings documents through attention; ``common/arrangements.py`` has all ways."""
-    from common import arrangements
+    """Return how the variant brings documents through attention; ``varlen/arrangements.py`` has all ways."""
+    from varlen import arrangements
 
     causal, method = run.set.get("train", False), run.set["method"]
     if method.startswith("gpt2"):
-        from common import gpt2
+        from varlen import gpt2
 
         return gpt2.WAYS[method][1]
     if method == "pad-max":
@@ -319,13 +319,13 @@ def arrangement(run: scenario.Run) -> Arrangement:
 def build(run: scenario.Run, way: Arrangement) -> torch.nn.Module:
     """Return the model with its first weights, not compiled."""
     import torch
-    from common.decoder import Decoder
+    from varlen.decoder import Decoder
 
     size = run.size
     torch.manual_seed(run.seed)
     shape = (size.vocabulary, size.length, size.heads, size.head_dim, size.depth)
     if way.attention is None:
-        from common import gpt2
+        from varlen import gpt2
 
         return gpt2.GPT2(*shape, gpt2.WAYS[run.set["method"]][0])
     return Decoder(*shape, way.attention)
@@ -340,8 +340,8 @@ def logits_of(model: torch.nn.Module, way: Arrangement, batch: Batch) -> torch.T
 def train(run: scenario.Run) -> Loop:
     """Train or evaluate the variant and return the timed loop."""
     import torch
-    from common.decoder import Documents
     from common.training import Loop, accelerator, loader, phase
+    from varlen.decoder import Documents
 
     size, device, trains = run.size, accelerator(), run.set.get("train", False)
     if device.type == "cuda":
@@ -378,7 +378,7 @@ def check(run: scenario.Run) -> Check:
     """Hold attention to its definition, document by document, and three steps to the losses of the baseline."""
     import torch
     from common.checking import compare_losses
-    from common.documents import compare
+    from varlen.comparing import compare
 
     checked = compare(run, arrangement, build, logits_of)
     compare_losses(checked, run, train, torch.bfloat16)

@@ -14,10 +14,7 @@ from typing import Any
 import nki_in_numpy as nki
 import numpy as np
 import pytest
-
-from tuiprof.resources import shipped
-
-SCENARIOS = shipped("scenarios")
+from scripts import SCENARIOS, forget
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +22,12 @@ def scenarios(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(SCENARIOS))
     before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] == "common":
-            del sys.modules[name]
+    forget(before)
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (128, 512), (1, 4), (129, 516), (300, 1000)])
 def test_tiles_hold_every_number_once_and_fit_the_chip(shape: tuple[int, int]) -> None:
-    from common.giou_tiles import PARTITIONS, WIDTH, tiles
+    from giou_kernel.tiles import PARTITIONS, WIDTH, tiles
 
     numbers, scores = np.zeros(shape, int), np.zeros((shape[0], shape[1] // 4), int)
     for tile in tiles(*shape):
@@ -51,7 +46,7 @@ def test_tiles_hold_every_number_once_and_fit_the_chip(shape: tuple[int, int]) -
 
 
 def test_rows_of_broken_boxes_are_refused() -> None:
-    from common.giou_tiles import tiles
+    from giou_kernel.tiles import tiles
 
     with pytest.raises(ValueError, match="no whole boxes"):
         list(tiles(8, 510))
@@ -59,7 +54,7 @@ def test_rows_of_broken_boxes_are_refused() -> None:
 
 def pairs(batch: int, boxes: int) -> tuple[Any, Any, Any]:
     """Return two batches of boxes and their scores in float64."""
-    from common.giou_score import in_numpy, random_pairs
+    from giou_kernel.score import in_numpy, random_pairs
 
     first, second = random_pairs(batch, boxes, 256, seed=3)
     second[0] = first[0]
@@ -71,7 +66,7 @@ def pairs(batch: int, boxes: int) -> tuple[Any, Any, Any]:
     ("batch", "boxes"), [(1024, 256), (130, 129)], ids=["paper", "tiles cut at both ends"]
 )
 def test_the_nki_kernel_computes_the_scores(batch: int, boxes: int) -> None:
-    from common.giou_nki import kernel
+    from giou_kernel.score_nki import kernel
 
     first, second, want = pairs(batch, boxes)
     flat = [nki.Tensor(one.reshape(batch, 4 * boxes), nki.shared_hbm) for one in (first, second)]
@@ -161,7 +156,7 @@ def gpsimd(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def test_the_operator_for_gpsimd_computes_the_scores_on_eight_cores(
     gpsimd: ctypes.CDLL, batch: int, boxes: int
 ) -> None:
-    from common.giou_score import EPSILON
+    from giou_kernel.score import EPSILON
 
     first, second, want = pairs(batch, boxes)
     scores = np.full((batch, boxes), np.nan, np.float32)
@@ -182,11 +177,11 @@ def test_the_neuron_scripts_are_valid_and_need_the_sdk() -> None:
         pytest.skip("torch_neuronx is installed")
     pytest.importorskip("torch")
     with pytest.raises(ModuleNotFoundError, match="torch_neuronx"):
-        __import__("common.giou_score_neuron")
+        __import__("giou_kernel.score_neuron")
 
 
 def test_the_shape_of_the_operator_is_registered_under_the_name_that_is_called() -> None:
-    python = (SCENARIOS / "common" / "giou_score_neuron.py").read_text(encoding="utf-8")
+    python = (SCENARIOS / "giou_kernel" / "score_neuron.py").read_text(encoding="utf-8")
     shape = (SCENARIOS / "giou_kernel" / "gpsimd_shape.cpp").read_text(encoding="utf-8")
     compute = (SCENARIOS / "giou_kernel" / "gpsimd.cpp").read_text(encoding="utf-8")
     assert "NEURON_LIBRARY(tuiprof_giou_neuron, m)" in shape

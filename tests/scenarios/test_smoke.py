@@ -33,13 +33,13 @@ GROUPS: dict[str, list[Variant]] = {
     ladder.name: [variant for variant in ladder.variants if not variant.needs.compile] for ladder in ladders()
 }
 RUN = """
-import contextlib, importlib, io, json, sys, traceback
+import contextlib, io, json, runpy, sys, traceback
 from pathlib import Path
 script, steps = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(script.parent))
-module = importlib.import_module(script.stem)
+module = runpy.run_path(str(script))
 from common import scenario
-entries = [module.__file__, module.train, module.check, *filter(None, [getattr(module, "launcher", None)])]
+entries = [module["__file__"], module["train"], module["check"], *filter(None, [module.get("launcher")])]
 for variant in sys.argv[3:]:
     sys.argv = [script.name, "--variant", variant, "--preset", "smoke", "--steps", steps, "--check"]
     said, status = io.StringIO(), 1

@@ -1,4 +1,4 @@
-"""The score of ``common.giou_score`` in JAX: operation by operation, compiled, and as Pallas kernels."""
+"""The score of ``giou_kernel.score`` in JAX: operation by operation, compiled, and as Pallas kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from common.clocks import JaxClock
+from common.pallas import interpreted_here
 from jax.experimental import pallas as pl
 
-from common.clocks import JaxClock
-from common.giou_score import score
-from common.pallas import interpreted_here
+from giou_kernel.score import score
 
 if TYPE_CHECKING:
     import numpy as np

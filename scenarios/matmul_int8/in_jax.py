@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-
 from common.clocks import JaxClock
 from common.pallas import interpreted_here
+from jax import lax
+from jax.experimental import pallas as pl
 
 if TYPE_CHECKING:
     import numpy as np

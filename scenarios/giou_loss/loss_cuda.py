@@ -1,4 +1,4 @@
-"""The loss of ``common.giou`` by a CUDA kernel, which nvcc compiles once into a library without Python or torch."""
+"""The loss of ``losses`` by a CUDA kernel, which nvcc compiles once into a library without Python or torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from common.giou import EPSILON
+from giou_loss.losses import EPSILON
 
 #: Types of the predicted and of the target boxes → how the functions for them are called.
 KINDS = {
@@ -21,7 +21,7 @@ KINDS = {
     (torch.float64, torch.float64): "double_double",
     (torch.bfloat16, torch.float32): "bfloat16_float",
 }
-SOURCE = Path(__file__).parent.parent / "giou_loss" / "giou.cu"
+SOURCE = Path(__file__).parent / "giou.cu"
 
 
 @functools.cache

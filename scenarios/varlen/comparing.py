@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
-
-from common.arrangements import Arrangement
 from common.checking import TOLERANCE, Check, compare_attention
-from common.decoder import PADDING, Batch, Documents
 from common.scenario import Run
 from common.training import accelerator
+
+from varlen.arrangements import Arrangement
+from varlen.decoder import PADDING, Batch, Documents
 
 
 def compare(

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from common.arrangements import Arrangement, in_tree_attention
-from common.decoder import Batch, join, pad
+from varlen.arrangements import Arrangement, in_tree_attention
+from varlen.decoder import Batch, join, pad
 
 IN_TREE = "in_tree_varlen"
 
 
 class GPT2(nn.Module):
-    """GPT-2 with the interface of :class:`common.decoder.Decoder`.
+    """GPT-2 with the interface of :class:`varlen.decoder.Decoder`.
 
     Args:
         vocabulary: Number of tokens.

@@ -1,4 +1,4 @@
-"""The score of ``common.giou_score`` in torch: operation by operation, compiled, in Triton, and in CUDA."""
+"""The score of ``giou_kernel.score`` in torch: operation by operation, compiled, in Triton, and in CUDA."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from common.clocks import Clock, torch_clock
-from common.giou_score import EPSILON
 from common.scenario import CannotRun
+
+from giou_kernel.score import EPSILON
 
 if TYPE_CHECKING:
     import numpy as np
 
-SOURCES = Path(__file__).parent.parent / "giou_kernel"
+SOURCES = Path(__file__).parent
 
 
 def prepared(
@@ -34,9 +34,9 @@ def prepared(
     """
     clock = torch_clock(interpreted=name == "triton")
     if name == "triton":
-        from common import giou_score_triton
+        from giou_kernel import score_triton
 
-        function = giou_score_triton.scores
+        function = score_triton.scores
     else:
         function = {"eager": lambda: scores, "compiled": lambda: torch.compile(scores), "cuda": by_cuda}[
             name

@@ -1,4 +1,4 @@
-"""The score of ``common.giou_score`` in NKI, AWS's language for kernels on NeuronCores; written for NKI 0.7.
+"""The score of ``giou_kernel.score`` in NKI, AWS's language for kernels on NeuronCores; written for NKI 0.7.
 
 The publication used Neuron 2.20, where NKI was a part of the compiler (``neuronxcc.nki``). What has changed since:
 
@@ -6,7 +6,7 @@ The publication used Neuron 2.20, where NKI was a part of the compiler (``neuron
 - Instructions take the tile they write as ``dst``; there are no tiles of values and no masks any more, so that a tile
   at the end of a batch must be made as small as it is.
 - 2.33 (NKI 0.7): a kernel is traced as ordinary Python. Functions, generators and classes of one's own, such as
-  ``common.giou_tiles``, work inside it; loops over ranges that only the device knows are ``nl.fori_loop``.
+  ``giou_kernel.tiles``, work inside it; loops over ranges that only the device knows are ``nl.fori_loop``.
 
 NKI's pages speak of Trainium2 and later; ``inf2`` is still a target of ``nki.jit``, as is the simulator's.
 """
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from common.giou_score import EPSILON
-from common.giou_tiles import EDGES, tiles
+from giou_kernel.score import EPSILON
+from giou_kernel.tiles import EDGES, tiles
 
 
 def kernel(nl: Any, nisa: Any) -> Callable[[Any, Any], Any]:

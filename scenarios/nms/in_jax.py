@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-
 from common.clocks import JaxClock
 from common.pallas import interpreted_here
 from common.scenario import CannotRun
+from jax import lax
+from jax.experimental import pallas as pl
 
 if TYPE_CHECKING:
     import numpy as np

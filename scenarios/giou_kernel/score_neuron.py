@@ -1,4 +1,4 @@
-"""The score of ``common.giou_score`` on an AWS NeuronCore: PyTorch, NKI, and C++ on its GpSimd cores."""
+"""The score of ``giou_kernel.score`` on an AWS NeuronCore: PyTorch, NKI, and C++ on its GpSimd cores."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_neuronx
-
 from common.clocks import Clock
-from common.giou_score import EPSILON
 from common.scenario import CannotRun
+
+from giou_kernel.score import EPSILON
 
 if TYPE_CHECKING:
     import numpy as np
 
-SOURCES = Path(__file__).parent.parent / "giou_kernel"
+SOURCES = Path(__file__).parent
 INSTANCE = Path("/sys/devices/virtual/dmi/id/product_name")  # on EC2 the type of the instance: inf2.xlarge
 
 
@@ -63,7 +63,7 @@ def prepared(
     Raises:
         CannotRun: The operator for GpSimd cannot be built here.
     """
-    from common.giou_score_torch import scores
+    from giou_kernel.score_torch import scores
 
     clock = NeuronClock()
     function = {"neuron-eager": lambda: scores, "nki": by_nki, "neuron-cpp": by_gpsimd}[name]()
@@ -76,7 +76,7 @@ def by_nki() -> Callable[..., torch.Tensor]:
     import nki.isa
     import nki.language
 
-    from common.giou_nki import kernel
+    from giou_kernel.score_nki import kernel
 
     compiled = nki.jit(kernel(nki.language, nki.isa))
     return lambda first, second: compiled(first.flatten(1), second.flatten(1))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from common.clocks import Clock, torch_clock
 from common.scenario import CannotRun
 
@@ -35,9 +34,9 @@ def prepared(
     if name == "torchvision":
         function = by_torchvision()
     elif name == "triton":
-        from common import nms_triton
+        from nms import in_triton
 
-        function = nms_triton.suppress
+        function = in_triton.suppress
     clock = torch_clock(interpreted=name == "triton")
     inputs = torch.from_numpy(boxes).to(clock.where, torch.bfloat16), torch.from_numpy(scores).to(clock.where)
     return function, inputs, clock

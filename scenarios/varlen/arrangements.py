@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from common.attentions import no_xformers_operator
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from common.attentions import no_xformers_operator
-from common.decoder import Batch, join, pad
+from varlen.decoder import Batch, join, pad
 
 
 @dataclass(frozen=True)

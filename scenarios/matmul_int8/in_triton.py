@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from common.interpreted import triton_language
 
 triton, tl = triton_language()

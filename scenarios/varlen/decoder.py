@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from common.vit import Block
 from torch import nn
 from torch.utils.data import Dataset
-
-from common.vit import Block
 
 #: A target that the loss passes over, as torch's cross_entropy does by default.
 PADDING = -100

@@ -1,12 +1,12 @@
-"""The score of ``common.giou_score`` in Triton: one program a block of pairs."""
+"""The score of ``giou_kernel.score`` in Triton: one program a block of pairs."""
 
 from __future__ import annotations
 
 import torch
-
-from common.giou_boxes import area, load_boxes
-from common.giou_score import EPSILON
+from common.boxes_triton import area, load_boxes
 from common.interpreted import triton_language
+
+from giou_kernel.score import EPSILON
 
 triton, tl = triton_language()
 

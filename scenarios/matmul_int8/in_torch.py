@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from common.clocks import Clock, torch_clock
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ def prepared(
     matrices = torch.from_numpy(a), torch.from_numpy(b).t().contiguous()
     left, right = (matrix.to(clock.where, getattr(torch, kind)) for matrix in matrices)
     if method == "triton":
-        from common import matmul_triton
+        from matmul_int8 import in_triton
 
-        function = functools.partial(matmul_triton.product, block=block)
+        function = functools.partial(in_triton.product, block=block)
     else:
         function = torch._int_mm if kind == "int8" else torch.mm
     return function, (left, right.t()), clock
