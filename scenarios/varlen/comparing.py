@@ -10,8 +10,7 @@ from common.checking import TOLERANCE, Check, compare_attention
 from common.scenario import Run
 from common.training import accelerator
 
-from varlen.arrangements import Arrangement
-from varlen.decoder import PADDING, Batch, Documents
+from varlen.decoder import PADDING, Arrangement, Batch, Documents
 
 
 def compare(

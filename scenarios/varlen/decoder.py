@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -89,6 +90,34 @@ def join(documents: list[torch.Tensor]) -> Batch:
 
 def _starts(lengths: list[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A way of bringing documents through attention.
+
+    The attention function takes q, k and v as ``[documents, length, heads, head_dim]``, or of one row of all tokens as
+    ``[1, total length, heads, head_dim]``, and then what ``where`` returns, which is computed once a step.
+
+    Attributes:
+        collate: Makes a batch of documents.
+        attention: The attention function; None: the model brings its own.
+        where: Returns what the attention function must know of a batch, on the device.
+        nested: The batch is one row, and the model is given nested tensors made of it.
+    """
+
+    collate: Callable[[list[torch.Tensor]], Batch]
+    attention: Callable[..., torch.Tensor] | None
+    where: Callable[[Batch], tuple[Any, ...]]
+    nested: bool = False
+
+    def arrange(self, batch: Batch, *rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return nested tensors of ``[1, total length, …]`` where the model takes them; else the rows as they are."""
+        if not self.nested:
+            return rows
+        starts = batch.starts.long()  # the same offsets for all: only so do they count as of one shape
+        extent = {"min_seqlen": min(batch.lengths), "max_seqlen": max(batch.lengths)}
+        return tuple(torch.nested.nested_tensor_from_jagged(row[0], starts, **extent) for row in rows)
 
 
 class Decoder(nn.Module):
