@@ -101,15 +101,15 @@ def test_attention_variant_computes_what_its_baseline_does() -> None:
 def test_compiled_attention_is_told_apart_by_its_kernel() -> None:
     """What torch.compile traces must name the kernel: its cache would else give one variant the graph of another."""
     script = """
-import torch
-from common.attentions import KERNELS, sdpa
+import runpy, torch
+script = runpy.run_path("attention.py")
 traced = []
 def keep(graph, inputs):
     traced.append(graph.code)
     return graph
 q = torch.ones(1, 4, 2, 8)
 for name in ("sdpa-math", "sdpa-flash"):  # a CPU has no others
-    torch.compile(sdpa(KERNELS[name]), backend=keep, fullgraph=True)(q, q, q)
+    torch.compile(script["sdpa"](script["KERNELS"][name]), backend=keep, fullgraph=True)(q, q, q)
 first, second = traced
 print(first != second)
 """
@@ -167,7 +167,7 @@ def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("variant", "file", "right", "wrong"),
     [
-        ("attention:sdpa-math", "common/attentions.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
+        ("attention:sdpa-math", "attention.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
         ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
         ("nan-capture:deferred-check", "common/nan_step.py", "out=self.stopped)", "out=bad)"),
         ("giou-loss:padded", "giou_loss/losses.py", "< counts[:, None]", "<= counts[:, None]"),

@@ -49,7 +49,7 @@ LACKS = [
     (
         [GPU],
         "attention: sdpa-mem-efficient sdpa-mem-efficient-compiled sdpa-cudnn sdpa-cudnn-compiled softcap-flex"
-        " softcap-flex-compiled window-flex window-flex-compiled",
+        " softcap-flex-compiled window-flex window-flex-compiled window-5x5-flex window-5x5-flex-compiled",
     ),
     ([GPU, FLASH_3], "attention: flash-attention-3"),
     ([GPU, ENGINE], "attention: transformer-engine transformer-engine-compiled"),
@@ -61,7 +61,7 @@ LACKS = [
     ),
     ([GPU, FLASH_2], "varlen: flash-varlen-eval flash-varlen-train"),
     ([GPU, XFORMERS], "varlen: xformers-eval xformers-eval-compiled xformers-train"),
-    ([HUGGING_FACE], "varlen: gpt2-sdpa gpt2-sdpa-compiled"),
+    ([HUGGING_FACE], "varlen: gpt2-sdpa gpt2-sdpa-compiled gpt2-sdpa-longest"),
     ([GPU, HUGGING_FACE, FLASH_2], "varlen: gpt2-flash gpt2-flash-flattened"),
     ([GPU, HUGGING_FACE], "varlen: gpt2-in-tree-flattened"),
     ([TCMALLOC, OPENMP], "cpu-training: run-cpu"),
