@@ -48,7 +48,8 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "baseline"
-# note = "float32, batch 16 on each core, data loaded by the training process."
+# note = """float32 weights, batch 16 on each core, data loaded by the training process. Not float32 throughout: by
+# default the compiler casts matrix products to bf16 (--auto-cast matmult)."""
 # set = { batch = 16, workers = 0 }
 # published = [{ text = "251.98 samples/s", value = 251.98, unit = "samples/s" }]
 #
@@ -68,9 +69,10 @@
 #
 # [[tool.tuiprof.variants]]
 # name = "amp-bf16"
-# note = "PyTorch's autocast to bf16: slower, each cast is an operation of its own."
+# note = """PyTorch's autocast to bf16, with the compiler's own casts turned off so that autocast alone decides: slower,
+# each cast is an operation of its own."""
 # builds_on = "batch-8"
-# set = { batch = 8, workers = 1, amp = true }
+# set = { batch = 8, workers = 1, amp = true, cc_flags = "--auto-cast=none" }
 # published = [{ text = "196.64 samples/s", value = 196.64, unit = "samples/s" }]
 #
 # [[tool.tuiprof.variants]]
@@ -118,8 +120,23 @@
 # [[tool.tuiprof.variants]]
 # name = "transformer-o3"
 # note = "Tells the compiler that this is a transformer and for which chip, and lets it take its time."
-# builds_on = "auto-cast-bf16"
+# builds_on = "batches-per-execution"
 # published = [{ text = "1093.25 samples/s, 4.35× in all", value = 1093.25, unit = "samples/s" }]
+# [tool.tuiprof.variants.set]
+# batch = 8
+# workers = 1
+# execution = 10
+# env = { XLA_USE_BF16 = "1" }
+# cc_flags = "--model-type transformer --optlevel 3 --target inf2"
+# [tool.tuiprof.variants.needs]
+# packages = ["torch-neuronx>=2.1,<2.8", "torch-xla>=2.1,<2.8", "neuronx-cc>=2.0"]
+# remedy = """XLA_USE_BF16 is gone since PyTorch/XLA 2.8: use auto-cast-o3, or
+# pip install --extra-index-url https://pip.repos.neuron.amazonaws.com 'torch-neuronx==2.7.*' neuronx-cc"""
+#
+# [[tool.tuiprof.variants]]
+# name = "auto-cast-o3"
+# note = "The same flags with the compiler's casts instead of XLA_USE_BF16, for software of today; not published."
+# builds_on = "auto-cast-bf16"
 # [tool.tuiprof.variants.set]
 # batch = 8
 # workers = 1

@@ -93,6 +93,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "auto-cast-bf16": None,
         "auto-cast-fp8": 940.36,
         "transformer-o3": 1093.25,
+        "auto-cast-o3": None,
         "openxla": None,
         "native": None,
         "native-compiled": None,

@@ -75,7 +75,7 @@ LACKS = [
     (
         [NEURON, NEURONX, NEURON_XLA, NEURON_CC],
         "neuron-training: baseline workers-1 batch-8 amp-bf16 xla-use-bf16 model-bf16 batches-per-execution"
-        " auto-cast-bf16 auto-cast-fp8 transformer-o3 openxla",
+        " auto-cast-bf16 auto-cast-fp8 transformer-o3 auto-cast-o3 openxla",
     ),
     ([NEURON, NEURONX], "neuron-training: native native-compiled"),
     ([TRITON], "giou-loss: triton"),
