@@ -74,6 +74,13 @@
 # published = [{ text = "0.828 ms (copy data 5.69 ms)", value = 0.828, unit = "ms calc loss" }]
 #
 # [[tool.tuiprof.variants]]
+# name = "padded-compiled-network"
+# note = "The network goes through torch.compile too; the preset loss has none."
+# builds_on = "padded-compiled"
+# set = { compile = true, compile_network = true }
+# needs = { compile = true }
+#
+# [[tool.tuiprof.variants]]
 # name = "cuda"
 # note = "A CUDA kernel, one block an image, on predictions cast to float32: one launch for the loss."
 # builds_on = "padded"
@@ -182,7 +189,7 @@ def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
             loss = losses.per_sample
         case "concatenated":
             loss = losses.concatenated
-        case "padded" | "padded-compiled":
+        case "padded" | "padded-compiled" | "padded-compiled-network":
             loss = losses.padded
         case str(name) if name.startswith("cuda"):
             from giou_loss import loss_cuda
@@ -287,12 +294,16 @@ def train(run: scenario.Run) -> Loop | Measured:
 
     size, device = run.size, accelerator()
     if not size.image:
+        if run.set.get("compile_network"):
+            raise scenario.CannotRun(f"the preset {run.preset} has no network to compile", "another --preset")
         return loss_alone(run)
     loss_of = loss_function(run)  # before torch.optim, which imports Triton: see common/interpreted.py
     torch.manual_seed(run.seed)
     with device:  # a billion weights are drawn faster where they are needed
         model = network(size.image, size.hidden, size.boxes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if run.set.get("compile_network"):
+        model = torch.compile(model)
     in_lists = run.variant["name"] in IN_LISTS
     interpreted = run.variant["name"].startswith("triton") and device.type == "cpu"
     batches = loader(faces(run), size.batch, size.workers, device)

@@ -136,7 +136,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
     "nan-capture": {
         "off": None,
         "capture": 1.5,
-        "capture-rng": 1.5,
+        "capture-rng": None,
         "deferred-check": None,
         "reproduce": None,
     },
@@ -145,6 +145,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "concatenated": 25.41,
         "padded": 1.844,
         "padded-compiled": 0.828,
+        "padded-compiled-network": None,
         "cuda": 0.629,
         "cuda-conditional": 0.623,
         "cuda-native": None,
