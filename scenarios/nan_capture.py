@@ -13,6 +13,7 @@
 # class occurs in the batch, and the last batch lacks one class: 0 ÷ 0. To look at gradients from the host is a sync in
 # every step; the deferred check shows how to do without. It lets the device skip the update, and the host learns of it
 # a step or so later, from a flag that was copied meanwhile.
+# The same as a callback for Lightning, to be pasted into one's own training, is nan_capture/lightning_callback.py.
 # NAN_CHECKPOINT in the environment names the checkpoint to write, or for reproduce the one to start from.
 # With several processes (torchrun --nproc-per-node=2) gradients are averaged, so one bad batch spoils all of them at
 # once: all stop in the same step, each with its own batch in a checkpoint of its own, and only the one of the last
