@@ -32,6 +32,7 @@
 # [tool.tuiprof.presets.loss]
 # note = "the loss alone, without the network: 1024 images of 256 boxes in bfloat16; a step is one forward pass of it"
 # image = 0
+# as_published = true
 # boxes = 256
 # batch = 1024
 # steps = 30

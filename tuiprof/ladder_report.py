@@ -213,7 +213,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "samples_per_s": rate,
         "samples_per_usd": rate * 3600 / meta.price if rate and meta.price else None,
         "peak_bytes": median([item.peak_bytes for item in figures]),
-        "published": "; ".join(rung.published),
+        "published": rung.published_beside(meta.sizes(figures)),
         "step_interval": _range(step),
         "start_ns": median([item.start_ns for item in figures]),
         "warmup_ns": median([item.warmup_ns for item in figures]),

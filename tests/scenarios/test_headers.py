@@ -12,6 +12,7 @@ import pytest
 from tuiprof.resources import shipped
 from tuiprof.session import interpreter
 from tuiprof.session.ladder import plan
+from tuiprof.session.ladder_state import Figures
 from tuiprof.session.launch import DEFAULT_CAPTURE, in_time
 from tuiprof.session.scenarios import Ladder, Missing, availability, least_steps, scan
 
@@ -298,17 +299,23 @@ def test_scripts_and_tuiprof_give_the_same_reasons() -> None:
     assert any(inside.values()), "everything can run here, so nothing was compared"
 
 
-def test_a_figure_stands_beside_what_is_measured_at_its_size() -> None:
-    def published(preset: str) -> dict[str, tuple[str, ...]]:
-        rungs = plan(LADDERS["attention"], interpreter.facts(sys.executable), preset=preset).rungs
-        return {rung.name: rung.published for rung in rungs}
+def test_a_figure_stands_only_beside_what_is_measured_at_its_size() -> None:
+    def published(ladder: str, preset: str) -> dict[str, str]:
+        meta = plan(LADDERS[ladder], interpreter.facts(sys.executable), preset=preset)
+        return {rung.name: rung.published_beside(meta.sizes([])) for rung in meta.rungs}
 
-    paper, long, smoke = published("paper"), published("long"), published("smoke")
-    assert (paper["native"], long["native"]) == (("370 ms",), ())
-    assert (paper["flash-attention-3"], long["flash-attention-3"]) == (
-        ("240 ms",),
-        ("≈5× faster than native",),
+    paper, long, smoke = (published("attention", preset) for preset in ("paper", "long", "smoke"))
+    assert (paper["native"], long["native"]) == ("370 ms", "")
+    assert (paper["flash-attention-3"], long["flash-attention-3"]) == ("240 ms", "≈5× faster than native")
+    assert not any(smoke.values())
+    assert published("giou-loss", "loss") == published("giou-loss", "paper")
+    assert not any(published("giou-loss", "smoke").values())
+
+    meta = plan(LADDERS["attention"], interpreter.facts(sys.executable))
+    native = meta.rung("native")
+    assert native.published_beside(meta.sizes([])) == "370 ms", (
+        "nothing is measured yet, whose size may be any"
     )
-    assert smoke["flash-attention-3"] == ("240 ms", "≈5× faster than native"), (
-        "of a size that has none, all are told"
-    )
+    small, large = (Figures(median_ns=1e6, steps=1, preset=preset) for preset in ("smoke", "paper"))
+    assert native.published_beside(meta.sizes([small])) == ""
+    assert native.published_beside(meta.sizes([large])) == "370 ms"

@@ -28,6 +28,8 @@ _PLACEHOLDERS = ("variant", "preset", "steps")
 #: What is added to the default command line for a check, unless the header says something else.
 DEFAULT_CHECK = ("--check", "--steps", "0")
 _LARGEST_SCRIPT_BYTES = 1 << 20
+#: The preset of the published size.
+_PAPER = "paper"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         text: The figure as it is shown.
         value: The number in it, where there is one.
         unit: Unit of the number, for example ``"ms"``.
-        preset: Preset it belongs to; empty = the ladder's paper size.
+        preset: Preset it belongs to; empty = the published size.
     """
 
     text: str
@@ -98,6 +100,7 @@ class Ladder:
         source: Hardware and software of the published figures; empty = none.
         needs: Packages that every variant needs, with their versions.
         presets: Note of each preset by its name.
+        paper_sizes: Presets of the published size: ``paper``, and those that say ``as_published = true``.
         variants: Its variants, in the order of the script.
         script: The script.
     """
@@ -109,8 +112,13 @@ class Ladder:
     source: str
     needs: tuple[str, ...]
     presets: Mapping[str, str]
+    paper_sizes: tuple[str, ...]
     variants: tuple[Variant, ...]
     script: Path
+
+    def sizes_of(self, figure: Published) -> tuple[str, ...]:
+        """Return the presets whose results a published figure may be shown beside; empty = the ladder has no sizes."""
+        return (figure.preset,) if figure.preset else self.paper_sizes
 
 
 class _Reference(msgspec.Struct, forbid_unknown_fields=True):
@@ -298,6 +306,9 @@ def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladd
         source=source,
         needs=dependencies,
         presets=presets,
+        paper_sizes=tuple(
+            name for name in presets if name == _PAPER or table.presets[name].get("as_published") is True
+        ),
         variants=variants,
         script=script.absolute(),
     )

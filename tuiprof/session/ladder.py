@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _TICK_S: Final = 0.2
-#: The size of a published figure that names none.
-_PAPER: Final = "paper"
 #: A script that failed with less room than this is run again when there is more: it may have failed for that.
 _LEAST_FREE_BYTES: Final = 1 << 20
 
@@ -118,7 +116,8 @@ def plan(
                 baseline=variant.baseline,
                 builds_on=variant.builds_on,
                 note=variant.note,
-                published=_published(ladder, variant, preset),
+                published=tuple(figure.text for figure in variant.published),
+                published_at=tuple(ladder.sizes_of(figure) for figure in variant.published),
                 reason=lacks[0],
                 remedy=lacks[1],
                 command=scenarios.command(variant, preset, steps),
@@ -146,16 +145,6 @@ def plan(
         unix_ns=now_ns(),
         price=price,
         rungs=tuple(rungs),
-    )
-
-
-def _published(ladder: scenarios.Ladder, variant: scenarios.Variant, preset: str) -> tuple[str, ...]:
-    """Return the published figures that belong beside what is measured at a size; all where it has none of its own."""
-    sizes = {figure.preset or _PAPER for each in ladder.variants for figure in each.published}
-    return tuple(
-        figure.text
-        for figure in variant.published
-        if preset not in sizes or (figure.preset or _PAPER) == preset
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -40,6 +41,7 @@ class Rung(msgspec.Struct, frozen=True):
         builds_on: The variant it changes one thing of; empty = none.
         note: What it changes.
         published: Figures of the publication.
+        published_at: For each the presets whose results it may be shown beside; empty = any.
         reason: Why it cannot run here; empty = it can.
         remedy: What to do about that.
         command: Command line of its script, without the flags of a check.
@@ -51,10 +53,24 @@ class Rung(msgspec.Struct, frozen=True):
     builds_on: str = ""
     note: str = ""
     published: tuple[str, ...] = ()
+    published_at: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
     remedy: str = ""
     command: tuple[str, ...] = ()
     check: tuple[str, ...] | None = None
+
+    def published_beside(self, sizes: Collection[str]) -> str:
+        """Return the published figures of the sizes given, in words.
+
+        Args:
+            sizes: Names of presets; none = figures of any size.
+        """
+        places = self.published_at or ((),) * len(self.published)
+        return "; ".join(
+            text
+            for text, presets in zip(self.published, places, strict=True)
+            if not sizes or not presets or not set(presets).isdisjoint(sizes)
+        )
 
 
 class KernelFigures(msgspec.Struct, frozen=True):
@@ -190,6 +206,15 @@ class LadderMeta(msgspec.Struct):
     sources: dict[str, str] = {}
     software: dict[str, str] = {}
     inode: int = 0
+
+    def sizes(self, figures: Iterable[Figures]) -> set[str]:
+        """Return the presets that figures were measured at.
+
+        Without figures, those of the whole ladder; before any was measured the one asked for, and none for ``fit``.
+        """
+        known = {figure.preset for figure in figures if figure.preset}
+        known = known or {one.figures.preset for one in self.trials if one.figures and one.figures.preset}
+        return known or ({self.preset} - {"fit", ""})
 
     def rung(self, name: str) -> Rung:
         """Return a variant by name.

@@ -231,7 +231,11 @@ class Library:
                 VariantItem(
                     name=variant.name,
                     note=variant.note,
-                    published=" · ".join(figure.text for figure in variant.published),
+                    published=" · ".join(
+                        figure.text
+                        for figure in variant.published
+                        if here is None or here.preset in (ladder.sizes_of(figure) or (here.preset,))
+                    ),
                     here_ns=here.step_ns if here else None,
                     here_preset=here.preset if here else "",
                     change=change,
