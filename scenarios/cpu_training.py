@@ -191,7 +191,7 @@
 # note = "PyTorch/XLA on the CPU: the whole step is one compiled graph."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, xla = true }
-# needs = { packages = ["torch_xla>=2.5"] }
+# needs = { packages = ["torch>=2.5,<2.10", "torch_xla>=2.5,<2.10"], same_release = ["torch", "torch_xla"] }
 # published = [{ text = "≈7× slower", value = 7, unit = "× slower" }]
 #
 # [[tool.tuiprof.variants]]

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.5", "torch_xla>=2.5"]
+# dependencies = ["torch>=2.5,<2.10", "torch_xla>=2.5,<2.10"]
 #
 # [tool.tuiprof]
 # name = "pallas-attention"
@@ -15,6 +15,7 @@
 # """
 # baseline = "native"
 # reference = { hardware = "Google TPU v5e", software = "PyTorch/XLA 2.4" }
+# needs = { same_release = ["torch", "torch_xla"] }
 #
 # [tool.tuiprof.presets.paper]
 # note = "ViT-Base: image 256, patch 16: 256 tokens; 12 heads × 64, depth 12, 1000 classes, batch 128"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tuiprof.session import interpreter
 from tuiprof.session.ladder import plan
-from tuiprof.session.scenarios import Missing, Variant, availability, ladders
+from tuiprof.session.scenarios import Missing, Variant, availability, command, ladders
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
 VARIANTS = {str(variant): variant for ladder in LADDERS.values() for variant in ladder.variants}
@@ -35,6 +38,7 @@ TRITON = ("triton is not installed", "pip install 'triton>=")
 NINJA = ("ninja is not installed", "pip install")
 TORCHVISION = ("torchvision is not installed", "pip install 'torchvision>=")
 XLA = ("torch_xla is not installed", "pip install 'torch_xla>=")
+XLA_TORCH = ("needs torch >=2.5,<2.10, 2.13", "pip install 'torch>=2.5,<2.10'")
 TCMALLOC = ("libtcmalloc.so is not installed", "apt install libtcmalloc-minimal4")
 OPENMP = ("libiomp5.so is not installed", "pip install intel-openmp")
 OLD_TORCH = ("needs torch >=2.8,<2.9", "'torch==2.8.*'")
@@ -68,10 +72,10 @@ LACKS = [
     ([OLD_TORCH, IPEX], "cpu-training: compile-ipex compile-ipex-channels-last"),
     ([OLD_TORCH, IPEX, TCMALLOC, OPENMP], "cpu-training: ipex"),
     ([NUMA], "cpu-training: ddp-numa"),
-    ([XLA], "cpu-training: xla"),
+    ([XLA_TORCH, XLA], "cpu-training: xla"),
     ([GPU], "cpu-training: gpu"),
-    ([XLA], "pallas-attention: native sdpa"),
-    ([TPU, XLA, XLA_JAX], "pallas-attention: pallas"),
+    ([XLA_TORCH, XLA], "pallas-attention: native sdpa"),
+    ([TPU, XLA_TORCH, XLA, XLA_JAX], "pallas-attention: pallas"),
     (
         [NEURON, NEURONX, NEURON_XLA, NEURON_CC],
         "neuron-training: baseline workers-1 batch-8 amp-bf16 xla-use-bf16 model-bf16 batches-per-execution"
@@ -159,3 +163,30 @@ def test_a_ladder_lists_what_it_cannot_run(name: str, small_machine: interpreter
         variant.name for variant in LADDERS[name].variants if expected(variant, small_machine)
     ]
     assert all(rung.remedy for rung in rungs if rung.reason)
+
+
+@pytest.mark.parametrize("name", ["pallas-attention:native", "cpu-training:xla"])
+def test_pytorch_xla_of_another_release_than_pytorch_is_named_with_the_pins(
+    name: str, tmp_path: Path, small_machine: interpreter.Facts
+) -> None:
+    """Installed side by side they crash at import: both the script and tuiprof say so before."""
+    versions = {"torch": "2.9.1+cpu", "torch-xla": "2.8.0", "numpy": "2.4.6"}
+    facts = msgspec.structs.replace(small_machine, distributions=versions)
+    answer = availability(VARIANTS[name], facts)
+    assert isinstance(answer, Missing)
+    reason = "needs torch and torch_xla of one release, torch 2.9.1+cpu and torch_xla 2.8.0 are installed"
+    assert answer.reasons == ((reason, "pip install 'torch==2.8.*' 'torch_xla==2.8.*'"),)
+    same = msgspec.structs.replace(facts, distributions=versions | {"torch-xla": "2.9.0"})
+    assert not isinstance(availability(VARIANTS[name], same), Missing)
+
+    for package, version in versions.items():
+        folder = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    script, *arguments = command(VARIANTS[name], preset="smoke")
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 77, done.stderr
+    assert f"cannot run here: {reason} — pip install 'torch==2.8.*' 'torch_xla==2.8.*'" in done.stderr
