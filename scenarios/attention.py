@@ -283,7 +283,12 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch

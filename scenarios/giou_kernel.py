@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=1.26"]
+# dependencies = ["numpy>=1.26", "torch>=2.5"]
 #
 # [tool.tuiprof]
 # name = "giou-kernel"
@@ -41,43 +41,42 @@
 # name = "numpy"
 # note = "NumPy on the CPU, operation by operation."
 # builds_on = "eager"
-# needs = { device = "cpu" }
+# needs = { device = "cpu", without = ["torch"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "eager"
 # note = "PyTorch, operation by operation."
-# needs = { packages = ["torch>=2.5"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "compiled"
 # note = "The same through torch.compile: one kernel."
 # builds_on = "eager"
-# needs = { packages = ["torch>=2.5"], compile = true }
+# needs = { compile = true }
 #
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel: programs on blocks of boxes, which are loaded whole and split in registers."
 # builds_on = "compiled"
-# needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+# needs = { packages = ["triton>=3.0"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "cuda"
 # note = "A CUDA kernel, built by torch.utils.cpp_extension: a thread a pair, a 16-byte load a box."
 # builds_on = "compiled"
-# needs = { device = "cuda", why = "it is a CUDA kernel", packages = ["torch>=2.5", "ninja"], nvcc = true }
+# needs = { device = "cuda", why = "it is a CUDA kernel", packages = ["ninja"], nvcc = true }
 #
 # [[tool.tuiprof.variants]]
 # name = "jax"
 # note = "JAX, operation by operation."
 # builds_on = "eager"
-# needs = { packages = ["jax>=0.5"] }
+# needs = { packages = ["jax>=0.5"], without = ["torch"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "jax-jit"
 # note = "The same through jax.jit: one kernel."
 # baseline = "jax"
 # builds_on = "jax"
-# needs = { packages = ["jax>=0.5"] }
+# needs = { packages = ["jax>=0.5"], without = ["torch"] }
 # published = [{ text = "slightly ahead of pallas on a TPU v5e" }]
 #
 # [[tool.tuiprof.variants]]
@@ -86,7 +85,7 @@
 # Interpreted on a CPU."""
 # baseline = "jax-jit"
 # builds_on = "jax-jit"
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["torch"] }
 # published = [{ text = "slightly behind jax-jit on a TPU v5e" }]
 #
 # [[tool.tuiprof.variants]]
@@ -94,7 +93,7 @@
 # note = "The same kernel on a GPU, through Triton, in blocks of 8 × 128. Interpreted on a CPU."
 # baseline = "jax-jit"
 # builds_on = "pallas"
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["torch"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "neuron-eager"
@@ -131,13 +130,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from common import scenario
-from common.kernels import Kernel, Measured, Work, measure
-from giou_kernel.score import OPERATIONS, in_numpy, random_pairs
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import numpy as np
     from common.check import Check
+    from common.kernels import Kernel, Measured
 
 #: float32 keeps 24 bits; the differences of areas lose some of them where boxes nearly fill their hull.
 TOLERANCE = 1e-5
@@ -145,6 +148,9 @@ TOLERANCE = 1e-5
 
 def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
     """Return the variant's kernel with its inputs, float32 ``[batch, boxes, 4]``, in place."""
+    from common.kernels import Kernel, Work
+    from giou_kernel.score import OPERATIONS, in_numpy
+
     match name := run.variant["name"]:
         case "numpy":
             from common.clocks import Clock
@@ -170,6 +176,9 @@ def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
 
 def train(run: scenario.Run) -> Measured:
     """Time the variant."""
+    from common.kernels import measure
+    from giou_kernel.score import random_pairs
+
     return measure(run, kernel(run, *random_pairs(run.size.batch, run.size.boxes, run.size.image, run.seed)))
 
 
@@ -177,6 +186,7 @@ def check(run: scenario.Run) -> Check:
     """Hold the scores to NumPy's in float64: of random boxes, some inside out, of equal ones, and of empty ones."""
     import numpy as np
     from common.check import Check
+    from giou_kernel.score import in_numpy, random_pairs
 
     size, checked = run.size, Check("NumPy in float64")
     first, second = random_pairs(size.batch, size.boxes, size.image, run.seed)

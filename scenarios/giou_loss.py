@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.5"]
+# dependencies = ["torch>=2.5", "numpy>=1.26"]
 #
 # [tool.tuiprof]
 # name = "giou-loss"
@@ -168,7 +168,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=1.26"]
+# dependencies = ["numpy>=1.26", "jax>=0.5"]
 #
 # [tool.tuiprof]
 # name = "matmul-int8"
@@ -40,14 +40,12 @@
 # name = "xla-bf16"
 # note = "XLA's own product of bfloat16 matrices, summed in float32."
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.5"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "xla-int8"
 # note = "XLA's own product of int8 matrices: jnp.matmul(a, b, preferred_element_type=jnp.int32)."
 # builds_on = "xla-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.5"] }
 # published = [{ text = "faster than pallas-int8" }]
 #
 # [[tool.tuiprof.variants]]
@@ -55,7 +53,7 @@
 # note = "A Pallas kernel for TPUs: float32 tile in scratch memory, written on the last step. Interpreted on a CPU."
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "baseline of pallas-int8" }]
 #
 # [[tool.tuiprof.variants]]
@@ -64,7 +62,7 @@
 # baseline = "pallas-bf16"
 # builds_on = "pallas-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "71 % faster than pallas-bf16", value = 1.71, unit = "× speed of pallas-bf16" }]
 #
 # [[tool.tuiprof.variants]]
@@ -73,7 +71,7 @@
 # column by column. Interpreted on a CPU."""
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-int8"
@@ -81,14 +79,14 @@
 # baseline = "pallas-triton-bf16"
 # builds_on = "pallas-triton-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "torch-bf16"
 # note = "torch.mm of bfloat16 matrices: cuBLAS on a GPU."
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["torch>=2.5"] }
+# needs = { packages = ["torch>=2.5"], without = ["jax"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "torch-int8"
@@ -96,7 +94,7 @@
 # baseline = "torch-bf16"
 # builds_on = "torch-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["torch>=2.5"] }
+# needs = { packages = ["torch>=2.5"], without = ["jax"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "triton-bf16"
@@ -104,7 +102,7 @@
 # baseline = "torch-bf16"
 # builds_on = "torch-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
 #
 # [[tool.tuiprof.variants]]
 # name = "triton-int8"
@@ -112,7 +110,7 @@
 # baseline = "triton-bf16"
 # builds_on = "triton-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
 # ///
 """A matrix product in int8: ``python scenarios/matmul_int8.py --help`` tells the story."""
 
@@ -121,7 +119,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 from common.kernels import Kernel, Measured, Work, measure
 
 if TYPE_CHECKING:

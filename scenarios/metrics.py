@@ -128,7 +128,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch

@@ -100,7 +100,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 from common.kernels import Kernel, Measured, Work, measure
 
 if TYPE_CHECKING:

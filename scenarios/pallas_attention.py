@@ -71,7 +71,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch

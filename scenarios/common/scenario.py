@@ -140,6 +140,12 @@ def main(
         return _measure(run, {"ladder": ladder["name"], "variant": variant["name"]}, train, check)
     except CannotRun as error:
         return cannot_run(run.name, [(error.reason, error.remedy)])
+    except ImportError as error:  # without the folder, its name finds the script itself
+        path = Path(script)
+        if (error.name or "").split(".")[0] != path.stem:
+            raise
+        lack = f"{path.name} was copied without the folder {path.stem}, which lies beside the original"
+        return cannot_run(run.name, [(lack, f"copy it to {path.parent.absolute()}")])
 
 
 class CannotRun(Exception):
@@ -244,9 +250,8 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
 
 def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
     wanted = {**ladder.get("needs", {}), **variant.get("needs", {})}
-    packages = [
-        re.match(r"[\w.-]+", name)[0] for name in (*wanted["dependencies"], *wanted.get("packages", []))
-    ]
+    names = [re.match(r"[\w.-]+", name)[0] for name in (*wanted["dependencies"], *wanted.get("packages", []))]
+    packages = set(names) - set(wanted.get("without", []))
     if wanted.get("device") == "cpu":
         return False
     if wanted.get("device") in needs.DEVICES:
