@@ -13,6 +13,7 @@
 # special shape) is where FlexAttention compiles one: two pairs show it, each against the same thing in plain operators.
 # """
 # baseline = "native"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA H100", software = "CUDA 12.4, PyTorch 2.5.1" }
 #
 # [tool.tuiprof.presets.paper]

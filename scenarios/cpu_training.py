@@ -15,6 +15,7 @@
 # Prices an hour then: c7i.2xlarge $0.357 (spot $0.1291), g5.2xlarge $1.212.
 # """
 # baseline = "baseline"
+# check_and_run = ["--check"]
 # reference = { hardware = "c7i.2xlarge (8 vCPU of an Intel Xeon)", software = "PyTorch 2.4" }
 # needs = { device = "cpu" }
 #

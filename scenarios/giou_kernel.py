@@ -17,6 +17,7 @@
 # The reference of all is NumPy in float64.
 # """
 # baseline = "eager"
+# check_and_run = ["--check"]
 # reference = { hardware = "AWS Inferentia2 (inf2.xlarge) and TPU v5e", software = "Neuron 2.20.1" }
 #
 # [tool.tuiprof.presets.paper]

@@ -17,6 +17,7 @@
 # on it does. Beside the network the loss soon vanishes: the preset "loss" leaves the network out.
 # """
 # baseline = "per-sample"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA L4", software = "PyTorch 2.4; calc loss, forward only" }
 #
 # [tool.tuiprof.presets.paper]

@@ -16,6 +16,7 @@
 # are compared number for number, not within a tolerance.
 # """
 # baseline = "xla-bf16"
+# check_and_run = ["--check"]
 # reference = { hardware = "TPU v5e", software = "JAX 0.4.32" }
 #
 # [tool.tuiprof.presets.paper]

@@ -15,6 +15,7 @@
 # uv run --with torchmetrics==1.6.1 scenarios/metrics.py --variant naive
 # """
 # baseline = "off"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA A40", software = "PyTorch 2.5.1, TorchMetrics 1.6.1" }
 #
 # [tool.tuiprof.presets.paper]

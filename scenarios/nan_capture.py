@@ -20,6 +20,7 @@
 # process, whose batch lacks the class, reproduces the NaN by itself.
 # """
 # baseline = "off"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA L40S", software = "PyTorch 2.5.1, Lightning" }
 #
 # [tool.tuiprof.presets.paper]

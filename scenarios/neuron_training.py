@@ -15,6 +15,7 @@
 # Trainium2 or newer. Its batches_per_execution is gone with XLA's graphs.
 # """
 # baseline = "baseline"
+# check_and_run = ["--check"]
 # reference = { hardware = "AWS inf2.xlarge (2 NeuronCores)", software = "Neuron 2.20, PyTorch 2.1" }
 # [tool.tuiprof.needs]
 # device = "neuron"

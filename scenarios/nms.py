@@ -18,6 +18,7 @@
 # chip's bandwidth and arithmetic the times are absurd: it is the chain of rounds that takes them.
 # """
 # baseline = "numpy"
+# check_and_run = ["--check"]
 # reference = { hardware = "TPU v5e and its host's CPU", software = "JAX" }
 #
 # [tool.tuiprof.presets.paper]

@@ -14,6 +14,7 @@
 # a graph over and waits for the one before, so that in a row of steps it goes at the pace of the device.
 # """
 # baseline = "native"
+# check_and_run = ["--check"]
 # reference = { hardware = "Google TPU v5e", software = "PyTorch/XLA 2.4" }
 # needs = { same_release = ["torch", "torch_xla"] }
 #

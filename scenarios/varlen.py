@@ -15,6 +15,7 @@
 # its default dropout, which --check turns off to compare numbers.
 # """
 # baseline = "pad-max-train"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA H100", software = "PyTorch 2.5.1" }
 #
 # [tool.tuiprof.presets.paper]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
+
+from rich.cells import cell_len, set_cell_size
 
 from tuiprof.model import Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
+from tuiprof.report.sanitize import sanitize
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,27 @@ DRAWN = {
     "latency": Drawn("Launches by latency", "launches", "count", "from_ns"),
     "timeline": Drawn("Memory allocated over time", "total_allocated", "bytes", "start_ns"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """How a table is drawn as a bar a row.
+
+    Attributes:
+        name: Column that names the rows.
+        value: Column drawn.
+        kind: What its values are.
+    """
+
+    name: str
+    value: str
+    kind: Kind
+
+
+#: Tables whose rows are compared by a length, by key.
+BARS = {"rungs": Bars("variant", "step_ns", "ns")}
+#: Bars whose longest is so many times the shortest are drawn by their logarithm, or the short ones would vanish.
+_LOGARITHMIC = 50.0
 #: Tables that hold two series on one scale, by key: columns of the two, each with its lowest and highest.
 PAIRS = {
     "step_pair": (
@@ -50,10 +75,11 @@ PAIRS = {
 _IN_TEXT = ("steps", "step_time", "queue_depth", "timeline")
 _LEAST_POINTS, _HEIGHT = 8, 4
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+_PARTS = " ▏▎▍▌▋▊▉"
 
 
 def chart(table: Table, cells: int | None) -> list[str]:
-    """Draw a table that is a series over time, from 0 to its highest value.
+    """Draw a table that is a series over time, from 0 to its highest value, or whose rows have a length each.
 
     Where there are more rows than cells, a cell shows the highest of its rows: what sticks out stays visible.
 
@@ -62,8 +88,10 @@ def chart(table: Table, cells: int | None) -> list[str]:
         cells: Cells a line may take; None = 100.
 
     Returns:
-        Lines of the chart; none where the table is no series or too short to be worth one.
+        Lines of the chart; none where the table is neither, or too short to be worth one.
     """
+    if table.key in BARS:
+        return _bars(table, BARS[table.key], min(cells or 100, 100))
     drawn = DRAWN.get(table.key) if table.key in _IN_TEXT else None
     if drawn is None or len(table.rows) < _LEAST_POINTS:
         return []
@@ -83,3 +111,32 @@ def chart(table: Table, cells: int | None) -> list[str]:
         bar = "".join(_BLOCKS[min(max(height - base, 0), 8)] * stretch for height in heights)
         lines.append(f"  {labels[row]:>{margin}} ┤{bar}".rstrip())
     return lines
+
+
+def _bars(table: Table, bars: Bars, cells: int) -> list[str]:
+    rows = [
+        (sanitize(str(name)), float(value))
+        for name, value in table.rows.select(bars.name, bars.value).iter_rows()
+        if value
+    ]
+    if len(rows) < 2:
+        return []
+    least, most = min(value for _, value in rows), max(value for _, value in rows)
+    labels = [format_value(value, bars.kind) for _, value in rows]
+    margin = min(max(cell_len(name) for name, _ in rows), cells // 3)
+    room = max(cells - margin - max(map(len, labels)) - 4, _LEAST_POINTS)
+    logarithmic = most > _LOGARITHMIC * least
+
+    def eighths(value: float) -> int:
+        # By the logarithm the shortest bar is an eighth of the longest: a length of 0 would say that it takes no time.
+        share = (
+            (1 + 7 * math.log(value / least) / math.log(most / least)) / 8 if logarithmic else value / most
+        )
+        return max(round(share * room * 8), 1)
+
+    lines = []
+    for (name, value), label in zip(rows, labels, strict=True):
+        whole, rest = divmod(eighths(value), 8)
+        bar = "█" * whole + (_PARTS[rest] if rest else "")
+        lines.append(f"  {set_cell_size(name, margin)} {bar} {label}")
+    return [*lines, "  (lengths by the logarithm)"] if logarithmic else lines

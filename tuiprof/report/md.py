@@ -8,6 +8,7 @@ from typing import Any
 
 from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style
+from tuiprof.report.chart import BARS, chart
 from tuiprof.report.sanitize import sanitize
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -39,6 +40,8 @@ def _table(table: Table, style: Style) -> list[str]:
         for row in rows.select([column.key for column in columns]).iter_rows()
     ]
     lines.append("")
+    if picture := chart(table, None) if table.key in BARS else []:
+        lines += ["```text", *picture, "```", ""]
     if len(rows) < len(table.rows):
         lines += [f"… {len(table.rows) - len(rows)} more rows", ""]
     if table.note:

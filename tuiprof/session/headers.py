@@ -67,6 +67,7 @@ class Variant:
         command: Arguments of the script, in groups, with placeholders.
         check: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they
             differ; None = it has no such check.
+        check_and_run: Arguments that make it compare its numbers and go on; empty = it cannot.
     """
 
     ladder: str
@@ -82,6 +83,7 @@ class Variant:
     script: Path
     command: tuple[tuple[str, ...], ...]
     check: tuple[str, ...] | None
+    check_and_run: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return ``ladder:variant``."""
@@ -148,6 +150,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     presets: dict[str, dict[str, Any]] = {}
     command: tuple[tuple[str, ...], ...] = DEFAULT_COMMAND
     check: tuple[str, ...] | None = None
+    check_and_run: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +358,7 @@ def _variant(
         script=script.absolute(),
         command=table.command,
         check=check or None,
+        check_and_run=table.check_and_run,
     )
 
 

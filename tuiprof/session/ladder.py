@@ -88,6 +88,7 @@ def plan(
     steps: int | None = None,
     price: float | None = None,
     cwd: PurePath | None = None,
+    once: bool = False,
 ) -> LadderMeta:
     """Plan a ladder; nothing is run or written.
 
@@ -101,6 +102,8 @@ def plan(
         steps: Steps a trial; None = the preset's.
         price: Dollars an hour of the machine, for samples per dollar.
         cwd: Where to run; None = here.
+        once: Run each variant in one process, which checks its numbers, is captured and timed; for sizes so small that
+            starting processes takes most of the time. Speeds get no verdict.
 
     Raises:
         UsageProblem: There is no such variant or preset.
@@ -122,6 +125,7 @@ def plan(
                 remedy=lacks[1],
                 command=scenarios.command(variant, preset, steps),
                 check=variant.check,
+                check_and_run=variant.check_and_run,
             )
         )
     files = sources(ladder.script)
@@ -137,7 +141,8 @@ def plan(
         baseline=ladder.baseline,
         preset=preset,
         steps=steps,
-        rounds=rounds,
+        rounds=1 if once else rounds,
+        once=once,
         python=facts.python,
         host=platform.node(),
         machine=facts.sentence,
@@ -170,6 +175,8 @@ def schedule(meta: LadderMeta) -> list[Slot]:
         meta: The ladder.
     """
     able = [rung for rung in meta.rungs if not rung.reason]
+    if meta.once:
+        return [Slot("once", 1, rung.name) for rung in able]
     slots = [Slot("check", 0, rung.name) for rung in able if rung.check is not None]
     slots += [Slot("trace", 0, rung.name) for rung in able]
     slots += [Slot("timing", number, rung.name) for number in range(1, meta.rounds + 1) for rung in able]

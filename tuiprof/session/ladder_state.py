@@ -25,8 +25,9 @@ from tuiprof.session.files import read_versioned, typed_path, write_atomic
 from tuiprof.session.store import LADDER_FILE, Session, ladder_dirs, make_dir, slug
 
 SCHEMA_VERSION: Final = 1
-#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else.
-Kind = Literal["check", "trace", "timing"]
+#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else; ``once`` is all
+#: three in one process.
+Kind = Literal["check", "trace", "timing", "once"]
 #: ``stopped``: by the user half-way; it is repeated. All others but ``running`` are final.
 State = Literal["running", "done", "wrong", "failed", "unavailable", "stopped"]
 OUT: Final = frozenset({"wrong", "failed", "unavailable"})
@@ -46,6 +47,7 @@ class Rung(msgspec.Struct, frozen=True):
         remedy: What to do about that.
         command: Command line of its script, without the flags of a check.
         check: Flags that turn the command into a check of its numbers; None = the script has none.
+        check_and_run: Flags that make the command check its numbers before it goes on; empty = none are known.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Rung(msgspec.Struct, frozen=True):
     remedy: str = ""
     command: tuple[str, ...] = ()
     check: tuple[str, ...] | None = None
+    check_and_run: tuple[str, ...] = ()
 
     def published_beside(self, sizes: Collection[str]) -> str:
         """Return the published figures of the sizes given, in words.
@@ -135,7 +138,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: What for.
-        round: 0 for checks and traces, 1 … for timing.
+        round: 0 for checks and traces, 1 … for timing, 1 for ``once``.
         variant: Its variant.
         session: Name of its session's folder under ``trials``; empty = it could not be started.
         state: How it stands.
@@ -182,6 +185,7 @@ class LadderMeta(msgspec.Struct):
         price: Dollars an hour of the machine; None = not given.
         rungs: The variants, in the order of the script.
         trials: What was started so far, in order.
+        once: Every variant is run in one process, which checks, is captured and timed.
         inode: Number of the folder it was begun in, by which a copy is known; 0 = an earlier tuiprof.
     """
 
@@ -205,6 +209,7 @@ class LadderMeta(msgspec.Struct):
     trials: list[Trial] = []
     sources: dict[str, str] = {}
     software: dict[str, str] = {}
+    once: bool = False
     inode: int = 0
 
     def sizes(self, figures: Iterable[Figures]) -> set[str]:

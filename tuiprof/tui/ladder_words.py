@@ -103,6 +103,7 @@ def _progress(view: LadderView, width: int) -> Row:
         kind = {
             "check": "checking",
             "trace": "capturing",
+            "once": "running",
             "timing": f"round {trial.round}/{view.meta.rounds}",
         }
         what = f"{kind[trial.kind]} {sanitize(trial.variant)}"

@@ -134,7 +134,7 @@ class Measured:
             return {}
         traces: dict[str, Path] = {}
         for trial in meta.trials:
-            if trial.kind == "trace" and trial.state == "done":
+            if trial.kind in ("trace", "once") and trial.state == "done":
                 try:
                     traces[trial.variant] = ladder.session(trial).traces()[0]
                 except (SessionError, IndexError):
