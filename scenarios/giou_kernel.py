@@ -123,6 +123,42 @@
 # --extra-index-url https://pip.repos.neuron.amazonaws.com 'torch-neuronx==2.9.*' (what PyPI has under this name, 1.0,
 # is empty)""" }
 # published = [{ text = "0.061 ms", value = 0.061, unit = "ms" }]
+#
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic"
+# note = "The same kernel for Hopper through Mosaic GPU, which JAX recommends: a warpgroup a block of 8 × 128."
+# baseline = "jax-jit"
+# builds_on = "pallas-triton"
+# needs = { packages = ["jax>=0.10", "absl-py"], without = ["torch"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "triton-8-warps"
+# note = "The Triton kernel with eight warps for a block of 512 pairs instead of four: two pairs a thread."
+# builds_on = "triton"
+# needs = { packages = ["triton>=3.0"], device = "cuda", why = "Triton's interpreter has no warps" }
+# [[tool.tuiprof.variants]]
+# name = "triton-autotuned"
+# note = "The Triton kernel with block and warps chosen by Triton's autotuner among twenty pairs of them."
+# builds_on = "triton"
+# needs = { packages = ["triton>=3.0"], device = "cuda", why = "Triton's interpreter has no speed to choose by" }
+#
+# [[tool.tuiprof.variants]]
+# name = "nki-numpy"
+# note = """The NKI kernel's source on NumPy arrays that have the device's limits: 128 partitions, on-chip memory,
+# nothing read that nobody has written. Proves its arithmetic and its tiles without the SDK, and says nothing of its speed."""
+# builds_on = "nki"
+# needs = { without = ["torch"] }
+# [[tool.tuiprof.variants]]
+# name = "nki-simulated"
+# note = "The NKI kernel in the simulator of AWS's SDK, on the CPU."
+# builds_on = "nki"
+# needs = { without = ["torch"], packages = ["nki>=0.7"], remedy = """pip install --extra-index-url
+# https://pip.repos.neuron.amazonaws.com nki (what PyPI has under this name, 0.0.1, is empty)""" }
+# [[tool.tuiprof.variants]]
+# name = "neuron-cpp-host"
+# note = """The source of neuron-cpp compiled for this CPU: its eight cores one after another, each with 16 KiB of
+# memory of its own. Proves which pairs each takes and what it computes."""
+# builds_on = "neuron-cpp"
+# needs = { without = ["torch"] }
 # ///
 """One operator in every kernel language: ``python scenarios/giou_kernel.py --help`` tells the story."""
 
@@ -157,11 +193,11 @@ def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
             from common.clocks import Clock
 
             function, arguments, clock = in_numpy, (first, second), Clock("cpu")
-        case "eager" | "compiled" | "triton" | "cuda":
+        case "eager" | "compiled" | "cuda" | "triton" | "triton-8-warps" | "triton-autotuned":
             from giou_kernel import score_torch
 
             function, arguments, clock = score_torch.prepared(name, first, second)
-        case "jax" | "jax-jit" | "pallas" | "pallas-triton":
+        case "jax" | "jax-jit" | "pallas" | "pallas-triton" | "pallas-mosaic":
             from giou_kernel import score_jax
 
             function, arguments, clock = score_jax.prepared(name, first, second)
@@ -169,6 +205,10 @@ def kernel(run: scenario.Run, first: np.ndarray, second: np.ndarray) -> Kernel:
             from giou_kernel import score_neuron
 
             function, arguments, clock = score_neuron.prepared(name, first, second)
+        case "nki-numpy" | "nki-simulated" | "neuron-cpp-host":
+            from giou_kernel import score_proofs
+
+            function, arguments, clock = score_proofs.prepared(name, first, second)
         case other:
             raise ValueError(f"no variant is called {other!r}")
     pairs = first.shape[0] * first.shape[1]

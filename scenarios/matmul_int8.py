@@ -112,6 +112,52 @@
 # builds_on = "triton-bf16"
 # set = { type = "int8" }
 # needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic-bf16"
+# note = "A Pallas kernel for Hopper through Mosaic GPU, which JAX recommends: blocks in a pipeline, and wgmma on them."
+# builds_on = "pallas-triton-bf16"
+# set = { type = "bfloat16" }
+# needs = { packages = ["jax>=0.10", "absl-py"], without = ["jax"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic-int8"
+# note = "The same kernel on int8, with an int32 tile."
+# baseline = "pallas-mosaic-bf16"
+# builds_on = "pallas-mosaic-bf16"
+# set = { type = "int8" }
+# needs = { packages = ["jax>=0.10", "absl-py"], without = ["jax"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "triton-4-warps-bf16"
+# note = "The Triton kernel with four warps for a tile instead of eight: each holds twice the sums in its registers."
+# baseline = "triton-bf16"
+# builds_on = "triton-bf16"
+# set = { type = "bfloat16" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no warps"
+# [[tool.tuiprof.variants]]
+# name = "triton-autotuned-bf16"
+# note = "The Triton kernel with tiles, warps and stages chosen by trying seven sets on the first call."
+# baseline = "triton-bf16"
+# builds_on = "triton-bf16"
+# set = { type = "bfloat16" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no speed to choose by"
+# [[tool.tuiprof.variants]]
+# name = "triton-autotuned-int8"
+# note = "The same choice for int8."
+# baseline = "triton-int8"
+# builds_on = "triton-int8"
+# set = { type = "int8" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no speed to choose by"
 # ///
 """A matrix product in int8: ``python scenarios/matmul_int8.py --help`` tells the story."""
 
@@ -151,7 +197,7 @@ def kernel(run: scenario.Run, a: np.ndarray, b: np.ndarray) -> Kernel:
     """Return the variant's kernel with its inputs in place."""
     name, kind, size = run.variant["name"], run.set["type"], run.size
     method = name.removesuffix("-bf16").removesuffix("-int8")
-    if method in ("torch", "triton"):
+    if method.startswith(("torch", "triton")):
         from matmul_int8 import in_torch
 
         function, arguments, clock = in_torch.prepared(method, kind, a, b, tuple(size.gpu_block))

@@ -93,6 +93,22 @@
 # note = "A Triton kernel: one program, all rounds in it. On a CPU it is interpreted."
 # builds_on = "torch"
 # needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+#
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic"
+# note = "A Pallas kernel for Hopper through Mosaic GPU, JAX's recommendation: one warpgroup holds all boxes."
+# builds_on = "pallas-triton"
+# needs = { packages = ["jax>=0.10", "absl-py"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "triton-4-warps"
+# note = "Four warps instead of eight: fewer of them meet at the two reductions of every round."
+# builds_on = "triton"
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], device = "cuda", why = "Triton's interpreter has no warps" }
+# [[tool.tuiprof.variants]]
+# name = "triton-1-warp"
+# note = "One warp: nobody to meet, and thirty-two boxes a thread."
+# builds_on = "triton"
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], device = "cuda", why = "Triton's interpreter has no warps" }
 # ///
 """Non-maximum suppression: ``python scenarios/nms.py --help`` tells the story."""
 
@@ -179,11 +195,11 @@ def kernel(run: scenario.Run, boxes: np.ndarray, scores: np.ndarray) -> Kernel:
             from common.clocks import Clock
 
             function, arguments, clock = suppress, (boxes, scores), Clock("cpu")
-        case "jax-cpu" | "jax" | "pallas" | "pallas-triton":
+        case "jax-cpu" | "jax" | "pallas" | "pallas-triton" | "pallas-mosaic":
             from nms import in_jax
 
             function, arguments, clock = in_jax.prepared(name, boxes, scores)
-        case "torch" | "torchvision" | "triton":
+        case "torch" | "torchvision" | "triton" | "triton-4-warps" | "triton-1-warp":
             from nms import in_torch
 
             function, arguments, clock = in_torch.prepared(name, boxes, scores)

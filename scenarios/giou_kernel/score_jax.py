@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from common.clocks import JaxClock
+from common.mosaic import needs_hopper
 from common.pallas import interpreted_here
 from jax.experimental import pallas as pl
 
@@ -27,7 +28,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        name: ``"jax"``, ``"jax-jit"``, ``"pallas"`` or ``"pallas-triton"``.
+        name: ``"jax"``, ``"jax-jit"``, ``"pallas"``, ``"pallas-triton"`` or ``"pallas-mosaic"``.
         first: float32 ``[batch, boxes, 4]``.
         second: The same.
 
@@ -38,9 +39,14 @@ def prepared(
     if name in ("jax", "jax-jit"):
         inputs = jnp.asarray(first), jnp.asarray(second)
         return jax.jit(scores) if name == "jax-jit" else scores, inputs, JaxClock(device)
+    edges = tuple(jnp.asarray(boxes[..., i]) for boxes in (first, second) for i in range(4))
+    if name == "pallas-mosaic":
+        needs_hopper(device)
+        from giou_kernel import score_mosaic
+
+        return jax.jit(score_mosaic.in_blocks), edges, JaxClock(device)
     interpret = interpreted_here(name, device)
     function = jax.jit(functools.partial(in_blocks, method=name, interpret=interpret))
-    edges = tuple(jnp.asarray(boxes[..., i]) for boxes in (first, second) for i in range(4))
     return function, edges, JaxClock(device, interpreted=interpret)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        name: ``"eager"``, ``"compiled"``, ``"triton"`` or ``"cuda"``.
+        name: ``"eager"``, ``"compiled"``, ``"cuda"``, ``"triton"``, ``"triton-8-warps"`` or ``"triton-autotuned"``.
         first: float32 ``[batch, boxes, 4]``.
         second: The same.
 
@@ -33,10 +34,12 @@ def prepared(
         CannotRun: The CUDA kernel cannot be built here; says what the compiler said.
     """
     clock = torch_clock(interpreted=name == "triton")
-    if name == "triton":
+    if name.startswith("triton"):
         from giou_kernel import score_triton
 
-        function = score_triton.scores
+        eight = functools.partial(score_triton.scores, warps=8)
+        others = {"triton-8-warps": eight, "triton-autotuned": score_triton.autotuned}
+        function = others.get(name, score_triton.scores)
     else:
         function = {"eager": lambda: scores, "compiled": lambda: torch.compile(scores), "cuda": by_cuda}[
             name

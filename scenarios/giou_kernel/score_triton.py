@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from common.boxes_triton import area, load_boxes
 from common.interpreted import triton_language
@@ -26,10 +29,29 @@ def _kernel(first, second, scores, pairs, epsilon, BLOCK: tl.constexpr):  # noqa
     tl.store(scores + pair, score, mask=pair < pairs)
 
 
-def scores(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return the scores ``[…]`` of boxes ``[…, 4]``."""
+def scores(first: torch.Tensor, second: torch.Tensor, *, block: int = PAIRS, warps: int = 4) -> torch.Tensor:
+    """Return the scores ``[…]`` of boxes ``[…, 4]``; ``warps`` share a block of pairs."""
     first, second = first.contiguous(), second.contiguous()
     result = torch.empty(first.shape[:-1], device=first.device)
     pairs = result.numel()
-    _kernel[(triton.cdiv(pairs, PAIRS),)](first, second, result, pairs, EPSILON, BLOCK=PAIRS, num_warps=4)
+    _kernel[(triton.cdiv(pairs, block),)](first, second, result, pairs, EPSILON, BLOCK=block, num_warps=warps)
     return result
+
+
+def autotuned(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the same with block and warps chosen by Triton's autotuner, on the first call for a number of pairs."""
+    first, second = first.contiguous(), second.contiguous()
+    result = torch.empty(first.shape[:-1], device=first.device)
+    pairs = result.numel()
+    _tuned()[lambda chosen: (triton.cdiv(pairs, chosen["BLOCK"]),)](first, second, result, pairs, EPSILON)
+    return result
+
+
+@functools.cache
+def _tuned() -> Any:
+    configs = [
+        triton.Config({"BLOCK": block}, num_warps=warps)
+        for block in (128, 256, 512, 1024, 2048)
+        for warps in (1, 2, 4, 8)
+    ]
+    return triton.autotune(configs, key=["pairs"])(_kernel)

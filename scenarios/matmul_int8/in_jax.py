@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from common.clocks import JaxClock
+from common.mosaic import needs_hopper
 from common.pallas import interpreted_here
 from jax import lax
 from jax.experimental import pallas as pl
@@ -30,7 +31,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        method: ``"xla"``, ``"pallas"`` or ``"pallas-triton"``.
+        method: ``"xla"``, ``"pallas"``, ``"pallas-triton"`` or ``"pallas-mosaic"``.
         kind: ``"bfloat16"`` or ``"int8"``.
         a: int8 ``[m, k]``.
         b: int8 ``[k, n]``.
@@ -42,6 +43,11 @@ def prepared(
     device, inputs = jax.devices()[0], (jnp.asarray(a, kind), jnp.asarray(b, kind))
     if method == "xla":
         return jax.jit(xla), inputs, JaxClock(device)
+    if method == "pallas-mosaic":
+        needs_hopper(device)
+        from matmul_int8 import in_mosaic
+
+        return jax.jit(in_mosaic.product), (inputs[0], inputs[1].T.copy()), JaxClock(device)
     interpret = interpreted_here(method, device)
     kernel = tpu_kernel
     if method == "pallas-triton":

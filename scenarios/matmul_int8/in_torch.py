@@ -22,7 +22,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        method: ``"torch"`` or ``"triton"``.
+        method: ``"torch"``, ``"triton"``, ``"triton-4-warps"`` or ``"triton-autotuned"``.
         kind: ``"bfloat16"`` or ``"int8"``.
         a: int8 ``[m, k]``.
         b: int8 ``[k, n]``.
@@ -32,10 +32,13 @@ def prepared(
     # Column by column, as the weights of a linear layer lie: int8 units take both matrices along the sum only.
     matrices = torch.from_numpy(a), torch.from_numpy(b).t().contiguous()
     left, right = (matrix.to(clock.where, getattr(torch, kind)) for matrix in matrices)
-    if method == "triton":
+    if method.startswith("triton"):
         from matmul_int8 import in_triton
 
-        function = functools.partial(in_triton.product, block=block)
+        warps = 4 if method == "triton-4-warps" else 8
+        function = functools.partial(in_triton.product, block=block, warps=warps)
+        if method == "triton-autotuned":
+            function = in_triton.autotuned()
     else:
         function = torch._int_mm if kind == "int8" else torch.mm
     return function, (left, right.t()), clock

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from common.interpreted import triton_language
 
@@ -48,13 +51,52 @@ def _kernel(
     tl.store(product + row[:, None] * N + column[None, :], total.to(product.dtype.element_ty))
 
 
-def product(a: torch.Tensor, b: torch.Tensor, *, block: tuple[int, ...]) -> torch.Tensor:
+#: What autotuning tries: tiles, warps that share one, and blocks that are on their way at a time.
+CANDIDATES = [
+    ((128, 256), 8, 3),
+    ((128, 256), 8, 4),
+    ((128, 128), 4, 4),
+    ((128, 128), 8, 4),
+    ((256, 128), 8, 3),
+    ((256, 128), 8, 4),
+    ((64, 256), 4, 4),
+]
+
+
+def autotuned() -> Callable[..., torch.Tensor]:
+    """Return the product by whichever of the candidates is the fastest for the first matrices it is given."""
+    chosen: list[dict[str, Any]] = []
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if not chosen:
+            settings = [dict(zip(("block", "warps", "stages"), each, strict=True)) for each in CANDIDATES]
+            times = {i: _time(lambda i=i: product(a, b, **settings[i])) for i in range(len(settings))}
+            chosen.append(settings[min(times, key=times.__getitem__)])
+            print("autotuned: " + ", ".join(f"{name} {value}" for name, value in chosen[0].items()))
+        return product(a, b, **chosen[0])
+
+    return function
+
+
+def _time(call: Callable[[], Any]) -> float:
+    """Return the milliseconds of a call; infinite for what the chip has no room for."""
+    try:
+        return float(triton.testing.do_bench(call, warmup=10, rep=50))
+    except triton.runtime.errors.OutOfResources:
+        return float("inf")
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, *, block: tuple[int, ...], warps: int = 8, stages: int = 4
+) -> torch.Tensor:
     """Return the product of ``[m, k]`` and ``[k, n]``, the second stored column by column.
 
     Args:
         a: int8 or bfloat16.
         b: The same.
         block: Rows and columns of a tile.
+        warps: Warps that share a tile.
+        stages: Blocks that are on their way at a time.
     """
     (m, k), n, (rows, columns) = a.shape, b.shape[1], block
     step = STEP_BYTES // a.element_size()
@@ -67,6 +109,6 @@ def product(a: torch.Tensor, b: torch.Tensor, *, block: tuple[int, ...]) -> torc
     # Triton's interpreter keeps bfloat16 as its bits, and tl.dot multiplies those.
     widen = a.dtype == torch.bfloat16 and not a.is_cuda
     _kernel[((m // rows) * (n // columns),)](
-        a, b, result, m, n, k, rows, columns, step, together, widen, num_warps=8, num_stages=4
+        a, b, result, m, n, k, rows, columns, step, together, widen, num_warps=warps, num_stages=stages
     )
     return result

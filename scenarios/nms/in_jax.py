@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from common.clocks import JaxClock
+from common.mosaic import needs_hopper
 from common.pallas import interpreted_here
 from common.scenario import CannotRun
 from jax import lax
@@ -31,7 +32,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        name: ``"jax-cpu"``, ``"jax"``, ``"pallas"`` or ``"pallas-triton"``.
+        name: ``"jax-cpu"``, ``"jax"``, ``"pallas"``, ``"pallas-triton"`` or ``"pallas-mosaic"``.
         boxes: float32 ``[count, 4]``.
         scores: float32 ``[count]``.
 
@@ -39,13 +40,18 @@ def prepared(
         CannotRun: JAX has not the device that it is for.
     """
     device = jax.devices("cpu")[0] if name == "jax-cpu" else jax.devices()[0]
-    interpret = {"interpret": interpreted_here(name, device)} if name.startswith("pallas") else {}
+    interpret = {"interpret": interpreted_here(name, device)} if name in ("pallas", "pallas-triton") else {}
     if name == "jax" and device.platform == "cpu":
         found = f"JAX finds only {device.device_kind}"
         raise CannotRun(
             f"needs a TPU or GPU, {found}", "pip install 'jax[tpu]' or 'jax[cuda13]' on such a machine"
         )
     function = {"pallas": tpu_kernel, "pallas-triton": gpu_kernel}.get(name, while_loop)
+    if name == "pallas-mosaic":
+        needs_hopper(device)
+        from nms import in_mosaic
+
+        function = in_mosaic.suppress
     clock = JaxClock(device, interpreted=interpret.get("interpret", False))
     inputs = jax.device_put((jnp.asarray(boxes, jnp.bfloat16), jnp.asarray(scores)), device)
     return functools.partial(function, **interpret), inputs, clock

@@ -6,6 +6,7 @@ are those of ``suppress`` in ``nms.py``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def prepared(
     """Return the variant's function, its inputs on their device, and the clock for it.
 
     Args:
-        name: ``"torch"``, ``"torchvision"`` or ``"triton"``.
+        name: ``"torch"``, ``"torchvision"``, ``"triton"``, ``"triton-4-warps"`` or ``"triton-1-warp"``.
         boxes: float32 ``[count, 4]``.
         scores: float32 ``[count]``.
 
@@ -33,10 +34,11 @@ def prepared(
     function = suppress
     if name == "torchvision":
         function = by_torchvision()
-    elif name == "triton":
+    elif name.startswith("triton"):
         from nms import in_triton
 
-        function = in_triton.suppress
+        warps = {"triton-1-warp": 1, "triton-4-warps": 4}.get(name, 8)
+        function = functools.partial(in_triton.suppress, warps=warps)
     clock = torch_clock(interpreted=name == "triton")
     inputs = torch.from_numpy(boxes).to(clock.where, torch.bfloat16), torch.from_numpy(scores).to(clock.where)
     return function, inputs, clock

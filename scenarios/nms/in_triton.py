@@ -42,9 +42,11 @@ def _kernel(
         keys = tl.where((keys == key) | (overlap > threshold * union), gone, keys)
 
 
-def suppress(boxes: torch.Tensor, scores: torch.Tensor, *, threshold: float, most: int) -> torch.Tensor:
-    """Return what is kept; the number of boxes is a power of two."""
+def suppress(
+    boxes: torch.Tensor, scores: torch.Tensor, *, threshold: float, most: int, warps: int = 8
+) -> torch.Tensor:
+    """Return what is kept; the number of boxes is a power of two, and ``warps`` share them."""
     boxes, scores = boxes.contiguous(), scores.contiguous()
     kept = torch.empty(most, dtype=torch.int32, device=boxes.device)
-    _kernel[(1,)](boxes, scores, kept, threshold, COUNT=len(scores), MOST=most, num_warps=8)
+    _kernel[(1,)](boxes, scores, kept, threshold, COUNT=len(scores), MOST=most, num_warps=warps)
     return kept

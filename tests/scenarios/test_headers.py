@@ -171,6 +171,12 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "neuron-eager": 0.293,
         "nki": 0.211,
         "neuron-cpp": 0.061,
+        "pallas-mosaic": None,
+        "triton-8-warps": None,
+        "triton-autotuned": None,
+        "nki-numpy": None,
+        "nki-simulated": None,
+        "neuron-cpp-host": None,
     },
     "matmul-int8": {
         "xla-bf16": None,
@@ -183,6 +189,11 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "torch-int8": None,
         "triton-bf16": None,
         "triton-int8": None,
+        "pallas-mosaic-bf16": None,
+        "pallas-mosaic-int8": None,
+        "triton-4-warps-bf16": None,
+        "triton-autotuned-bf16": None,
+        "triton-autotuned-int8": None,
     },
     "nms": {
         "numpy": 2.99,
@@ -193,6 +204,9 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "torch": None,
         "torchvision": None,
         "triton": None,
+        "pallas-mosaic": None,
+        "triton-4-warps": None,
+        "triton-1-warp": None,
     },
 }
 HARDWARE = {

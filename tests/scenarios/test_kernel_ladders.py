@@ -132,7 +132,8 @@ def lowered(function: Any, platform: str, *shapes: Any) -> str:
     """Return the program that JAX makes of a function for another platform."""
     import jax
 
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+    calls = ("__gpu$xla.gpu.triton", "mosaic_gpu_v2")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(call) for call in calls]
     exported = jax.export.export(jax.jit(function), platforms=[platform], disabled_checks=allowed)
     return str(exported(*shapes).mlir_module())
 
@@ -176,6 +177,25 @@ def test_the_score_compiles_for(platform: str) -> None:
     function = functools.partial(score_jax.in_blocks, method=method, interpret=False)
     program = lowered(function, platform, *[jax.ShapeDtypeStruct((1024, 256), "float32")] * 8)
     assert CHIPS[platform] in program
+
+
+def test_kernels_compile_for_hopper_through_mosaic() -> None:
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("absl", reason="Mosaic GPU needs absl-py")
+    from giou_kernel import score_mosaic
+    from matmul_int8 import in_mosaic
+    from nms import in_mosaic as nms_mosaic
+
+    shape = jax.ShapeDtypeStruct
+    programs = [lowered(score_mosaic.in_blocks, "cuda", *[shape((1024, 256), "float32")] * 8)]
+    kinds, suppress = ("bfloat16", "int8"), functools.partial(nms_mosaic.suppress, threshold=0.1, most=128)
+    programs += [lowered(in_mosaic.product, "cuda", *[shape((8192, 8192), kind)] * 2) for kind in kinds]
+    programs += [
+        lowered(suppress, "cuda", shape((count, 4), "bfloat16"), shape((count,), "float32"))
+        for count in (256, 1024)
+    ]
+    assert all("@mosaic_gpu_v2" in program for program in programs)
+    assert "8192x8192xi32" in programs[2]
 
 
 def test_tpu_kernels_stay_within_their_buffers() -> None:

@@ -34,6 +34,7 @@ HUGGING_FACE = ("transformers is not installed", "pip install")
 JAX = ("jax is not installed", "pip install 'jax>=")
 XLA_JAX = ("jax is not installed", "pip install 'torch_xla[tpu,pallas]'")
 JAX_DEVICE = ("needs a TPU or an NVIDIA GPU", "run it on a machine with one")
+ABSL = ("absl-py is not installed", "pip install 'absl-py'")
 TRITON = ("triton is not installed", "pip install 'triton>=")
 NINJA = ("ninja is not installed", "pip install")
 TORCHVISION = ("torchvision is not installed", "pip install 'torchvision>=")
@@ -104,6 +105,13 @@ LACKS = [
     ([JAX_DEVICE, JAX], "nms: jax"),
     ([TORCHVISION], "nms: torchvision"),
     ([TRITON], "nms: triton"),
+    ([GPU, TRITON], "nms: triton-4-warps triton-1-warp"),
+    ([GPU, TRITON], "giou-kernel: triton-8-warps triton-autotuned"),
+    ([GPU, TRITON], "matmul-int8: triton-4-warps-bf16 triton-autotuned-bf16 triton-autotuned-int8"),
+    ([JAX_DEVICE, JAX, ABSL], "giou-kernel: pallas-mosaic"),
+    ([JAX_DEVICE, JAX, ABSL], "matmul-int8: pallas-mosaic-bf16 pallas-mosaic-int8"),
+    ([JAX_DEVICE, JAX, ABSL], "nms: pallas-mosaic"),
+    ([NKI], "giou-kernel: nki-simulated"),
 ]
 EXPECTED = {
     f"{line.split(':')[0]}:{name}": lacks for lacks, line in LACKS for name in line.split(":")[1].split()
