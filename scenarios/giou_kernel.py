@@ -144,7 +144,7 @@
 # [[tool.tuiprof.variants]]
 # name = "nki-numpy"
 # note = """The NKI kernel's source on NumPy arrays that have the device's limits: 128 partitions, on-chip memory,
-# nothing read that nobody has written. Proves its arithmetic and its tiles without the SDK, and says nothing of its speed."""
+# nothing read that nobody has written. Proves its arithmetic and its tiles without the SDK, not its speed."""
 # builds_on = "nki"
 # needs = { without = ["torch"] }
 # [[tool.tuiprof.variants]]
