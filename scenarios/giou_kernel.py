@@ -37,41 +37,34 @@
 # steps = 14
 # warmup = 4
 # calls = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "numpy"
 # note = "NumPy on the CPU, operation by operation."
 # builds_on = "eager"
 # needs = { device = "cpu", without = ["torch"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "eager"
 # note = "PyTorch, operation by operation."
-#
 # [[tool.tuiprof.variants]]
 # name = "compiled"
 # note = "The same through torch.compile: one kernel."
 # builds_on = "eager"
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel: programs on blocks of boxes, which are loaded whole and split in registers."
 # builds_on = "compiled"
 # needs = { packages = ["triton>=3.0"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda"
 # note = "A CUDA kernel, built by torch.utils.cpp_extension: a thread a pair, a 16-byte load a box."
 # builds_on = "compiled"
 # needs = { device = "cuda", why = "it is a CUDA kernel", packages = ["ninja"], nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "jax"
 # note = "JAX, operation by operation."
 # builds_on = "eager"
 # needs = { packages = ["jax>=0.5"], without = ["torch"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "jax-jit"
 # note = "The same through jax.jit: one kernel."
@@ -79,7 +72,6 @@
 # builds_on = "jax"
 # needs = { packages = ["jax>=0.5"], without = ["torch"] }
 # published = [{ text = "slightly ahead of pallas on a TPU v5e" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas"
 # note = """A Pallas kernel for TPUs: blocks of 128 × 128, the coordinates split into eight arrays beforehand.
@@ -88,14 +80,12 @@
 # builds_on = "jax-jit"
 # needs = { packages = ["jax>=0.7"], without = ["torch"] }
 # published = [{ text = "slightly behind jax-jit on a TPU v5e" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton"
 # note = "The same kernel on a GPU, through Triton, in blocks of 8 × 128. Interpreted on a CPU."
 # baseline = "jax-jit"
 # builds_on = "pallas"
 # needs = { packages = ["jax>=0.7"], without = ["torch"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "neuron-eager"
 # note = "PyTorch on a NeuronCore: operation by operation, which PyTorch/XLA makes one program of."
@@ -103,7 +93,6 @@
 # needs = { device = "neuron", packages = ["torch-neuronx>=2.1"], remedy = """pip install --extra-index-url
 # https://pip.repos.neuron.amazonaws.com torch-neuronx (what PyPI has under this name, 1.0, is empty)""" }
 # published = [{ text = "0.293 ms", value = 0.293, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "nki"
 # note = "An NKI kernel: tiles of 128 partitions × 512 numbers, of which every fourth is read at a time."
@@ -113,7 +102,6 @@
 # https://pip.repos.neuron.amazonaws.com torch-neuronx nki (what PyPI has under these names, 1.0 and 0.0.1, is
 # empty)""" }
 # published = [{ text = "0.211 ms", value = 0.211, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "neuron-cpp"
 # note = "C++ on the eight GpSimd cores of a NeuronCore-v2, each with its own tightly coupled memory."
@@ -123,7 +111,6 @@
 # --extra-index-url https://pip.repos.neuron.amazonaws.com 'torch-neuronx==2.9.*' (what PyPI has under this name, 1.0,
 # is empty)""" }
 # published = [{ text = "0.061 ms", value = 0.061, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-mosaic"
 # note = "The same kernel for Hopper through Mosaic GPU, which JAX recommends: a warpgroup a block of 8 × 128."
@@ -140,7 +127,6 @@
 # note = "The Triton kernel with block and warps chosen by Triton's autotuner among twenty pairs of them."
 # builds_on = "triton"
 # needs = { packages = ["triton>=3.0"], device = "cuda", why = "Triton's interpreter has no speed to choose by" }
-#
 # [[tool.tuiprof.variants]]
 # name = "nki-numpy"
 # note = """The NKI kernel's source on NumPy arrays that have the device's limits: 128 partitions, on-chip memory,

@@ -49,24 +49,20 @@
 # workers = 1
 # steps = 14
 # warmup = 3
-#
 # [[tool.tuiprof.variants]]
 # name = "per-sample"
 # note = "A Python loop over images: copies, computes and sums the boxes of each."
 # published = [{ text = "938.07 ms (copy data 28.8 ms)", value = 938.07, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "concatenated"
 # note = "Puts the valid boxes of all images into one tensor, then computes once."
 # builds_on = "per-sample"
 # published = [{ text = "25.41 ms, 37× (copy data 52.2 ms)", value = 25.41, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "padded"
 # note = "Every image has 256 boxes; those that are not valid are masked."
 # builds_on = "concatenated"
 # published = [{ text = "1.844 ms, a further 14× (copy data 5.71 ms)", value = 1.844, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "padded-compiled"
 # note = "The padded loss through torch.compile."
@@ -74,41 +70,35 @@
 # set = { compile = true }
 # needs = { compile = true }
 # published = [{ text = "0.828 ms (copy data 5.69 ms)", value = 0.828, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "padded-compiled-network"
 # note = "The network goes through torch.compile too; the preset loss has none."
 # builds_on = "padded-compiled"
 # set = { compile = true, compile_network = true }
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda"
 # note = "A CUDA kernel, one block an image, on predictions cast to float32: one launch for the loss."
 # builds_on = "padded"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # published = [{ text = "0.629 ms (copy data 5.69 ms)", value = 0.629, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional"
 # note = "The same, but threads of padding neither load nor compute."
 # builds_on = "cuda"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # published = [{ text = "0.623 ms (copy data 5.70 ms)", value = 0.623, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-native"
 # note = "The same, reading the predictions in their own type: half the bytes, and no launch for a cast."
 # builds_on = "cuda-conditional"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel, one program an image, on predictions cast to float32. On a CPU it is interpreted."
 # builds_on = "padded"
 # needs = { packages = ["triton>=3.0"] }
 # published = [{ text = "0.891 ms (copy data 5.71 ms)", value = 0.891, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-compiled"
 # note = "The Triton loss through torch.compile, which takes over the cast and the sum over images."
@@ -116,7 +106,6 @@
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
 # published = [{ text = "0.719 ms (copy data 5.70 ms)", value = 0.719, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-native-compiled"
 # note = "The kernel reads the predictions in their own type and casts in registers."
@@ -124,7 +113,6 @@
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
 # published = [{ text = "0.622 ms (copy data 5.70 ms)", value = 0.622, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-work-64"
 # note = "The kernel of cuda, with the arithmetic done 64 times."
@@ -132,7 +120,6 @@
 # preset = "loss"
 # set = { work = 64 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional-work-64"
 # note = "The same, but threads of padding neither load nor compute."
@@ -141,7 +128,6 @@
 # preset = "loss"
 # set = { work = 64 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-work-1024"
 # note = "The kernel of cuda, with the arithmetic done 1024 times."
@@ -149,7 +135,6 @@
 # preset = "loss"
 # set = { work = 1024 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional-work-1024"
 # note = "The same, but threads of padding neither load nor compute."

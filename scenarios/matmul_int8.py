@@ -36,19 +36,16 @@
 # steps = 14
 # warmup = 4
 # calls = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "xla-bf16"
 # note = "XLA's own product of bfloat16 matrices, summed in float32."
 # set = { type = "bfloat16" }
-#
 # [[tool.tuiprof.variants]]
 # name = "xla-int8"
 # note = "XLA's own product of int8 matrices: jnp.matmul(a, b, preferred_element_type=jnp.int32)."
 # builds_on = "xla-bf16"
 # set = { type = "int8" }
 # published = [{ text = "faster than pallas-int8" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-bf16"
 # note = "A Pallas kernel for TPUs: float32 tile in scratch memory, written on the last step. Interpreted on a CPU."
@@ -56,7 +53,6 @@
 # set = { type = "bfloat16" }
 # needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "baseline of pallas-int8" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-int8"
 # note = "The same kernel on int8, with an int32 tile."
@@ -65,7 +61,6 @@
 # set = { type = "int8" }
 # needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "71 % faster than pallas-bf16", value = 1.71, unit = "× speed of pallas-bf16" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-bf16"
 # note = """A Pallas kernel for GPUs, through Triton: the loop along the sum is in it, and the second matrix is stored
@@ -73,7 +68,6 @@
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
 # needs = { packages = ["jax>=0.7"], without = ["jax"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-int8"
 # note = "The same kernel on int8, with an int32 tile."
@@ -81,14 +75,12 @@
 # builds_on = "pallas-triton-bf16"
 # set = { type = "int8" }
 # needs = { packages = ["jax>=0.7"], without = ["jax"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torch-bf16"
 # note = "torch.mm of bfloat16 matrices: cuBLAS on a GPU."
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
 # needs = { packages = ["torch>=2.5"], without = ["jax"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torch-int8"
 # note = "torch._int_mm: cuBLASLt on a GPU, with the second matrix stored column by column as its int8 units need it."
@@ -96,7 +88,6 @@
 # builds_on = "torch-bf16"
 # set = { type = "int8" }
 # needs = { packages = ["torch>=2.5"], without = ["jax"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-bf16"
 # note = "A Triton kernel; programs that share blocks run one after another, so that these are still in the cache."
@@ -104,7 +95,6 @@
 # builds_on = "torch-bf16"
 # set = { type = "bfloat16" }
 # needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-int8"
 # note = "The same kernel on int8, with an int32 tile."

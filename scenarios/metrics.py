@@ -41,7 +41,6 @@
 # every = 10
 # steps = 30
 # warmup = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "off"
 # note = "No metrics: what the step costs without them."
@@ -74,7 +73,6 @@
 # builds_on = "naive"
 # set = { metrics = true, nan_check = "disabled" }
 # needs = { packages = ["torchmetrics>=1.7"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "step-time-on-cpu"
 # note = """Adds the mean step time, kept on the CPU. Free in one process; what becomes of it in several is shown by
@@ -96,7 +94,6 @@
 # builds_on = "step-time-on-device-float"
 # set = { metrics = true, weight = true, nan_check = "overridden", step_time = "tensor" }
 # published = [{ text = "= baseline", value = 0, unit = "% throughput" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "ddp"
 # note = """step-time-on-cpu in two processes that average their gradients: over NCCL on two GPUs, or at the size smoke

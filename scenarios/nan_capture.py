@@ -44,31 +44,26 @@
 # workers = 1
 # steps = 20
 # warmup = 4
-#
 # [[tool.tuiprof.variants]]
 # name = "off"
 # note = "No capture: the NaN of the last step goes into the weights, and nothing is left to look at."
 # published = [{ text = "baseline" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "capture"
 # note = "Copies each batch, looks at the gradients from the host, and saves the step that has a NaN."
 # builds_on = "off"
 # set = { capture = true }
 # published = [{ text = "1.5 % overhead", value = 1.5, unit = "% overhead" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "capture-rng"
 # note = "Keeps the random generators of torch, CUDA, NumPy and Python as well: the step can be repeated bit by bit."
 # builds_on = "capture"
 # set = { capture = true, rng = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "deferred-check"
 # note = "The device skips the update by itself; the host reads each flag when it has arrived, and never waits."
 # builds_on = "capture-rng"
 # set = { capture = true, rng = true, deferred = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "reproduce"
 # note = "Starts from the checkpoint of a NaN step (makes one if none is given): its only step is that NaN again."

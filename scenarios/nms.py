@@ -40,27 +40,23 @@
 # steps = 14
 # warmup = 4
 # calls = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "numpy"
 # note = "Rounds in Python, a round in NumPy, on the CPU."
 # needs = { device = "cpu" }
 # published = [{ text = "2.99 ms", value = 2.99, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "jax-cpu"
 # note = "All rounds in one program: jax.lax.while_loop, on the CPU."
 # builds_on = "numpy"
 # needs = { device = "cpu", packages = ["jax>=0.5"] }
 # published = [{ text = "1.231 ms", value = 1.231, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "jax"
 # note = "The same program on the accelerator that JAX finds, a TPU or a GPU."
 # builds_on = "jax-cpu"
 # needs = { packages = ["jax>=0.5"], jax_device = true }
 # published = [{ text = "0.416 ms", value = 0.416, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas"
 # note = """A Pallas kernel for TPUs: the grid is the loop, the scores stay in scratch memory, the index is packed into
@@ -68,32 +64,27 @@
 # builds_on = "jax"
 # needs = { packages = ["jax>=0.7"] }
 # published = [{ text = "0.139 ms", value = 0.139, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton"
 # note = """A Pallas kernel for GPUs, through Triton: one program holds all boxes in registers, and the loop is in it.
 # On a CPU it is interpreted."""
 # builds_on = "pallas"
 # needs = { packages = ["jax>=0.7"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torch"
 # note = "Rounds in Python, a round in torch, without a single sync: a dozen launches for each round."
 # builds_on = "numpy"
 # needs = { packages = ["torch>=2.5"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torchvision"
 # note = "torchvision.ops.nms: finds all overlaps at once, on the device, then goes through them one by one."
 # builds_on = "torch"
 # needs = { packages = ["torch>=2.5", "torchvision>=0.20"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel: one program, all rounds in it. On a CPU it is interpreted."
 # builds_on = "torch"
 # needs = { packages = ["torch>=2.5", "triton>=3.0"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-mosaic"
 # note = "A Pallas kernel for Hopper through Mosaic GPU, JAX's recommendation: one warpgroup holds all boxes."

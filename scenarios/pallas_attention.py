@@ -43,17 +43,14 @@
 # workers = 1
 # steps = 14
 # warmup = 3
-#
 # [[tool.tuiprof.variants]]
 # name = "native"
 # note = "matmul, softmax, matmul: XLA sees the operators and fuses what it can."
 # published = [{ text = "baseline" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "sdpa"
 # note = "scaled_dot_product_attention with scale 1 (q is scaled before, as in native): XLA gets it as plain operators."
 # builds_on = "native"
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas"
 # note = "The flash attention kernel in Pallas that PyTorch/XLA brings; a custom call in XLA's graph."
