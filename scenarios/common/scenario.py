@@ -216,6 +216,8 @@ def relaunch(command: list[str]) -> int:
                 result = json.loads(line)["tuiprof_result"]
     if result is None:
         return launched.returncode or 1
+    if result.get("unavailable"):
+        return CANNOT_RUN
     return 0 if result.get("check", {}).get("ok", True) else WRONG_NUMBERS
 
 

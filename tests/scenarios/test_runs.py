@@ -215,6 +215,24 @@ def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
     assert [one["reason"] for one in result(done)["unavailable"]] == [reason for reason, _ in answer.reasons]
 
 
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ({"unavailable": [{"reason": "needs 2 GPUs at this size, there are 1", "remedy": ""}]}, 77),
+        ({"check": {"ok": False}}, 3),
+        ({"steps": 3}, 0),
+    ],
+)
+def test_a_launcher_loses_no_exit_status(last: dict[str, Any], status: int) -> None:
+    """torchrun ends with 1 whatever its processes ended with; their last line tells."""
+    launched = f"print('[rank0]: ' + {json.dumps({'tuiprof_result': last})!r}); raise SystemExit(1)"
+    ask = "import sys; from common import scenario; sys.exit(scenario.relaunch([sys.executable, '-c', sys.argv[1]]))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, launched], capture_output=True, check=False, cwd=SCENARIOS
+    )
+    assert done.returncode == status
+
+
 def test_help_tells_the_story_without_torch() -> None:
     script = SCENARIOS / "metrics.py"
     blocked = f"import runpy, sys; sys.modules['torch'] = None; sys.path.insert(0, {str(SCENARIOS)!r}); "
