@@ -224,7 +224,7 @@ def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
     ],
 )
 def test_a_launcher_loses_no_exit_status(last: dict[str, Any], status: int) -> None:
-    """torchrun ends with 1 whatever its processes ended with; their last line tells."""
+    """The launcher ends with 1 whatever its processes ended with; their last line says it."""
     launched = f"print('[rank0]: ' + {json.dumps({'tuiprof_result': last})!r}); raise SystemExit(1)"
     ask = "import sys; from common import scenario; sys.exit(scenario.relaunch([sys.executable, '-c', sys.argv[1]]))"
     done = subprocess.run(
