@@ -1,4 +1,4 @@
-"""The loss of ``losses`` by a CUDA kernel, which nvcc compiles once into a library without Python or torch."""
+"""The loss of ``giou_loss.py`` by a CUDA kernel, which nvcc compiles once into a library without Python or torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from giou_loss.losses import EPSILON
+from giou_loss.epsilon import EPSILON
 
 #: Types of the predicted and of the target boxes → how the functions for them are called.
 KINDS = {

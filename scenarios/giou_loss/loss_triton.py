@@ -1,4 +1,4 @@
-"""The loss of ``losses`` by Triton kernels, one program a sample: one for the loss and one for its gradient."""
+"""The loss of ``giou_loss.py`` by Triton kernels, one program a sample: one for the loss and one for its gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from common.boxes_triton import load_boxes, store_boxes
 from common.interpreted import triton_language
 
-from giou_loss.losses import EPSILON
+from giou_loss.epsilon import EPSILON
 
 triton, tl = triton_language()
 
@@ -178,7 +178,7 @@ def _stream(device: torch.device) -> int:
 
 
 def loss(predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the loss in float32 of predicted boxes of any type; see ``giou_loss.losses`` for shapes."""
+    """Return the loss in float32 of predicted boxes of any type; see ``giou_loss.py`` for shapes."""
     if not predicted.numel():
         return predicted.float().sum()  # 0, and there is nothing to launch
     return GIoULoss.apply(predicted, target, counts)

@@ -248,24 +248,25 @@ def compiled_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 EDGE_CASES = """
-import runpy, sys
-from giou_loss import loss_triton, losses
+import runpy
+from giou_loss import loss_triton
 from nms import in_triton
 import torch
 
+padded = runpy.run_path("giou_loss.py")["padded"]
 random = torch.Generator().manual_seed(0)
 for batch, boxes in ((5, 7), (1, 1), (4, 0), (0, 4)):
     target = torch.rand(batch, boxes, 4, generator=random)
     counts = torch.randint(0, boxes + 1, (batch, 2), generator=random)[:, 0]
     predicted = torch.rand(boxes, batch, 4, generator=random).transpose(0, 1)
     ours, plain = (predicted.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2))
-    loss, want = loss_triton.loss(ours, target, counts), losses.padded(plain, target, counts)
+    loss, want = loss_triton.loss(ours, target, counts), padded(plain, target, counts)
     (3 * loss).backward()
     (3 * want).backward()
     torch.testing.assert_close(loss, want)
     torch.testing.assert_close(ours.grad, plain.grad)
 
-nms = runpy.run_path(sys.argv[1])
+nms = runpy.run_path("nms.py")
 boxes, scores = nms["random_boxes"](128, 1024, seed=3)
 by_edge = torch.from_numpy(boxes).bfloat16().T.contiguous().T
 kept = in_triton.suppress(by_edge, torch.from_numpy(scores), threshold=0.1, most=20)
@@ -280,8 +281,10 @@ def test_triton_kernels_take_empty_and_strided_inputs() -> None:
         pytest.skip("here they are not interpreted")
     # In a process of its own: Triton must not have been imported before it is told to interpret.
     environment = {**os.environ, "PYTHONPATH": str(SCENARIOS), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", EDGE_CASES, str(SCENARIOS / "nms.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-c", EDGE_CASES]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=SCENARIOS
+    )
     assert done.returncode == 0, done.stderr
 
 

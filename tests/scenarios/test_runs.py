@@ -170,7 +170,7 @@ def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
         ("attention:sdpa-math", "attention.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
         ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
         ("nan-capture:deferred-check", "nan_capture.py", "out=self.stopped)", "out=bad)"),
-        ("giou-loss:padded", "giou_loss/losses.py", "< counts[:, None]", "<= counts[:, None]"),
+        ("giou-loss:padded", "giou_loss.py", "< counts[:, None]", "<= counts[:, None]"),
         ("nms:torch", "nms/in_torch.py", "threshold * union", "1.02 * threshold * union"),
         ("giou-kernel:eager", "giou_kernel/score_torch.py", ".clamp(min=0)", ""),
         (
