@@ -33,13 +33,16 @@ GROUPS: dict[str, list[Variant]] = {
     ladder.name: [variant for variant in ladder.variants if not variant.needs.compile] for ladder in ladders()
 }
 RUN = """
-import contextlib, io, json, runpy, sys, traceback
+import contextlib, importlib.util, io, json, sys, traceback
 from pathlib import Path
 script, steps = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(script.parent))
-module = runpy.run_path(str(script))
+spec = importlib.util.spec_from_file_location(f"{script.stem}_script", script)
+module = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = module  # torch.compile imports the module of what it compiles by its name
+spec.loader.exec_module(module)
 from common import scenario
-entries = [module["__file__"], module["train"], module["check"], *filter(None, [module.get("launcher")])]
+entries = [module.__file__, module.train, module.check, *filter(None, [getattr(module, "launcher", None)])]
 for variant in sys.argv[3:]:
     sys.argv = [script.name, "--variant", variant, "--preset", "smoke", "--steps", steps, "--check"]
     said, status = io.StringIO(), 1
