@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.hardware.__main__ import TARGETS, Ran, summary
-from tuiprof.session.scenarios import ladders
+from tuiprof.ladder.scenarios import ladders
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from scripts import PACKAGES, SCENARIOS
 
-from tuiprof.session.headers import read
-from tuiprof.session.scenarios import ladders
+from tuiprof.ladder.headers import read
+from tuiprof.ladder.scenarios import ladders
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
 

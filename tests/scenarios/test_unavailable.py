@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tuiprof.session import interpreter
-from tuiprof.session.ladder import plan
-from tuiprof.session.scenarios import Missing, Variant, availability, command, ladders
+from tuiprof.ladder.runner import plan
+from tuiprof.ladder.scenarios import Missing, Variant, availability, command, ladders
+from tuiprof.session.run import interpreter
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
 VARIANTS = {str(variant): variant for ladder in LADDERS.values() for variant in ladder.variants}
