@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # PyTorch is named with the rest, so that none of it brings the CUDA build; Triton and JAX run in their interpreters.
 TORCH := torch==2.13.0 'torchmetrics>=1.6'
-FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56'
+FRAMEWORKS := 'jax==0.10.*' 'triton==3.9.*' 'transformers>=4.56' 'lightning>=2.4' absl-py
 
 ifdef VIRTUAL_ENV
 BIN := $(VIRTUAL_ENV)/bin

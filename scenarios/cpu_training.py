@@ -15,6 +15,7 @@
 # Prices an hour then: c7i.2xlarge $0.357 (spot $0.1291), g5.2xlarge $1.212.
 # """
 # baseline = "baseline"
+# check_and_run = ["--check"]
 # reference = { hardware = "c7i.2xlarge (8 vCPU of an Intel Xeon)", software = "PyTorch 2.4" }
 # needs = { device = "cpu" }
 #
@@ -44,82 +45,70 @@
 # classes = 10
 # steps = 14
 # warmup = 3
-#
 # [[tool.tuiprof.variants]]
 # name = "baseline"
 # note = "float32, batch 128, the data loader in the training process: PyTorch's defaults."
 # set = { batch = 128, workers = 0 }
 # published = [{ text = "9.12 samples/s", value = 9.12, unit = "samples/s" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "batch-64"
 # note = "Batch 64 instead of 128."
 # builds_on = "baseline"
 # set = { batch = 64, workers = 0 }
 # published = [{ text = "figures only in a picture; smaller batches were better" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "batch-32"
 # note = "Batch 32 instead of 128."
 # builds_on = "baseline"
 # set = { batch = 32, workers = 0 }
 # published = [{ text = "figures only in a picture; smaller batches were better" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "batch-16"
 # note = "Batch 16 instead of 128."
 # builds_on = "baseline"
 # set = { batch = 16, workers = 0 }
 # published = [{ text = "figures only in a picture; smaller batches were better" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "batch-8"
 # note = "Batch 8 instead of 128."
 # builds_on = "baseline"
 # set = { batch = 8, workers = 0 }
 # published = [{ text = "figures only in a picture; smaller batches were better" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "workers-1"
 # note = "One loader process: data and training overlap, but share the cores."
 # builds_on = "batch-16"
 # set = { batch = 16, workers = 1 }
 # published = [{ text = "figures only in a picture" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "workers-2"
 # note = "Two loader processes."
 # builds_on = "batch-16"
 # set = { batch = 16, workers = 2 }
 # published = [{ text = "figures only in a picture" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "workers-4"
 # note = "Four loader processes (no more than CPUs)."
 # builds_on = "batch-16"
 # set = { batch = 16, workers = 4 }
 # published = [{ text = "figures only in a picture" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "bf16"
 # note = "Autocast to bf16."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, amp = "bfloat16" }
 # published = [{ text = "24.34 samples/s, +86 % over the step before", value = 24.34, unit = "samples/s" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "fp16"
 # note = "Autocast to float16, to see why not: emulated on most CPUs; with AVX2 alone 25 times slower than float32."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, amp = "float16" }
-#
 # [[tool.tuiprof.variants]]
 # name = "channels-last"
 # note = "Weights and images in channels_last, the layout of oneDNN's convolutions."
 # builds_on = "bf16"
 # set = { batch = 16, workers = 1, amp = "bfloat16", channels_last = true }
 # published = [{ text = "37.93 samples/s, +56 %", value = 37.93, unit = "samples/s" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "compile"
 # note = "torch.compile with inductor, without channels_last."
@@ -127,7 +116,6 @@
 # set = { batch = 16, workers = 1, amp = "bfloat16", compile = "inductor" }
 # needs = { compile = true }
 # published = [{ text = "+27 %, only without channels_last", value = 27, unit = "%" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "compile-channels-last"
 # note = "torch.compile with inductor on top of channels_last."
@@ -135,7 +123,6 @@
 # set = { batch = 16, workers = 1, amp = "bfloat16", channels_last = true, compile = "inductor" }
 # needs = { compile = true }
 # published = [{ text = "slower than channels-last alone" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "run-cpu"
 # note = "Started by torch.backends.xeon.run_cpu, which pins threads to cores and preloads TCMalloc and Intel OpenMP."
@@ -143,7 +130,6 @@
 # set = { batch = 16, workers = 1, amp = "bfloat16", channels_last = true, launcher = "run_cpu" }
 # needs = { libraries = ["tcmalloc", "iomp5"] }
 # published = [{ text = "39.05 samples/s", value = 39.05, unit = "samples/s" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "compile-ipex"
 # note = "torch.compile with the backend of Intel's extension, without channels_last."
@@ -154,7 +140,6 @@
 # packages = ["torch>=2.8,<2.9", "intel-extension-for-pytorch>=2.8,<2.9"]
 # remedy = """discontinued after 2.8 (intel/intel-extension-for-pytorch#867); in an environment of its own:
 # pip install 'torch==2.8.*' 'intel-extension-for-pytorch==2.8.*'"""
-#
 # [[tool.tuiprof.variants]]
 # name = "compile-ipex-channels-last"
 # note = "torch.compile with the backend of Intel's extension on top of channels_last."
@@ -165,7 +150,6 @@
 # packages = ["torch>=2.8,<2.9", "intel-extension-for-pytorch>=2.8,<2.9"]
 # remedy = """discontinued after 2.8 (intel/intel-extension-for-pytorch#867); in an environment of its own:
 # pip install 'torch==2.8.*' 'intel-extension-for-pytorch==2.8.*'"""
-#
 # [[tool.tuiprof.variants]]
 # name = "ipex"
 # note = "ipex.optimize of Intel's extension on model and optimizer, on top of run-cpu."
@@ -177,7 +161,6 @@
 # remedy = """discontinued after 2.8 (intel/intel-extension-for-pytorch#867); in an environment of its own:
 # pip install 'torch==2.8.*' 'intel-extension-for-pytorch==2.8.*'"""
 # libraries = ["tcmalloc", "iomp5"]
-#
 # [[tool.tuiprof.variants]]
 # name = "ddp-numa"
 # note = "One process a NUMA node, each with its own cores and memory, gradients averaged by DDP over gloo."
@@ -185,15 +168,13 @@
 # set = { batch = 16, workers = 1, amp = "bfloat16", channels_last = true, launcher = "ddp" }
 # needs = { numa_nodes = 2 }
 # published = [{ text = "no gain (c6i.32xlarge, 2 nodes)" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "xla"
 # note = "PyTorch/XLA on the CPU: the whole step is one compiled graph."
 # builds_on = "workers-1"
 # set = { batch = 16, workers = 1, xla = true }
-# needs = { packages = ["torch_xla>=2.5"] }
+# needs = { packages = ["torch>=2.5,<2.10", "torch_xla>=2.5,<2.10"], same_release = ["torch", "torch_xla"] }
 # published = [{ text = "≈7× slower", value = 7, unit = "× slower" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "gpu"
 # note = "The baseline on a GPU, unoptimised, for comparison."
@@ -211,7 +192,12 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 from common.needs import numa_nodes
 
 if TYPE_CHECKING:

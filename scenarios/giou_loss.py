@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.5"]
+# dependencies = ["torch>=2.5", "numpy>=1.26"]
 #
 # [tool.tuiprof]
 # name = "giou-loss"
@@ -17,6 +17,7 @@
 # on it does. Beside the network the loss soon vanishes: the preset "loss" leaves the network out.
 # """
 # baseline = "per-sample"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA L4", software = "PyTorch 2.4; calc loss, forward only" }
 #
 # [tool.tuiprof.presets.paper]
@@ -32,6 +33,7 @@
 # [tool.tuiprof.presets.loss]
 # note = "the loss alone, without the network: 1024 images of 256 boxes in bfloat16; a step is one forward pass of it"
 # image = 0
+# as_published = true
 # boxes = 256
 # batch = 1024
 # steps = 30
@@ -47,24 +49,20 @@
 # workers = 1
 # steps = 14
 # warmup = 3
-#
 # [[tool.tuiprof.variants]]
 # name = "per-sample"
 # note = "A Python loop over images: copies, computes and sums the boxes of each."
 # published = [{ text = "938.07 ms (copy data 28.8 ms)", value = 938.07, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "concatenated"
 # note = "Puts the valid boxes of all images into one tensor, then computes once."
 # builds_on = "per-sample"
 # published = [{ text = "25.41 ms, 37× (copy data 52.2 ms)", value = 25.41, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "padded"
 # note = "Every image has 256 boxes; those that are not valid are masked."
 # builds_on = "concatenated"
 # published = [{ text = "1.844 ms, a further 14× (copy data 5.71 ms)", value = 1.844, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "padded-compiled"
 # note = "The padded loss through torch.compile."
@@ -72,34 +70,35 @@
 # set = { compile = true }
 # needs = { compile = true }
 # published = [{ text = "0.828 ms (copy data 5.69 ms)", value = 0.828, unit = "ms calc loss" }]
-#
+# [[tool.tuiprof.variants]]
+# name = "padded-compiled-network"
+# note = "The network goes through torch.compile too; the preset loss has none."
+# builds_on = "padded-compiled"
+# set = { compile = true, compile_network = true }
+# needs = { compile = true }
 # [[tool.tuiprof.variants]]
 # name = "cuda"
 # note = "A CUDA kernel, one block an image, on predictions cast to float32: one launch for the loss."
 # builds_on = "padded"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # published = [{ text = "0.629 ms (copy data 5.69 ms)", value = 0.629, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional"
 # note = "The same, but threads of padding neither load nor compute."
 # builds_on = "cuda"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
 # published = [{ text = "0.623 ms (copy data 5.70 ms)", value = 0.623, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-native"
 # note = "The same, reading the predictions in their own type: half the bytes, and no launch for a cast."
 # builds_on = "cuda-conditional"
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel, one program an image, on predictions cast to float32. On a CPU it is interpreted."
 # builds_on = "padded"
 # needs = { packages = ["triton>=3.0"] }
 # published = [{ text = "0.891 ms (copy data 5.71 ms)", value = 0.891, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-compiled"
 # note = "The Triton loss through torch.compile, which takes over the cast and the sum over images."
@@ -107,7 +106,6 @@
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
 # published = [{ text = "0.719 ms (copy data 5.70 ms)", value = 0.719, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "triton-native-compiled"
 # note = "The kernel reads the predictions in their own type and casts in registers."
@@ -115,7 +113,6 @@
 # set = { compile = true }
 # needs = { device = "cuda", why = "Triton compiles for GPUs", packages = ["triton>=3.0"] }
 # published = [{ text = "0.622 ms (copy data 5.70 ms)", value = 0.622, unit = "ms calc loss" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-work-64"
 # note = "The kernel of cuda, with the arithmetic done 64 times."
@@ -123,7 +120,6 @@
 # preset = "loss"
 # set = { work = 64 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional-work-64"
 # note = "The same, but threads of padding neither load nor compute."
@@ -132,7 +128,6 @@
 # preset = "loss"
 # set = { work = 64 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-work-1024"
 # note = "The kernel of cuda, with the arithmetic done 1024 times."
@@ -140,7 +135,6 @@
 # preset = "loss"
 # set = { work = 1024 }
 # needs = { device = "cuda", why = "it is a CUDA kernel", nvcc = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "cuda-conditional-work-1024"
 # note = "The same, but threads of padding neither load nor compute."
@@ -160,7 +154,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch
@@ -168,39 +167,86 @@ if TYPE_CHECKING:
     from common.kernels import Measured
     from common.training import Loop
 
-OPERATIONS = 37  # for each box: those of its score (see common/giou_score.py), and 1 − score
+OPERATIONS = 37  # for each box: those of its score (see giou_kernel/score.py), and 1 − score
 IN_LISTS = ("per-sample", "concatenated")  # these take the targets as one tensor an image
 
 
-def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
-    """Return the variant's loss of predicted boxes, targets and counts; ``common/giou.py`` says what they are."""
+# A box is x1, y1, x2, y2. Predicted and target boxes are [batch, boxes, 4]; the first counts[i] of sample i are valid.
+# Widths and heights below 0 count as 0. The loss is the mean of 1 − GIoU over all valid boxes, 0 if there is none.
+
+
+def box_losses(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return 1 − GIoU of each pair of boxes ``[…, 4]``, as ``[…]``, in the precision of the target."""
     import torch
-    from common import giou
+    from giou_loss.epsilon import EPSILON
+
+    predicted = predicted.to(target.dtype)
+
+    def area(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return (high - low).clamp(min=0).prod(dim=-1)
+
+    low, high, target_low, target_high = *predicted.split(2, -1), *target.split(2, -1)
+    shared = area(torch.maximum(low, target_low), torch.minimum(high, target_high))
+    both = area(low, high) + area(target_low, target_high) - shared
+    hull = area(torch.minimum(low, target_low), torch.maximum(high, target_high))
+    return 1 - shared / (both + EPSILON) + (hull - both) / (hull + EPSILON)
+
+
+def per_sample(predicted: torch.Tensor, targets: list[torch.Tensor], counts: torch.Tensor) -> torch.Tensor:
+    """Return the loss, sample by sample; ``targets`` has the valid boxes of each."""
+    import torch
+
+    losses = [
+        box_losses(boxes[: len(target)], target).sum()
+        for boxes, target in zip(predicted, targets, strict=True)
+    ]
+    return torch.stack(losses).sum() / counts.sum().clamp(min=1)
+
+
+def concatenated(predicted: torch.Tensor, targets: list[torch.Tensor], counts: torch.Tensor) -> torch.Tensor:
+    """Return the loss of the valid boxes of all samples, one after another in one tensor."""
+    import torch
+
+    chosen = torch.cat([boxes[: len(target)] for boxes, target in zip(predicted, targets, strict=True)])
+    return box_losses(chosen, torch.cat(targets)).sum() / counts.sum().clamp(min=1)
+
+
+def padded(predicted: torch.Tensor, target: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return the loss, computed for every box and masked."""
+    import torch
+
+    valid = torch.arange(target.shape[1], device=target.device) < counts[:, None]
+    return torch.where(valid, box_losses(predicted, target), 0).sum() / counts.sum().clamp(min=1)
+
+
+def loss_function(run: scenario.Run) -> Callable[..., torch.Tensor]:
+    """Return the variant's loss of predicted boxes, targets and counts."""
+    import torch
 
     match run.variant["name"]:
         case "per-sample":
-            loss = giou.per_sample
+            loss = per_sample
         case "concatenated":
-            loss = giou.concatenated
-        case "padded" | "padded-compiled":
-            loss = giou.padded
+            loss = concatenated
+        case "padded" | "padded-compiled" | "padded-compiled-network":
+            loss = padded
         case str(name) if name.startswith("cuda"):
-            from common import giou_cuda
+            from giou_loss import loss_cuda
 
             work = int(os.environ.get("GIOU_WORK", run.set.get("work", 1)))
             if work < 1:
                 raise ValueError(f"GIOU_WORK is {work}; the arithmetic must be done once at least")
-            function = giou_cuda.loss if name == "cuda-native" else giou_cuda.loss_after_cast
+            function = loss_cuda.loss if name == "cuda-native" else loss_cuda.loss_after_cast
             conditional = name == "cuda-native" or "conditional" in name
             loss = partial(function, conditional=conditional, work=work)
         case "triton" | "triton-compiled":
-            from common import giou_triton
+            from giou_loss import loss_triton
 
-            loss = giou_triton.loss_after_cast
+            loss = loss_triton.loss_after_cast
         case "triton-native-compiled":
-            from common import giou_triton
+            from giou_loss import loss_triton
 
-            loss = giou_triton.loss
+            loss = loss_triton.loss
         case other:
             raise ValueError(f"no loss is called {other!r}")
     return torch.compile(loss) if run.set.get("compile") else loss
@@ -287,12 +333,16 @@ def train(run: scenario.Run) -> Loop | Measured:
 
     size, device = run.size, accelerator()
     if not size.image:
+        if run.set.get("compile_network"):
+            raise scenario.CannotRun(f"the preset {run.preset} has no network to compile", "another --preset")
         return loss_alone(run)
     loss_of = loss_function(run)  # before torch.optim, which imports Triton: see common/interpreted.py
     torch.manual_seed(run.seed)
     with device:  # a billion weights are drawn faster where they are needed
         model = network(size.image, size.hidden, size.boxes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if run.set.get("compile_network"):
+        model = torch.compile(model)
     in_lists = run.variant["name"] in IN_LISTS
     interpreted = run.variant["name"].startswith("triton") and device.type == "cpu"
     batches = loader(faces(run), size.batch, size.workers, device)
@@ -325,7 +375,6 @@ def check(run: scenario.Run) -> Check:
     finite differences in float64.
     """
     import torch
-    from common import giou
     from common.checking import TOLERANCE, Check, compare_losses
     from common.training import accelerator
 
@@ -341,7 +390,7 @@ def check(run: scenario.Run) -> Check:
         got, want = (predicted.to(device, dtype, copy=True).requires_grad_() for _ in range(2))
         on_device = cut(targets.to(device), counts) if name in IN_LISTS else targets.to(device)
         loss = loss_of(got, on_device, counts.to(device))
-        exact = giou.padded(want.double(), targets.to(device).double(), counts.to(device))
+        exact = padded(want.double(), targets.to(device).double(), counts.to(device))
         loss.backward()
         exact.backward()
         checked.close(f"loss of {dtype}".replace("torch.", ""), loss, exact, TOLERANCE[torch.float32])

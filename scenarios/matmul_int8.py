@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=1.26"]
+# dependencies = ["numpy>=1.26", "jax>=0.5"]
 #
 # [tool.tuiprof]
 # name = "matmul-int8"
@@ -16,6 +16,7 @@
 # are compared number for number, not within a tolerance.
 # """
 # baseline = "xla-bf16"
+# check_and_run = ["--check"]
 # reference = { hardware = "TPU v5e", software = "JAX 0.4.32" }
 #
 # [tool.tuiprof.presets.paper]
@@ -35,84 +36,118 @@
 # steps = 14
 # warmup = 4
 # calls = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "xla-bf16"
 # note = "XLA's own product of bfloat16 matrices, summed in float32."
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.5"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "xla-int8"
 # note = "XLA's own product of int8 matrices: jnp.matmul(a, b, preferred_element_type=jnp.int32)."
 # builds_on = "xla-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.5"] }
 # published = [{ text = "faster than pallas-int8" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-bf16"
 # note = "A Pallas kernel for TPUs: float32 tile in scratch memory, written on the last step. Interpreted on a CPU."
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "baseline of pallas-int8" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-int8"
 # note = "The same kernel on int8, with an int32 tile."
 # baseline = "pallas-bf16"
 # builds_on = "pallas-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.7"] }
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # published = [{ text = "71 % faster than pallas-bf16", value = 1.71, unit = "× speed of pallas-bf16" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-bf16"
 # note = """A Pallas kernel for GPUs, through Triton: the loop along the sum is in it, and the second matrix is stored
 # column by column. Interpreted on a CPU."""
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["jax>=0.7"] }
-#
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton-int8"
 # note = "The same kernel on int8, with an int32 tile."
 # baseline = "pallas-triton-bf16"
 # builds_on = "pallas-triton-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["jax>=0.7"] }
-#
+# needs = { packages = ["jax>=0.7"], without = ["jax"] }
 # [[tool.tuiprof.variants]]
 # name = "torch-bf16"
 # note = "torch.mm of bfloat16 matrices: cuBLAS on a GPU."
 # builds_on = "xla-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["torch>=2.5"] }
-#
+# needs = { packages = ["torch>=2.5"], without = ["jax"] }
 # [[tool.tuiprof.variants]]
 # name = "torch-int8"
 # note = "torch._int_mm: cuBLASLt on a GPU, with the second matrix stored column by column as its int8 units need it."
 # baseline = "torch-bf16"
 # builds_on = "torch-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["torch>=2.5"] }
-#
+# needs = { packages = ["torch>=2.5"], without = ["jax"] }
 # [[tool.tuiprof.variants]]
 # name = "triton-bf16"
 # note = "A Triton kernel; programs that share blocks run one after another, so that these are still in the cache."
 # baseline = "torch-bf16"
 # builds_on = "torch-bf16"
 # set = { type = "bfloat16" }
-# needs = { packages = ["torch>=2.5", "triton>=3.0"] }
-#
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
 # [[tool.tuiprof.variants]]
 # name = "triton-int8"
 # note = "The same kernel on int8, with an int32 tile."
 # baseline = "triton-bf16"
 # builds_on = "triton-bf16"
 # set = { type = "int8" }
-# needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], without = ["jax"] }
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic-bf16"
+# note = "A Pallas kernel for Hopper through Mosaic GPU, which JAX recommends: blocks in a pipeline, and wgmma on them."
+# builds_on = "pallas-triton-bf16"
+# set = { type = "bfloat16" }
+# needs = { packages = ["jax>=0.10", "absl-py"], without = ["jax"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic-int8"
+# note = "The same kernel on int8, with an int32 tile."
+# baseline = "pallas-mosaic-bf16"
+# builds_on = "pallas-mosaic-bf16"
+# set = { type = "int8" }
+# needs = { packages = ["jax>=0.10", "absl-py"], without = ["jax"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "triton-4-warps-bf16"
+# note = "The Triton kernel with four warps for a tile instead of eight: each holds twice the sums in its registers."
+# baseline = "triton-bf16"
+# builds_on = "triton-bf16"
+# set = { type = "bfloat16" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no warps"
+# [[tool.tuiprof.variants]]
+# name = "triton-autotuned-bf16"
+# note = "The Triton kernel with tiles, warps and stages chosen by trying seven sets on the first call."
+# baseline = "triton-bf16"
+# builds_on = "triton-bf16"
+# set = { type = "bfloat16" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no speed to choose by"
+# [[tool.tuiprof.variants]]
+# name = "triton-autotuned-int8"
+# note = "The same choice for int8."
+# baseline = "triton-int8"
+# builds_on = "triton-int8"
+# set = { type = "int8" }
+# [tool.tuiprof.variants.needs]
+# packages = ["torch>=2.5", "triton>=3.0"]
+# without = ["jax"]
+# device = "cuda"
+# why = "Triton's interpreter has no speed to choose by"
 # ///
 """A matrix product in int8: ``python scenarios/matmul_int8.py --help`` tells the story."""
 
@@ -121,7 +156,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 from common.kernels import Kernel, Measured, Work, measure
 
 if TYPE_CHECKING:
@@ -147,15 +187,15 @@ def kernel(run: scenario.Run, a: np.ndarray, b: np.ndarray) -> Kernel:
     """Return the variant's kernel with its inputs in place."""
     name, kind, size = run.variant["name"], run.set["type"], run.size
     method = name.removesuffix("-bf16").removesuffix("-int8")
-    if method in ("torch", "triton"):
-        from common import matmul_torch
+    if method.startswith(("torch", "triton")):
+        from matmul_int8 import in_torch
 
-        function, arguments, clock = matmul_torch.prepared(method, kind, a, b, tuple(size.gpu_block))
+        function, arguments, clock = in_torch.prepared(method, kind, a, b, tuple(size.gpu_block))
     else:
-        from common import matmul_jax
+        from matmul_int8 import in_jax
 
         block = tuple(size.tpu_block if method == "pallas" else size.gpu_block)
-        function, arguments, clock = matmul_jax.prepared(method, kind, a, b, block)
+        function, arguments, clock = in_jax.prepared(method, kind, a, b, block)
     element, output = {"bfloat16": (2, 2), "int8": (1, 4)}[kind]
     work = Work(size.size**2 * (2 * element + output), 2 * size.size**3, kind)
     return Kernel(function, arguments, clock, work)

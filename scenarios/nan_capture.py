@@ -13,12 +13,14 @@
 # class occurs in the batch, and the last batch lacks one class: 0 ÷ 0. To look at gradients from the host is a sync in
 # every step; the deferred check shows how to do without. It lets the device skip the update, and the host learns of it
 # a step or so later, from a flag that was copied meanwhile.
+# The same as a callback for Lightning, to be pasted into one's own training, is nan_capture/lightning_callback.py.
 # NAN_CHECKPOINT in the environment names the checkpoint to write, or for reproduce the one to start from.
 # With several processes (torchrun --nproc-per-node=2) gradients are averaged, so one bad batch spoils all of them at
 # once: all stop in the same step, each with its own batch in a checkpoint of its own, and only the one of the last
 # process, whose batch lacks the class, reproduces the NaN by itself.
 # """
 # baseline = "off"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA L40S", software = "PyTorch 2.5.1, Lightning" }
 #
 # [tool.tuiprof.presets.paper]
@@ -42,32 +44,26 @@
 # workers = 1
 # steps = 20
 # warmup = 4
-#
 # [[tool.tuiprof.variants]]
 # name = "off"
 # note = "No capture: the NaN of the last step goes into the weights, and nothing is left to look at."
 # published = [{ text = "baseline" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "capture"
 # note = "Copies each batch, looks at the gradients from the host, and saves the step that has a NaN."
 # builds_on = "off"
 # set = { capture = true }
 # published = [{ text = "1.5 % overhead", value = 1.5, unit = "% overhead" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "capture-rng"
 # note = "Keeps the random generators of torch, CUDA, NumPy and Python as well: the step can be repeated bit by bit."
 # builds_on = "capture"
 # set = { capture = true, rng = true }
-# published = [{ text = "1.5 % overhead, with the capture", value = 1.5, unit = "% overhead" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "deferred-check"
 # note = "The device skips the update by itself; the host reads each flag when it has arrived, and never waits."
 # builds_on = "capture-rng"
 # set = { capture = true, rng = true, deferred = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "reproduce"
 # note = "Starts from the checkpoint of a NaN step (makes one if none is given): its only step is that NaN again."
@@ -83,10 +79,17 @@ import os
 import random
 import sys
 import tempfile
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch
@@ -156,6 +159,196 @@ def build(run: scenario.Run, device: torch.device) -> tuple[torch.nn.Module, tor
     return model, torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
 
 
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of the random generators of torch, CUDA, NumPy and Python; nothing waits for the device.
+
+    They are made of tensors and plain numbers only, so that ``torch.load(weights_only=True)`` reads them.
+    """
+    import numpy
+    import torch
+
+    kind, keys, *rest = numpy.random.get_state()
+    state = {
+        "torch": torch.get_rng_state(),
+        "numpy": [kind, torch.from_numpy(keys.astype("int64")), *rest],
+        "python": random.getstate(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_rng(state: dict[str, Any], device: torch.device) -> None:
+    """Put all generators where :func:`rng_state` found them."""
+    import numpy
+    import torch
+
+    kind, keys, *rest = state["numpy"]
+    torch.set_rng_state(state["torch"])
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+    random.setstate(state["python"])
+    # A step of a GPU may be looked at on a CPU, with other random numbers.
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def gradients_have_nan(model: torch.nn.Module) -> torch.Tensor:
+    """Return whether any gradient holds a NaN: a float32 0 or 1 on the device, which nothing waits for.
+
+    A norm is NaN if any of its numbers is, so one small tensor stands for all gradients.
+    """
+    import torch
+
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return torch.stack(torch._foreach_norm(gradients)).isnan().any().float()
+
+
+@dataclass
+class Kept:
+    """What one step began with, and what came out of it.
+
+    Attributes:
+        step: Its number.
+        pixels: A copy of its images, as they came from the loader.
+        labels: A copy of its labels.
+        buffers: Copies of the model's buffers: a forward pass changes the statistics of batch normalisation.
+        rng: The random generators; None = not kept.
+        logits: What the forward pass gave.
+        flag: On the host, 1 if a gradient was NaN; complete once ``arrived`` is.
+        arrived: Event after the copy of ``flag``; None = it is complete.
+    """
+
+    step: int
+    pixels: torch.Tensor
+    labels: torch.Tensor
+    buffers: list[torch.Tensor]
+    rng: dict[str, Any] | None
+    logits: torch.Tensor | None = None
+    flag: torch.Tensor | None = None
+    arrived: Any = None
+
+    def is_bad(self, wait: bool) -> bool | None:
+        """Return whether a gradient was NaN; None = not known yet.
+
+        Args:
+            wait: Wait until it is known.
+        """
+        if self.arrived is not None:
+            if wait:
+                self.arrived.synchronize()
+            elif not self.arrived.query():
+                return None
+        return bool(self.flag)
+
+
+class Capture:
+    """Keeps steps, checks their gradients and saves the first step that has a NaN among them.
+
+    Args:
+        model: The model.
+        optimizer: A fused Adam.
+        device: Where the model is.
+        rng: Keep the random generators too.
+        deferred: Look at a step's flag when it has come to the host by itself. Until then the optimizer goes on, but
+            on the device: it is given the flag as ``found_inf``, as torch's GradScaler does, and then leaves weights
+            and moments alone. So they stay as they were before the first NaN, however late the host learns of it.
+        ranks: Processes that average their gradients. Then all must stop in the same step, or the others would wait for
+            ever, and so each looks at flags of one age: old enough to have arrived long ago.
+    """
+
+    #: Steps held while their flags travel. CUDA queues about a thousand kernels, so the host is rarely two steps ahead.
+    DEPTH = 4
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        *,
+        rng: bool,
+        deferred: bool,
+        ranks: int = 1,
+    ) -> None:
+        import torch
+
+        self.ranks = ranks
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.rng, self.deferred = rng, deferred
+        self.held: deque[Kept] = deque()
+        self.stopped = torch.zeros((), device=device)
+
+    def keep(self, step: int, pixels: torch.Tensor, labels: torch.Tensor) -> None:
+        """Copy what a step begins with, before any random number is drawn in it."""
+        if not self.deferred:
+            self.held.clear()
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        rng = rng_state(self.device) if self.rng else None
+        self.held.append(Kept(step, pixels.clone(), labels.clone(), buffers, rng))
+
+    def check(self, logits: torch.Tensor) -> Kept | None:
+        """Check the gradients of the kept step, before the optimizer uses them.
+
+        Args:
+            logits: What its forward pass gave.
+
+        Returns:
+            The step that had a NaN: this one, or an earlier one if checks are deferred; None = none is known.
+        """
+        import torch
+
+        kept, bad = self.held[-1], gradients_have_nan(self.model)
+        kept.logits = logits.detach()
+        if not self.deferred:
+            return kept if bad.item() else None  # here the host waits for the whole backward pass
+        torch.maximum(self.stopped, bad, out=self.stopped)
+        self.optimizer.found_inf = self.stopped
+        cuda = self.device.type == "cuda"
+        kept.flag = torch.empty((), pin_memory=cuda).copy_(bad, non_blocking=True)
+        if cuda:
+            kept.arrived = torch.cuda.Event()
+            kept.arrived.record()
+        if self.ranks > 1:
+            return self._first_bad(leave=self.DEPTH, full=0)
+        return self._first_bad(leave=1, full=self.DEPTH)
+
+    def rest(self) -> Kept | None:
+        """Return the first step with a NaN among those whose flags have not been looked at, waiting for them."""
+        return self._first_bad(leave=0, full=0) if self.deferred else None
+
+    def _first_bad(self, leave: int, full: int) -> Kept | None:
+        while len(self.held) > leave:
+            answer = self.held[0].is_bad(wait=len(self.held) > full)
+            if answer:
+                return self.held[0]
+            if answer is None:
+                break
+            self.held.popleft()
+        return None
+
+    def save(self, kept: Kept, path: Path) -> None:
+        """Write a checkpoint from which the step can be run again.
+
+        Args:
+            kept: The step.
+            path: File to write.
+        """
+        import torch
+
+        model = self.model.state_dict()
+        for (name, _), buffer in zip(self.model.named_buffers(), kept.buffers, strict=True):
+            model[name] = buffer
+        whole = {
+            "step": kept.step,
+            "model": model,
+            "optimizer": self.optimizer.state_dict(),
+            "pixels": kept.pixels,
+            "labels": kept.labels,
+            "rng": kept.rng,
+            "logits": kept.logits,
+        }
+        torch.save(whole, path)
+
+
 def train(run: scenario.Run, journal: list[tuple[torch.Tensor, torch.Tensor]] | None = None) -> Loop:
     """Train the variant until the data ends or a NaN is found, or repeat the NaN of a checkpoint.
 
@@ -185,7 +378,6 @@ def fit(
     """Train, and write the step with the first NaN to a checkpoint if the variant captures; see :func:`train`."""
     import torch
     from common import ranks
-    from common.nan_step import Capture
     from common.training import Loop, accelerator, phase
 
     size = run.size
@@ -248,7 +440,6 @@ def reproduce(run: scenario.Run, path: Path, journal: list[torch.Tensor] | None 
         RuntimeError: No gradient is NaN this time.
     """
     import torch
-    from common.nan_step import gradients_have_nan, restore_rng
     from common.training import Loop, accelerator, phase
 
     size, device = run.size, accelerator()

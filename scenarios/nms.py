@@ -18,6 +18,7 @@
 # chip's bandwidth and arithmetic the times are absurd: it is the chain of rounds that takes them.
 # """
 # baseline = "numpy"
+# check_and_run = ["--check"]
 # reference = { hardware = "TPU v5e and its host's CPU", software = "JAX" }
 #
 # [tool.tuiprof.presets.paper]
@@ -39,27 +40,23 @@
 # steps = 14
 # warmup = 4
 # calls = 5
-#
 # [[tool.tuiprof.variants]]
 # name = "numpy"
 # note = "Rounds in Python, a round in NumPy, on the CPU."
 # needs = { device = "cpu" }
 # published = [{ text = "2.99 ms", value = 2.99, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "jax-cpu"
 # note = "All rounds in one program: jax.lax.while_loop, on the CPU."
 # builds_on = "numpy"
 # needs = { device = "cpu", packages = ["jax>=0.5"] }
 # published = [{ text = "1.231 ms", value = 1.231, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "jax"
 # note = "The same program on the accelerator that JAX finds, a TPU or a GPU."
 # builds_on = "jax-cpu"
 # needs = { packages = ["jax>=0.5"], jax_device = true }
 # published = [{ text = "0.416 ms", value = 0.416, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas"
 # note = """A Pallas kernel for TPUs: the grid is the loop, the scores stay in scratch memory, the index is packed into
@@ -67,31 +64,42 @@
 # builds_on = "jax"
 # needs = { packages = ["jax>=0.7"] }
 # published = [{ text = "0.139 ms", value = 0.139, unit = "ms" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas-triton"
 # note = """A Pallas kernel for GPUs, through Triton: one program holds all boxes in registers, and the loop is in it.
 # On a CPU it is interpreted."""
 # builds_on = "pallas"
 # needs = { packages = ["jax>=0.7"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torch"
 # note = "Rounds in Python, a round in torch, without a single sync: a dozen launches for each round."
 # builds_on = "numpy"
 # needs = { packages = ["torch>=2.5"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "torchvision"
 # note = "torchvision.ops.nms: finds all overlaps at once, on the device, then goes through them one by one."
 # builds_on = "torch"
 # needs = { packages = ["torch>=2.5", "torchvision>=0.20"] }
-#
 # [[tool.tuiprof.variants]]
 # name = "triton"
 # note = "A Triton kernel: one program, all rounds in it. On a CPU it is interpreted."
 # builds_on = "torch"
 # needs = { packages = ["torch>=2.5", "triton>=3.0"] }
+# [[tool.tuiprof.variants]]
+# name = "pallas-mosaic"
+# note = "A Pallas kernel for Hopper through Mosaic GPU, JAX's recommendation: one warpgroup holds all boxes."
+# builds_on = "pallas-triton"
+# needs = { packages = ["jax>=0.10", "absl-py"], jax_device = true }
+# [[tool.tuiprof.variants]]
+# name = "triton-4-warps"
+# note = "Four warps instead of eight: fewer of them meet at the two reductions of every round."
+# builds_on = "triton"
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], device = "cuda", why = "Triton's interpreter has no warps" }
+# [[tool.tuiprof.variants]]
+# name = "triton-1-warp"
+# note = "One warp: nobody to meet, and thirty-two boxes a thread."
+# builds_on = "triton"
+# needs = { packages = ["torch>=2.5", "triton>=3.0"], device = "cuda", why = "Triton's interpreter has no warps" }
 # ///
 """Non-maximum suppression: ``python scenarios/nms.py --help`` tells the story."""
 
@@ -100,7 +108,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 from common.kernels import Kernel, Measured, Work, measure
 
 if TYPE_CHECKING:
@@ -173,14 +186,14 @@ def kernel(run: scenario.Run, boxes: np.ndarray, scores: np.ndarray) -> Kernel:
             from common.clocks import Clock
 
             function, arguments, clock = suppress, (boxes, scores), Clock("cpu")
-        case "jax-cpu" | "jax" | "pallas" | "pallas-triton":
-            from common import nms_jax
+        case "jax-cpu" | "jax" | "pallas" | "pallas-triton" | "pallas-mosaic":
+            from nms import in_jax
 
-            function, arguments, clock = nms_jax.prepared(name, boxes, scores)
-        case "torch" | "torchvision" | "triton":
-            from common import nms_torch
+            function, arguments, clock = in_jax.prepared(name, boxes, scores)
+        case "torch" | "torchvision" | "triton" | "triton-4-warps" | "triton-1-warp":
+            from nms import in_torch
 
-            function, arguments, clock = nms_torch.prepared(name, boxes, scores)
+            function, arguments, clock = in_torch.prepared(name, boxes, scores)
         case other:
             raise ValueError(f"no variant is called {other!r}")
     rounds = int((suppress(boxes, scores, threshold, most) >= 0).sum())

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.5", "torch_xla>=2.5"]
+# dependencies = ["torch>=2.5,<2.10", "torch_xla>=2.5,<2.10"]
 #
 # [tool.tuiprof]
 # name = "pallas-attention"
@@ -14,7 +14,9 @@
 # a graph over and waits for the one before, so that in a row of steps it goes at the pace of the device.
 # """
 # baseline = "native"
+# check_and_run = ["--check"]
 # reference = { hardware = "Google TPU v5e", software = "PyTorch/XLA 2.4" }
+# needs = { same_release = ["torch", "torch_xla"] }
 #
 # [tool.tuiprof.presets.paper]
 # note = "ViT-Base: image 256, patch 16: 256 tokens; 12 heads × 64, depth 12, 1000 classes, batch 128"
@@ -41,17 +43,14 @@
 # workers = 1
 # steps = 14
 # warmup = 3
-#
 # [[tool.tuiprof.variants]]
 # name = "native"
 # note = "matmul, softmax, matmul: XLA sees the operators and fuses what it can."
 # published = [{ text = "baseline" }]
-#
 # [[tool.tuiprof.variants]]
 # name = "sdpa"
 # note = "scaled_dot_product_attention with scale 1 (q is scaled before, as in native): XLA gets it as plain operators."
 # builds_on = "native"
-#
 # [[tool.tuiprof.variants]]
 # name = "pallas"
 # note = "The flash attention kernel in Pallas that PyTorch/XLA brings; a custom call in XLA's graph."
@@ -70,7 +69,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch

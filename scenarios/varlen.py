@@ -11,9 +11,11 @@
 # Joined to one row there is no padding at all, but attention must be told where each document starts; all else in a
 # transformer looks at one token at a time. FlashAttention, xFormers, torch.nn.attention.varlen and FlexAttention can
 # be told; nested tensors carry it themselves.
-# As published, training is causal, and evaluation (no gradients) lets a token see its whole document.
+# As published, training is causal, and evaluation (no gradients) lets a token see its whole document; GPT-2 trains with
+# its default dropout, which --check turns off to compare numbers.
 # """
 # baseline = "pad-max-train"
+# check_and_run = ["--check"]
 # reference = { hardware = "NVIDIA H100", software = "PyTorch 2.5.1" }
 #
 # [tool.tuiprof.presets.paper]
@@ -39,7 +41,6 @@
 # workers = 1
 # steps = 14
 # warmup = 2
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-max-eval"
 # note = "Evaluates with every document padded to 1024 tokens and a mask for scaled_dot_product_attention."
@@ -54,7 +55,6 @@
 # set = { method = "pad-max", compile = true }
 # published = [{ text = "130 ms", value = 130, unit = "ms" }]
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-eval"
 # note = "Pads to the longest document of the batch only."
@@ -76,7 +76,6 @@
 # baseline = "pad-max-eval"
 # builds_on = "pad-longest-eval"
 # set = { method = "pad-longest-64" }
-#
 # [[tool.tuiprof.variants]]
 # name = "nested-eval"
 # note = "Nested (jagged) tensors through the whole model: no padding, but many operators on the host."
@@ -92,7 +91,6 @@
 # set = { method = "nested", compile = true }
 # published = [{ text = "42 ms", value = 42, unit = "ms" }]
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "flash-varlen-eval"
 # note = "One row, no padding: flash_attn_varlen_func is told where each document starts."
@@ -105,7 +103,6 @@
 # device = "cuda"
 # capability = ">=8.0"
 # remedy = "pip install --no-build-isolation flash-attn (builds with nvcc)"
-#
 # [[tool.tuiprof.variants]]
 # name = "xformers-eval"
 # note = "One row: memory_efficient_attention with a block-diagonal mask."
@@ -122,7 +119,6 @@
 # set = { method = "xformers", compile = true }
 # published = [{ text = "42 ms", value = 42, unit = "ms" }]
 # needs = { packages = ["xformers>=0.0.28"], device = "cuda", capability = ">=7.5", compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "in-tree-eval"
 # note = "One row: varlen_attn of torch.nn.attention.varlen, newer than the publication; no extra package."
@@ -137,7 +133,6 @@
 # builds_on = "in-tree-eval"
 # set = { method = "in-tree", compile = true }
 # needs = { packages = ["torch>=2.10"], device = "cuda", capability = ">=8.0", compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "flex-eval"
 # note = "One row: a document mask for flex_attention, which is compiled (it must be); the rest is eager."
@@ -155,7 +150,6 @@
 # device = "cuda"
 # why = "inside a compiled model, the C++ that PyTorch 2.13 writes for a CPU does not build"
 # compile = true
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-max-train"
 # note = "Trains with every document padded to 1024 tokens and a mask for scaled_dot_product_attention."
@@ -168,7 +162,6 @@
 # set = { method = "pad-max", train = true, compile = true }
 # published = [{ text = "299 ms", value = 299, unit = "ms" }]
 # needs = { compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "pad-longest-train"
 # note = "Pads to the longest document of the batch only."
@@ -187,7 +180,6 @@
 # note = "Pads to the longest document rounded up to a multiple of 64: at most 16 shapes, and aligned rows."
 # builds_on = "pad-longest-train"
 # set = { method = "pad-longest-64", train = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "flash-varlen-train"
 # note = "One row, no padding: flash_attn_varlen_func is told where each document starts."
@@ -199,7 +191,6 @@
 # device = "cuda"
 # capability = ">=8.0"
 # remedy = "pip install --no-build-isolation flash-attn (builds with nvcc)"
-#
 # [[tool.tuiprof.variants]]
 # name = "xformers-train"
 # note = "One row: memory_efficient_attention with a block-diagonal mask."
@@ -207,7 +198,6 @@
 # set = { method = "xformers", train = true }
 # published = [{ text = "159 ms", value = 159, unit = "ms" }]
 # needs = { packages = ["xformers>=0.0.28"], device = "cuda", capability = ">=7.5" }
-#
 # [[tool.tuiprof.variants]]
 # name = "in-tree-train"
 # note = "One row: varlen_attn of torch.nn.attention.varlen, newer than the publication; no extra package."
@@ -220,7 +210,6 @@
 # builds_on = "in-tree-train"
 # set = { method = "in-tree", train = true, compile = true }
 # needs = { packages = ["torch>=2.10"], device = "cuda", capability = ">=8.0", compile = true }
-#
 # [[tool.tuiprof.variants]]
 # name = "flex-train"
 # note = "One row: a document mask for flex_attention, which is compiled (it must be); the rest is eager."
@@ -233,26 +222,31 @@
 # builds_on = "flex-train"
 # set = { method = "flex", train = true, compile = true }
 # needs = { compile = true, device = "cuda", why = "FlexAttention has no backward pass on a CPU" }
-#
 # [[tool.tuiprof.variants]]
 # name = "gpt2-sdpa"
-# note = "GPT-2 of Hugging Face with its usual attention, padded to the longest document of the batch."
+# note = "GPT-2 of Hugging Face with its default dropout, every document padded to 1024 tokens."
 # baseline = "gpt2-sdpa"
 # set = { method = "gpt2-sdpa", train = true }
 # published = [{ text = "815 ms", value = 815, unit = "ms" }]
 # needs = { packages = ["transformers>=4.56"] }
 # [[tool.tuiprof.variants]]
 # name = "gpt2-sdpa-compiled"
-# note = "The same through torch.compile."
+# note = "The same through torch.compile; every batch has one shape."
 # baseline = "gpt2-sdpa"
 # builds_on = "gpt2-sdpa"
 # set = { method = "gpt2-sdpa", train = true, compile = true }
 # published = [{ text = "440 ms", value = 440, unit = "ms" }]
 # needs = { packages = ["transformers>=4.56"], compile = true }
-#
+# [[tool.tuiprof.variants]]
+# name = "gpt2-sdpa-longest"
+# note = "gpt2-sdpa, but padded to the longest document of the batch only; not in the publication."
+# baseline = "gpt2-sdpa"
+# builds_on = "gpt2-sdpa"
+# set = { method = "gpt2-sdpa-longest", train = true }
+# needs = { packages = ["transformers>=4.56"] }
 # [[tool.tuiprof.variants]]
 # name = "gpt2-flash"
-# note = "flash_attention_2 on padded rows: each layer takes the padding out and puts it back."
+# note = "flash_attention_2 on the same padded rows: each layer takes the padding out and puts it back."
 # baseline = "gpt2-sdpa"
 # builds_on = "gpt2-sdpa"
 # set = { method = "gpt2-flash", train = true }
@@ -262,7 +256,6 @@
 # device = "cuda"
 # capability = ">=8.0"
 # remedy = "pip install transformers; pip install --no-build-isolation flash-attn (builds with nvcc)"
-#
 # [[tool.tuiprof.variants]]
 # name = "gpt2-flash-flattened"
 # note = "flash_attention_2 on one row: transformers sees by position_ids where a document starts."
@@ -275,10 +268,10 @@
 # device = "cuda"
 # capability = ">=8.0"
 # remedy = "pip install transformers; pip install --no-build-isolation flash-attn (builds with nvcc)"
-#
 # [[tool.tuiprof.variants]]
 # name = "gpt2-in-tree-flattened"
-# note = "One row, and varlen_attn of PyTorch registered as an attention of transformers: no flash-attn needed."
+# note = """One row, and varlen_attn of PyTorch registered as an attention of transformers: no flash-attn needed. It has
+# no dropout of attention weights; the other dropouts are GPT-2's."""
 # baseline = "gpt2-sdpa"
 # builds_on = "gpt2-sdpa"
 # set = { method = "gpt2-in-tree-flattened", train = true }
@@ -290,44 +283,216 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from common import scenario
+try:
+    from common import scenario
+except ModuleNotFoundError:
+    sys.exit(
+        f"{__file__} was copied without the folder common, which lies beside the original: copy that too"
+    )
 
 if TYPE_CHECKING:
     import torch
-    from common.arrangements import Arrangement
     from common.checking import Check
-    from common.decoder import Batch
     from common.training import Loop
+    from varlen.decoder import Arrangement, Batch
 
 
 def arrangement(run: scenario.Run) -> Arrangement:
-    """Return how the variant brings documents through attention; ``common/arrangements.py`` has all ways."""
-    from common import arrangements
+    """Return how the variant brings documents through attention."""
+    causal, method, length = run.set.get("train", False), run.set["method"], run.size.length
+    match method:
+        case "pad-max":
+            return padded(causal, length)
+        case "pad-longest":
+            return padded(causal)
+        case "pad-longest-64":
+            return padded(causal, multiple=64)
+        case "nested":
+            return nested(causal)
+        case "flash-varlen":
+            return flash_attention(causal)
+        case "xformers":
+            return xformers(causal)
+        case "in-tree":
+            return in_tree(causal)
+        case "flex":
+            return flex(causal)
+        case _ if method in GPT2_ATTENTION:
+            return of_gpt2(method, length)
+        case other:
+            raise ValueError(f"no way is called {other!r}")
 
-    causal, method = run.set.get("train", False), run.set["method"]
-    if method.startswith("gpt2"):
-        from common import gpt2
 
-        return gpt2.WAYS[method][1]
-    if method == "pad-max":
-        return arrangements.padded(causal, run.size.length)
-    return arrangements.WAYS[method](causal)
+def padded(causal: bool, length: int | None = None, multiple: int = 1) -> Arrangement:
+    """Rows of one length, and a mask that hides padding (and, if causal, the future) from every token.
 
-
-def build(run: scenario.Run, way: Arrangement) -> torch.nn.Module:
-    """Return the model with its first weights, not compiled."""
+    Args:
+        causal: A token sees those before it only.
+        length: Length of the rows; None = that of the longest document of the batch, rounded up.
+        multiple: What it is rounded up to a multiple of.
+    """
     import torch
-    from common.decoder import Decoder
+    from varlen.decoder import Arrangement, pad
+
+    def mask(batch: Batch) -> tuple[torch.Tensor]:
+        lengths, index = batch.starts.diff(), torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        seen = (index < lengths[:, None])[:, None, None, :]
+        if causal:
+            seen = seen & (index <= index[:, None])
+        return (seen,)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+
+    return Arrangement(partial(pad, length=length, multiple=multiple), attention, mask)
+
+
+def nested(causal: bool) -> Arrangement:
+    """A nested (jagged) tensor: one row and its offsets, which PyTorch's own operators understand."""
+    from torch.nn.functional import scaled_dot_product_attention
+    from varlen.decoder import Arrangement, join
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if q.device.type == "cpu":  # without a fused kernel they must not be slices of one tensor
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+
+    return Arrangement(join, attention, lambda batch: (), nested=True)
+
+
+def _starts_and_longest(batch: Batch) -> tuple[torch.Tensor, int]:
+    return batch.starts, max(batch.lengths)
+
+
+def flash_attention(causal: bool) -> Arrangement:
+    """flash_attn_varlen_func of FlashAttention, which is told where each document starts."""
+    from flash_attn import flash_attn_varlen_func
+    from varlen.decoder import Arrangement, join
+
+    def attention(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, starts: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        return flash_attn_varlen_func(q[0], k[0], v[0], starts, starts, longest, longest, causal=causal)[None]
+
+    return Arrangement(join, attention, _starts_and_longest)
+
+
+def in_tree(causal: bool) -> Arrangement:
+    """torch.nn.attention.varlen: the same kernel as FlashAttention's, in PyTorch since 2.10."""
+    from varlen.decoder import Arrangement, join
+    from varlen.in_tree import in_tree_attention
+
+    of_row = in_tree_attention(causal)
+    return Arrangement(
+        join, lambda q, k, v, *where: of_row(q[0], k[0], v[0], *where)[None], _starts_and_longest
+    )
+
+
+def xformers(causal: bool) -> Arrangement:
+    """memory_efficient_attention of xFormers with a block-diagonal mask, of which it computes the blocks only."""
+    import torch
+    from common.attentions import no_xformers_operator
+    from varlen.decoder import Arrangement, join
+    from xformers.ops import fmha, memory_efficient_attention
+
+    bias = fmha.attn_bias.BlockDiagonalCausalMask if causal else fmha.attn_bias.BlockDiagonalMask
+
+    def where(batch: Batch) -> tuple[Any]:
+        return (bias.from_seqlens(batch.lengths, device=batch.tokens.device),)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+        return memory_efficient_attention(q, k, v, attn_bias=mask)
+
+    try:
+        probe = torch.zeros(1, 16, 1, 64, device="cuda", dtype=torch.bfloat16)
+        attention(probe, probe, probe, bias.from_seqlens([8, 8], device=probe.device))
+    except NotImplementedError as error:
+        raise no_xformers_operator(error) from error
+    return Arrangement(join, attention, where)
+
+
+def flex(causal: bool) -> Arrangement:
+    """flex_attention with a document mask: blocks in which no two tokens share a document are never computed."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from varlen.decoder import Arrangement, join
+
+    blocks, compiled = (
+        torch.compile(create_block_mask, dynamic=True),
+        torch.compile(flex_attention, dynamic=True),
+    )
+
+    def where(batch: Batch) -> tuple[Any]:
+        total = batch.tokens.shape[1]
+        index = torch.arange(total, device=batch.tokens.device)
+        document = torch.searchsorted(batch.starts, index, right=True, out_int32=True)
+
+        def same(batch, head, query, key):  # traced: its arguments are symbols
+            seen = document[query] == document[key]
+            return seen & (query >= key) if causal else seen
+
+        # Integers alone: without autocast, so that it need not be compiled again for where there is none.
+        with torch.autocast(index.device.type, enabled=False):
+            return (blocks(same, B=None, H=None, Q_LEN=total, KV_LEN=total, device=index.device),)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return compiled(q, k, v, block_mask=mask).transpose(1, 2)
+
+    return Arrangement(join, attention, where)
+
+
+#: The attention function of transformers that each of GPT-2's methods names.
+GPT2_ATTENTION = {
+    "gpt2-sdpa": "sdpa",
+    "gpt2-sdpa-longest": "sdpa",
+    "gpt2-flash": "flash_attention_2",
+    "gpt2-flash-flattened": "flash_attention_2",
+    "gpt2-in-tree-flattened": "in_tree_varlen",
+}
+
+
+def of_gpt2(method: str, length: int) -> Arrangement:
+    """Rows of ``length`` tokens with a mask ``[documents, length]``, or one row for the methods that flatten.
+
+    In one row, transformers sees by the positions, which begin again at 0, where a document starts.
+    """
+    from varlen.decoder import Arrangement, join, pad
+
+    def mask(batch: Batch) -> tuple[dict[str, Any]]:
+        return ({"attention_mask": (batch.positions < batch.starts.diff()[:, None]).long()},)
+
+    def starts_and_longest(batch: Batch) -> tuple[dict[str, Any]]:
+        return ({"starts": batch.starts, "longest": max(batch.lengths)},)
+
+    match method:
+        case "gpt2-sdpa" | "gpt2-flash":
+            return Arrangement(partial(pad, length=length), None, mask)
+        case "gpt2-sdpa-longest":
+            return Arrangement(pad, None, mask)
+        case "gpt2-flash-flattened":
+            return Arrangement(join, None, lambda batch: ({},))
+        case _:
+            return Arrangement(join, None, starts_and_longest)
+
+
+def build(run: scenario.Run, way: Arrangement, *, dropout: bool = True) -> torch.nn.Module:
+    """Return the model with its first weights, not compiled; ``dropout``: that of GPT-2's defaults."""
+    import torch
+    from varlen.decoder import Decoder
 
     size = run.size
     torch.manual_seed(run.seed)
     shape = (size.vocabulary, size.length, size.heads, size.head_dim, size.depth)
     if way.attention is None:
-        from common import gpt2
+        from varlen.gpt2 import GPT2
 
-        return gpt2.GPT2(*shape, gpt2.WAYS[run.set["method"]][0])
+        return GPT2(*shape, GPT2_ATTENTION[run.set["method"]], dropout=dropout)
     return Decoder(*shape, way.attention)
 
 
@@ -337,22 +502,22 @@ def logits_of(model: torch.nn.Module, way: Arrangement, batch: Batch) -> torch.T
     return logits.values() if logits.is_nested else logits.flatten(0, 1)
 
 
-def train(run: scenario.Run) -> Loop:
+def train(run: scenario.Run, *, dropout: bool = True) -> Loop:
     """Train or evaluate the variant and return the timed loop."""
     import torch
-    from common.decoder import Documents
     from common.training import Loop, accelerator, loader, phase
+    from varlen.decoder import Documents
 
     size, device, trains = run.size, accelerator(), run.set.get("train", False)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     way = arrangement(run)
     with device:  # random weights are drawn where they are needed
-        model = build(run, way)
+        model = build(run, way, dropout=dropout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     if run.set.get("compile"):
         # Rows of one length get a graph of their own; else one graph serves all lengths.
-        model = torch.compile(model, dynamic=run.set["method"] != "pad-max")
+        model = torch.compile(model, dynamic=run.set["method"] not in ("pad-max", "gpt2-sdpa"))
 
     documents = Documents(run.steps * size.batch, size.length, size.vocabulary, run.seed)
     batches = loader(documents, size.batch, size.workers, device, way.collate)
@@ -375,13 +540,16 @@ def train(run: scenario.Run) -> Loop:
 
 
 def check(run: scenario.Run) -> Check:
-    """Hold attention to its definition, document by document, and three steps to the losses of the baseline."""
+    """Hold attention to its definition, document by document, and three steps to the losses of the baseline.
+
+    Dropout is off: its random numbers depend on the shape of a batch, which is what the variants change.
+    """
     import torch
     from common.checking import compare_losses
-    from common.documents import compare
+    from varlen.comparing import compare
 
-    checked = compare(run, arrangement, build, logits_of)
-    compare_losses(checked, run, train, torch.bfloat16)
+    checked = compare(run, arrangement, partial(build, dropout=False), logits_of)
+    compare_losses(checked, run, partial(train, dropout=False), torch.bfloat16)
     return checked
 
 

@@ -139,6 +139,32 @@ def test_the_documented_example_stopped_resumed_exported_and_listed(home: Home) 
     assert "primes:sieve finished" in home.run("report", f"{folder.name}/trials/{trial}").stdout
 
 
+def test_each_variant_is_run_in_one_process_that_checks_and_times_it(home: Home) -> None:
+    text = home.script.read_text(encoding="utf-8").replace("sys.exit(0 if ok else 3)", "ok or sys.exit(3)")
+    text = text.replace(
+        '# baseline = "division"\n', '# baseline = "division"\n# check_and_run = ["--check"]\n', 1
+    )
+    home.script.write_text(text, encoding="utf-8")
+    done = home.run("ladder", "primes", "--once", "-o", str(home.path / "once.md"))
+    assert "2/2 running sieve: equal, " in done.stderr, done.stderr
+    assert f"wrote {home.path / 'once.md'}" in done.stderr
+    (folder,) = home.sessions.iterdir()
+    trials = json.loads((folder / "ladder.json").read_text())["trials"]
+    assert [(trial["kind"], trial["variant"], trial["equal"]) for trial in trials] == [
+        ("once", "division", True),
+        ("once", "sieve", True),
+    ]
+    assert all(trial["figures"]["median_ns"] > 0 for trial in trials)
+    told = (home.path / "once.md").read_text()
+    assert re.search(r"^\| sieve \| undecided \| [\d.]+ [µm]s \|", told, re.MULTILINE)
+    assert re.search(r"^  division +█+.? [\d.]+ [µm]s$", told, re.MULTILINE), "a bar a variant"
+
+    quiet = home.run("ladder", "--show", "last", "--quiet", "-o", str(home.path / "again.md"))
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+    both = home.run("ladder", "primes", "--once", "--trials", "2", rc=2)
+    assert "--once runs each variant once" in both.stderr
+
+
 def test_wrong_failed_and_absent_are_told_and_change_the_exit_status(home: Home) -> None:
     script = home.script
     text = script.read_text()

@@ -6,6 +6,7 @@ a test holds the two to the same words.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -71,9 +72,11 @@ def missing(needs: dict) -> list[tuple[str, str]]:
     if needs.get("jax_device"):
         lacks += _jax_device()
     for wanted in needs.get("dependencies", []):
-        lacks += _package(wanted, "")
+        if _split(wanted)[0] not in needs.get("without", []):
+            lacks += _package(wanted, "")
     for wanted in needs.get("packages", []):
         lacks += _package(wanted, " ".join(needs.get("remedy", "").split()))
+    lacks += _same_release(needs.get("same_release", []))
     if needs.get("compile"):
         lacks += _compiler()
     if needs.get("nvcc") and not (shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc")):
@@ -94,9 +97,13 @@ def missing(needs: dict) -> list[tuple[str, str]]:
     return lacks
 
 
+def _split(wanted: str) -> tuple[str, str]:
+    return re.fullmatch(r"([\w.-]+)\s*(.*)", wanted).groups()
+
+
 def _package(wanted: str, remedy: str) -> list[tuple[str, str]]:
-    name, specifier = re.fullmatch(r"([\w.-]+)\s*(.*)", wanted).groups()
-    remedy = remedy or f"pip install '{wanted}'"
+    name, specifier = _split(wanted)
+    remedy = remedy or f"pip install '{wanted}', or uv run --with '{wanted}'"
     try:
         have = version(name)
     except PackageNotFoundError:
@@ -104,6 +111,19 @@ def _package(wanted: str, remedy: str) -> list[tuple[str, str]]:
     if satisfies(have, specifier):
         return []
     return [(f"needs {name} {specifier}, {have} is installed", remedy)]
+
+
+def _same_release(names: list[str]) -> list[tuple[str, str]]:
+    have = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            have[name] = version(name)
+    if len({release(number)[:2] for number in have.values()}) < 2:
+        return []
+    wanted = ".".join(map(str, min(release(number)[:2] for number in have.values())))
+    pins = " ".join(f"'{name}=={wanted}.*'" for name in names)
+    found = " and ".join(f"{name} {number}" for name, number in have.items())
+    return [(f"needs {' and '.join(names)} of one release, {found} are installed", f"pip install {pins}")]
 
 
 def _gpu(needs: dict) -> list[tuple[str, str]]:

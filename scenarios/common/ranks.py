@@ -8,11 +8,12 @@ import os
 import torch
 
 
-def join(device: torch.device) -> tuple[torch.device, int, int]:
+def join(device: torch.device, backend: str = "") -> tuple[torch.device, int, int]:
     """Join the processes that torchrun started beside this one.
 
     Args:
         device: What one process alone would train on: a CUDA device becomes that of this process's own.
+        backend: Backend of the default process group; empty = NCCL on CUDA, gloo elsewhere.
 
     Returns:
         This process's device, its rank, and how many there are: 0 of 1 where it was started alone.
@@ -32,6 +33,6 @@ def join(device: torch.device) -> tuple[torch.device, int, int]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     if not torch.distributed.is_initialized():  # a check trains before the run does
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        torch.distributed.init_process_group(backend or ("nccl" if device.type == "cuda" else "gloo"))
         atexit.register(torch.distributed.destroy_process_group)
     return device, torch.distributed.get_rank(), ranks

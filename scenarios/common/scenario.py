@@ -140,6 +140,12 @@ def main(
         return _measure(run, {"ladder": ladder["name"], "variant": variant["name"]}, train, check)
     except CannotRun as error:
         return cannot_run(run.name, [(error.reason, error.remedy)])
+    except ImportError as error:  # without the folder, its name finds the script itself
+        path = Path(script)
+        if (error.name or "").split(".")[0] != path.stem:
+            raise
+        lack = f"{path.name} was copied without the folder {path.stem}, which lies beside the original"
+        return cannot_run(run.name, [(lack, f"copy it to {path.parent.absolute()}")])
 
 
 class CannotRun(Exception):
@@ -210,6 +216,8 @@ def relaunch(command: list[str]) -> int:
                 result = json.loads(line)["tuiprof_result"]
     if result is None:
         return launched.returncode or 1
+    if result.get("unavailable"):
+        return CANNOT_RUN
     return 0 if result.get("check", {}).get("ok", True) else WRONG_NUMBERS
 
 
@@ -244,9 +252,8 @@ def _run(ladder: dict[str, Any], variant: dict[str, Any], options: argparse.Name
 
 def _has_accelerator(ladder: dict[str, Any], variant: dict[str, Any]) -> bool:
     wanted = {**ladder.get("needs", {}), **variant.get("needs", {})}
-    packages = [
-        re.match(r"[\w.-]+", name)[0] for name in (*wanted["dependencies"], *wanted.get("packages", []))
-    ]
+    names = [re.match(r"[\w.-]+", name)[0] for name in (*wanted["dependencies"], *wanted.get("packages", []))]
+    packages = set(names) - set(wanted.get("without", []))
     if wanted.get("device") == "cpu":
         return False
     if wanted.get("device") in needs.DEVICES:

@@ -11,6 +11,7 @@ import pytest
 
 from tuiprof.ladder.runner import plan
 from tuiprof.ladder.scenarios import Ladder, Missing, availability, least_steps, scan
+from tuiprof.ladder.state import Figures
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter
 from tuiprof.session.run.launch import DEFAULT_CAPTURE, in_time
@@ -24,13 +25,13 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "native": 370,
         "native-compiled": 242,
         "sdpa-math": None,
-        "sdpa-math-compiled": 203,
+        "sdpa-math-compiled": None,
         "sdpa-flash": 252,
-        "sdpa-flash-compiled": 203,
+        "sdpa-flash-compiled": None,
         "sdpa-mem-efficient": 272,
-        "sdpa-mem-efficient-compiled": 203,
+        "sdpa-mem-efficient-compiled": None,
         "sdpa-cudnn": None,
-        "sdpa-cudnn-compiled": 203,
+        "sdpa-cudnn-compiled": None,
         "flash-attention-3": 240,
         "transformer-engine": 243,
         "transformer-engine-compiled": 204,
@@ -44,6 +45,10 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "window-sdpa-compiled": None,
         "window-flex": 2.19,
         "window-flex-compiled": 2.59,
+        "window-5x5-sdpa": None,
+        "window-5x5-sdpa-compiled": None,
+        "window-5x5-flex": None,
+        "window-5x5-flex-compiled": None,
     },
     "varlen": {
         "pad-max-eval": 132,
@@ -73,6 +78,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "flex-train-compiled": None,
         "gpt2-sdpa": 815,
         "gpt2-sdpa-compiled": 440,
+        "gpt2-sdpa-longest": None,
         "gpt2-flash": 620,
         "gpt2-flash-flattened": 323,
         "gpt2-in-tree-flattened": None,
@@ -88,6 +94,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "auto-cast-bf16": None,
         "auto-cast-fp8": 940.36,
         "transformer-o3": 1093.25,
+        "auto-cast-o3": None,
         "openxla": None,
         "native": None,
         "native-compiled": None,
@@ -97,10 +104,13 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "off": None,
         "naive": -10,
         "explicit-weight": None,
-        "no-nan-check": 0,
+        "nan-check-overridden": 0,
+        "no-nan-check": None,
         "step-time-on-cpu": 0,
         "step-time-on-device-float": 1,
         "step-time-on-device-tensor": 0,
+        "ddp": None,
+        "ddp-sync-on-compute": None,
     },
     "cpu-training": {
         "baseline": 9.12,
@@ -127,7 +137,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
     "nan-capture": {
         "off": None,
         "capture": 1.5,
-        "capture-rng": 1.5,
+        "capture-rng": None,
         "deferred-check": None,
         "reproduce": None,
     },
@@ -136,6 +146,7 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "concatenated": 25.41,
         "padded": 1.844,
         "padded-compiled": 0.828,
+        "padded-compiled-network": None,
         "cuda": 0.629,
         "cuda-conditional": 0.623,
         "cuda-native": None,
@@ -160,6 +171,12 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "neuron-eager": 0.293,
         "nki": 0.211,
         "neuron-cpp": 0.061,
+        "pallas-mosaic": None,
+        "triton-8-warps": None,
+        "triton-autotuned": None,
+        "nki-numpy": None,
+        "nki-simulated": None,
+        "neuron-cpp-host": None,
     },
     "matmul-int8": {
         "xla-bf16": None,
@@ -172,6 +189,11 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "torch-int8": None,
         "triton-bf16": None,
         "triton-int8": None,
+        "pallas-mosaic-bf16": None,
+        "pallas-mosaic-int8": None,
+        "triton-4-warps-bf16": None,
+        "triton-autotuned-bf16": None,
+        "triton-autotuned-int8": None,
     },
     "nms": {
         "numpy": 2.99,
@@ -182,6 +204,9 @@ PUBLISHED: dict[str, dict[str, float | None]] = {
         "torch": None,
         "torchvision": None,
         "triton": None,
+        "pallas-mosaic": None,
+        "triton-4-warps": None,
+        "triton-1-warp": None,
     },
 }
 HARDWARE = {
@@ -288,17 +313,23 @@ def test_scripts_and_tuiprof_give_the_same_reasons() -> None:
     assert any(inside.values()), "everything can run here, so nothing was compared"
 
 
-def test_a_figure_stands_beside_what_is_measured_at_its_size() -> None:
-    def published(preset: str) -> dict[str, tuple[str, ...]]:
-        rungs = plan(LADDERS["attention"], interpreter.facts(sys.executable), preset=preset).rungs
-        return {rung.name: rung.published for rung in rungs}
+def test_a_figure_stands_only_beside_what_is_measured_at_its_size() -> None:
+    def published(ladder: str, preset: str) -> dict[str, str]:
+        meta = plan(LADDERS[ladder], interpreter.facts(sys.executable), preset=preset)
+        return {rung.name: rung.published_beside(meta.sizes([])) for rung in meta.rungs}
 
-    paper, long, smoke = published("paper"), published("long"), published("smoke")
-    assert (paper["native"], long["native"]) == (("370 ms",), ())
-    assert (paper["flash-attention-3"], long["flash-attention-3"]) == (
-        ("240 ms",),
-        ("≈5× faster than native",),
+    paper, long, smoke = (published("attention", preset) for preset in ("paper", "long", "smoke"))
+    assert (paper["native"], long["native"]) == ("370 ms", "")
+    assert (paper["flash-attention-3"], long["flash-attention-3"]) == ("240 ms", "≈5× faster than native")
+    assert not any(smoke.values())
+    assert published("giou-loss", "loss") == published("giou-loss", "paper")
+    assert not any(published("giou-loss", "smoke").values())
+
+    meta = plan(LADDERS["attention"], interpreter.facts(sys.executable))
+    native = meta.rung("native")
+    assert native.published_beside(meta.sizes([])) == "370 ms", (
+        "nothing is measured yet, whose size may be any"
     )
-    assert smoke["flash-attention-3"] == ("240 ms", "≈5× faster than native"), (
-        "of a size that has none, all are told"
-    )
+    small, large = (Figures(median_ns=1e6, steps=1, preset=preset) for preset in ("smoke", "paper"))
+    assert native.published_beside(meta.sizes([small])) == ""
+    assert native.published_beside(meta.sizes([large])) == "370 ms"

@@ -19,10 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tuiprof.resources import shipped
-
-SCENARIOS = shipped("scenarios")
+from scripts import SCENARIOS, forget, load
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +28,7 @@ def scenarios(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(SCENARIOS))
     before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("common", "nms", "giou_kernel", "matmul_int8"):
-            del sys.modules[name]
+    forget(before)
 
 
 def area(box: list[Fraction]) -> Fraction:
@@ -41,8 +36,7 @@ def area(box: list[Fraction]) -> Fraction:
 
 
 def test_numpys_suppression_is_the_definition_in_exact_arithmetic() -> None:
-    import nms
-
+    nms = load("nms")
     boxes, scores = nms.random_boxes(128, 1024, seed=5)
     kept = nms.suppress(boxes, scores, 0.1, 20)
 
@@ -63,8 +57,7 @@ def test_numpys_suppression_is_the_definition_in_exact_arithmetic() -> None:
 
 
 def test_boxes_are_exact_in_bfloat16_and_scores_leave_room_for_an_index() -> None:
-    import nms
-
+    nms = load("nms")
     boxes, scores = nms.random_boxes(1024, 1024, seed=0)
     assert not (boxes.view(np.uint32) & 0xFFFF).any()
     assert not (scores.view(np.uint32) & 1023).any()
@@ -75,7 +68,7 @@ def test_boxes_are_exact_in_bfloat16_and_scores_leave_room_for_an_index() -> Non
 
 
 def test_scores_of_boxes_that_can_be_told_by_hand() -> None:
-    from common.giou_score import in_numpy
+    from giou_kernel.score import in_numpy
 
     first = np.array([[0, 0, 2, 2], [0, 0, 1, 1], [0, 0, 2, 2], [0, 0, 2, 2]], np.float64)
     second = np.array([[0, 0, 2, 2], [3, 0, 4, 1], [1, 0, 3, 2], [2, 2, 0, 0]], np.float64)
@@ -139,7 +132,8 @@ def lowered(function: Any, platform: str, *shapes: Any) -> str:
     """Return the program that JAX makes of a function for another platform."""
     import jax
 
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
+    calls = ("__gpu$xla.gpu.triton", "mosaic_gpu_v2")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(call) for call in calls]
     exported = jax.export.export(jax.jit(function), platforms=[platform], disabled_checks=allowed)
     return str(exported(*shapes).mlir_module())
 
@@ -150,9 +144,9 @@ CHIPS = {"tpu": "tpu_custom_call", "cuda": "__gpu$xla.gpu.triton"}
 @pytest.mark.parametrize("platform", CHIPS)
 def test_suppression_compiles_for(platform: str) -> None:
     jax = pytest.importorskip("jax")
-    from common import nms_jax
+    from nms import in_jax
 
-    kernel = {"tpu": nms_jax.tpu_kernel, "cuda": nms_jax.gpu_kernel}[platform]
+    kernel = {"tpu": in_jax.tpu_kernel, "cuda": in_jax.gpu_kernel}[platform]
     function = functools.partial(kernel, threshold=0.1, most=128, interpret=False)
     shapes = jax.ShapeDtypeStruct((1024, 4), "bfloat16"), jax.ShapeDtypeStruct((1024,), "float32")
     assert CHIPS[platform] in lowered(function, platform, *shapes)
@@ -162,11 +156,11 @@ def test_suppression_compiles_for(platform: str) -> None:
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_product_compiles_for(platform: str, kind: str) -> None:
     jax = pytest.importorskip("jax")
-    from common import matmul_jax
+    from matmul_int8 import in_jax
 
     kernel, block = {
-        "tpu": (matmul_jax.tpu_kernel, (512, 1024, 1024)),
-        "cuda": (matmul_jax.gpu_kernel, (128, 256)),
+        "tpu": (in_jax.tpu_kernel, (512, 1024, 1024)),
+        "cuda": (in_jax.gpu_kernel, (128, 256)),
     }[platform]
     function = functools.partial(kernel, block=block, interpret=False)
     program = lowered(function, platform, *[jax.ShapeDtypeStruct((8192, 8192), kind)] * 2)
@@ -177,38 +171,52 @@ def test_the_product_compiles_for(platform: str, kind: str) -> None:
 @pytest.mark.parametrize("platform", CHIPS)
 def test_the_score_compiles_for(platform: str) -> None:
     jax = pytest.importorskip("jax")
-    from common import giou_score_jax
+    from giou_kernel import score_jax
 
     method = {"tpu": "pallas", "cuda": "pallas-triton"}[platform]
-    function = functools.partial(giou_score_jax.in_blocks, method=method, interpret=False)
+    function = functools.partial(score_jax.in_blocks, method=method, interpret=False)
     program = lowered(function, platform, *[jax.ShapeDtypeStruct((1024, 256), "float32")] * 8)
     assert CHIPS[platform] in program
+
+
+def test_kernels_compile_for_hopper_through_mosaic() -> None:
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("absl", reason="Mosaic GPU needs absl-py")
+    from giou_kernel import score_mosaic
+    from matmul_int8 import in_mosaic
+    from nms import in_mosaic as nms_mosaic
+
+    shape = jax.ShapeDtypeStruct
+    programs = [lowered(score_mosaic.in_blocks, "cuda", *[shape((1024, 256), "float32")] * 8)]
+    kinds, suppress = ("bfloat16", "int8"), functools.partial(nms_mosaic.suppress, threshold=0.1, most=128)
+    programs += [lowered(in_mosaic.product, "cuda", *[shape((8192, 8192), kind)] * 2) for kind in kinds]
+    programs += [
+        lowered(suppress, "cuda", shape((count, 4), "bfloat16"), shape((count,), "float32"))
+        for count in (256, 1024)
+    ]
+    assert all("@mosaic_gpu_v2" in program for program in programs)
+    assert "8192x8192xi32" in programs[2]
 
 
 def test_tpu_kernels_stay_within_their_buffers() -> None:
     """Pallas's interpreter for TPUs fails on reads beyond a buffer, and gives NaN for memory nobody has written."""
     pytest.importorskip("jax")
-    import nms
-    from common import matmul_jax, nms_jax
+    import jax.numpy as jnp
+    import matmul_int8.in_jax
+    import nms.in_jax
     from jax.experimental.pallas import tpu as pltpu
-    from matmul_int8 import random_matrices
 
+    script = load("nms")
     strict = pltpu.InterpretParams(out_of_bounds_reads="raise", uninitialized_memory="nan")
-    a, b = random_matrices(128, seed=1)
-    product = matmul_jax.tpu_kernel(
-        matmul_jax.jnp.asarray(a), matmul_jax.jnp.asarray(b), block=(64, 128, 64), interpret=strict
-    )
+    a, b = load("matmul_int8").random_matrices(128, seed=1)
+    product = matmul_int8.in_jax.tpu_kernel(*map(jnp.asarray, (a, b)), block=(64, 128, 64), interpret=strict)
     assert (np.asarray(product) == a.astype(np.int64) @ b.astype(np.int64)).all()
 
-    boxes, scores = nms.random_boxes(256, 1024, seed=1)
-    kept = nms_jax.tpu_kernel(
-        nms_jax.jnp.asarray(boxes, "bfloat16"),
-        nms_jax.jnp.asarray(scores),
-        threshold=0.1,
-        most=8,
-        interpret=strict,
+    boxes, scores = script.random_boxes(256, 1024, seed=1)
+    kept = nms.in_jax.tpu_kernel(
+        jnp.asarray(boxes, "bfloat16"), jnp.asarray(scores), threshold=0.1, most=8, interpret=strict
     )
-    assert (np.asarray(kept) == nms.suppress(boxes, scores, 0.1, 8)).all()
+    assert (np.asarray(kept) == script.suppress(boxes, scores, 0.1, 8)).all()
 
 
 def ptx(kernel: Any, types: dict[str, str], fixed: dict[str, Any], warps: int, stages: int = 1) -> str:
@@ -240,25 +248,29 @@ def compiled_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 EDGE_CASES = """
-import nms, torch
-from common import giou, giou_triton, nms_triton
+import runpy
+from giou_loss import loss_triton
+from nms import in_triton
+import torch
 
+padded = runpy.run_path("giou_loss.py")["padded"]
 random = torch.Generator().manual_seed(0)
 for batch, boxes in ((5, 7), (1, 1), (4, 0), (0, 4)):
     target = torch.rand(batch, boxes, 4, generator=random)
     counts = torch.randint(0, boxes + 1, (batch, 2), generator=random)[:, 0]
     predicted = torch.rand(boxes, batch, 4, generator=random).transpose(0, 1)
     ours, plain = (predicted.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2))
-    loss, want = giou_triton.loss(ours, target, counts), giou.padded(plain, target, counts)
+    loss, want = loss_triton.loss(ours, target, counts), padded(plain, target, counts)
     (3 * loss).backward()
     (3 * want).backward()
     torch.testing.assert_close(loss, want)
     torch.testing.assert_close(ours.grad, plain.grad)
 
-boxes, scores = nms.random_boxes(128, 1024, seed=3)
+nms = runpy.run_path("nms.py")
+boxes, scores = nms["random_boxes"](128, 1024, seed=3)
 by_edge = torch.from_numpy(boxes).bfloat16().T.contiguous().T
-kept = nms_triton.suppress(by_edge, torch.from_numpy(scores), threshold=0.1, most=20)
-assert kept.tolist() == nms.suppress(boxes, scores, 0.1, 20).tolist()
+kept = in_triton.suppress(by_edge, torch.from_numpy(scores), threshold=0.1, most=20)
+assert kept.tolist() == nms["suppress"](boxes, scores, 0.1, 20).tolist()
 """
 
 
@@ -270,35 +282,38 @@ def test_triton_kernels_take_empty_and_strided_inputs() -> None:
     # In a process of its own: Triton must not have been imported before it is told to interpret.
     environment = {**os.environ, "PYTHONPATH": str(SCENARIOS), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", EDGE_CASES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=SCENARIOS
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.usefixtures("compiled_triton")
 def test_a_gpu_loads_boxes_whole() -> None:
-    from common import giou_score_triton, giou_triton
+    from giou_kernel import score_triton
+    from giou_loss import loss_triton
 
     types = {"first": "*fp32", "second": "*fp32", "scores": "*fp32", "pairs": "i32", "epsilon": "fp32"}
-    program = ptx(giou_score_triton._kernel, types, {"BLOCK": 512}, warps=4)
+    program = ptx(score_triton._kernel, types, {"BLOCK": 512}, warps=4)
     assert program.count("ld.global.v4") == program.count("ld.global") == 8
 
     types = {"predicted": "*bf16", "target": "*fp32", "counts": "*i32", "total": "*fp32", "outer": "*fp32"}
     types |= {"gradients": "*bf16", "boxes": "i32", "epsilon": "fp32"}
-    program = ptx(giou_triton._gradient_kernel, types, {"BLOCK": 256}, warps=4)
+    program = ptx(loss_triton._gradient_kernel, types, {"BLOCK": 256}, warps=4)
     assert program.count("ld.global.v4") == 2
     assert program.count("st.global.v4") == program.count("st.global") == 1
 
     names = ("sums", "total", "loss")
     types = {"predicted": "*bf16", "target": "*fp32", "counts": "*i32", "ticket": "*i32", "epsilon": "fp32"}
     types |= {**dict.fromkeys(names, "*fp32"), "batch": "i32", "boxes": "i32"}
-    program = ptx(giou_triton._loss_kernel, types, {"BLOCK": 256, "BATCH": 1024, "FINISH": True}, warps=4)
+    program = ptx(loss_triton._loss_kernel, types, {"BLOCK": 256, "BATCH": 1024, "FINISH": True}, warps=4)
     assert "atom.global" in program
 
 
 @pytest.mark.usefixtures("compiled_triton")
 @pytest.mark.parametrize(("kind", "output", "step"), [("bf16", "bf16", 64), ("i8", "i32", 128)])
 def test_a_gpu_multiplies_in_its_matrix_units(kind: str, output: str, step: int) -> None:
-    from common import matmul_triton
+    from matmul_int8 import in_triton
 
     types = {"a": f"*{kind}", "b": f"*{kind}", "product": f"*{output}"}
     fixed = {
@@ -311,7 +326,7 @@ def test_a_gpu_multiplies_in_its_matrix_units(kind: str, output: str, step: int)
         "TOGETHER": 8,
         "WIDEN": False,
     }
-    program = ptx(matmul_triton._kernel, types, fixed, warps=8, stages=4)
+    program = ptx(in_triton._kernel, types, fixed, warps=8, stages=4)
     assert {"i8": "s32.s8.s8", "bf16": "f32.bf16.bf16"}[kind] in program
     assert "wgmma.mma_async" in program
 

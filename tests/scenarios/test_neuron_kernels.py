@@ -5,19 +5,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nki_in_numpy as nki
 import numpy as np
 import pytest
-
-from tuiprof.resources import shipped
-
-SCENARIOS = shipped("scenarios")
+from scripts import SCENARIOS, forget
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +20,12 @@ def scenarios(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(SCENARIOS))
     before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
-        if name.split(".")[0] == "common":
-            del sys.modules[name]
+    forget(before)
 
 
 @pytest.mark.parametrize("shape", [(1024, 1024), (128, 512), (1, 4), (129, 516), (300, 1000)])
 def test_tiles_hold_every_number_once_and_fit_the_chip(shape: tuple[int, int]) -> None:
-    from common.giou_tiles import PARTITIONS, WIDTH, tiles
+    from giou_kernel.tiles import PARTITIONS, WIDTH, tiles
 
     numbers, scores = np.zeros(shape, int), np.zeros((shape[0], shape[1] // 4), int)
     for tile in tiles(*shape):
@@ -51,7 +44,7 @@ def test_tiles_hold_every_number_once_and_fit_the_chip(shape: tuple[int, int]) -
 
 
 def test_rows_of_broken_boxes_are_refused() -> None:
-    from common.giou_tiles import tiles
+    from giou_kernel.tiles import tiles
 
     with pytest.raises(ValueError, match="no whole boxes"):
         list(tiles(8, 510))
@@ -59,7 +52,7 @@ def test_rows_of_broken_boxes_are_refused() -> None:
 
 def pairs(batch: int, boxes: int) -> tuple[Any, Any, Any]:
     """Return two batches of boxes and their scores in float64."""
-    from common.giou_score import in_numpy, random_pairs
+    from giou_kernel.score import in_numpy, random_pairs
 
     first, second = random_pairs(batch, boxes, 256, seed=3)
     second[0] = first[0]
@@ -71,7 +64,8 @@ def pairs(batch: int, boxes: int) -> tuple[Any, Any, Any]:
     ("batch", "boxes"), [(1024, 256), (130, 129)], ids=["paper", "tiles cut at both ends"]
 )
 def test_the_nki_kernel_computes_the_scores(batch: int, boxes: int) -> None:
-    from common.giou_nki import kernel
+    from giou_kernel import nki_in_numpy as nki
+    from giou_kernel.score_nki import kernel
 
     first, second, want = pairs(batch, boxes)
     flat = [nki.Tensor(one.reshape(batch, 4 * boxes), nki.shared_hbm) for one in (first, second)]
@@ -80,79 +74,14 @@ def test_the_nki_kernel_computes_the_scores(batch: int, boxes: int) -> None:
     np.testing.assert_allclose(scores.values, want, atol=2e-5)
 
 
-# What the operator uses of Neuron's headers: tensors of float, read and written through a core's own memory of 16 KiB.
-TORCH_H = """
-#pragma once
-#include <cassert>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-namespace torch {
-struct Accessor {
-  float* data; size_t numel;
-  template <typename T> void tensor_to_tcm(T* tcm, size_t offset, size_t count) {
-    assert(offset + count <= numel); std::memcpy(tcm, data + offset, count * sizeof(T)); }
-  template <typename T> void tcm_to_tensor(T* tcm, size_t offset, size_t count) {
-    assert(offset + count <= numel); std::memcpy(data + offset, tcm, count * sizeof(T)); }
-};
-struct Tensor {
-  float* data; size_t count;
-  size_t numel() const { return count; }
-  Accessor tcm_accessor() const { return {data, count}; }
-};
-namespace neuron {
-inline void* tcm_malloc(size_t bytes) { return bytes <= 16384 ? std::malloc(bytes) : nullptr; }
-inline void tcm_free(void* memory) { std::free(memory); }
-}
-}
-"""
-UTILS_H = """
-#pragma once
-#include <torch/torch.h>
-extern torch::Tensor destination;
-extern uint32_t core, cores;
-inline torch::Tensor get_dst_tensor() { return destination; }
-inline uint32_t get_cpu_id() { return core; }
-inline uint32_t get_cpu_count() { return cores; }
-"""
-HARNESS = """
-#include "gpsimd.cpp"
-torch::Tensor destination;
-uint32_t core, cores;
-extern "C" void run(float* a, float* b, float* scores, size_t pairs, uint32_t number, uint32_t of, double epsilon) {
-  destination = {scores, pairs}; core = number; cores = of;
-  giou_scores({a, 4 * pairs}, {b, 4 * pairs}, epsilon);
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def gpsimd(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Return the operator for GpSimd, compiled for this machine as C++14, which is what its compiler takes."""
-    compiler = shutil.which("g++")
-    if compiler is None:
+@pytest.fixture
+def gpsimd() -> ctypes.CDLL:
+    """Return the operator for GpSimd, compiled for this machine."""
+    if shutil.which("g++") is None:
         pytest.skip("g++ is not on PATH")
-    folder = tmp_path_factory.mktemp("gpsimd")
-    for name, text in {
-        "torch/torch.h": TORCH_H,
-        "neuron/neuron-utils.hpp": UTILS_H,
-        "harness.cpp": HARNESS,
-    }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    library = folder / "gpsimd.so"
-    sources = SCENARIOS / "giou_kernel"
-    warnings = ["-Wall", "-Wextra", "-Werror"]
-    command = [compiler, "-std=c++14", "-O1", "-shared", "-fPIC", *warnings, f"-I{folder}", f"-I{sources}"]
-    done = subprocess.run(
-        [*command, str(folder / "harness.cpp"), "-o", str(library)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library))
+    from giou_kernel.score_proofs import operator
+
+    return operator()
 
 
 @pytest.mark.parametrize(
@@ -161,15 +90,14 @@ def gpsimd(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 def test_the_operator_for_gpsimd_computes_the_scores_on_eight_cores(
     gpsimd: ctypes.CDLL, batch: int, boxes: int
 ) -> None:
-    from common.giou_score import EPSILON
+    from giou_kernel.score_proofs import run_core
 
     first, second, want = pairs(batch, boxes)
     scores = np.full((batch, boxes), np.nan, np.float32)
     written = np.zeros((batch, boxes), int)
-    addresses = [ctypes.c_void_p(one.ctypes.data) for one in (first, second, scores)]
     for core in range(8):
         before = np.isnan(scores)
-        gpsimd.run(*addresses, ctypes.c_size_t(scores.size), core, 8, ctypes.c_double(EPSILON))
+        run_core(gpsimd, first, second, scores, core, 8)
         written += before & ~np.isnan(scores)
         assert abs(int((before & ~np.isnan(scores)).sum()) - scores.size / 8) < 1
     assert (written == 1).all(), "a pair was taken by no core, or by two"
@@ -182,11 +110,11 @@ def test_the_neuron_scripts_are_valid_and_need_the_sdk() -> None:
         pytest.skip("torch_neuronx is installed")
     pytest.importorskip("torch")
     with pytest.raises(ModuleNotFoundError, match="torch_neuronx"):
-        __import__("common.giou_score_neuron")
+        __import__("giou_kernel.score_neuron")
 
 
 def test_the_shape_of_the_operator_is_registered_under_the_name_that_is_called() -> None:
-    python = (SCENARIOS / "common" / "giou_score_neuron.py").read_text(encoding="utf-8")
+    python = (SCENARIOS / "giou_kernel" / "score_neuron.py").read_text(encoding="utf-8")
     shape = (SCENARIOS / "giou_kernel" / "gpsimd_shape.cpp").read_text(encoding="utf-8")
     compute = (SCENARIOS / "giou_kernel" / "gpsimd.cpp").read_text(encoding="utf-8")
     assert "NEURON_LIBRARY(tuiprof_giou_neuron, m)" in shape

@@ -22,21 +22,20 @@ from tuiprof.resources import shipped
 pytestmark = pytest.mark.timeout(300)
 
 BF16 = "--auto-cast all --auto-cast-type bf16"
+O3 = "--model-type transformer --optlevel 3 --target inf2"
 # Variant → what it sets in the environment, and batches an execution.
 EXPECTED: dict[str, tuple[dict[str, str], int]] = {
     "baseline": ({}, 1),
     "workers-1": ({}, 1),
     "batch-8": ({}, 1),
-    "amp-bf16": ({}, 1),
+    "amp-bf16": ({"NEURON_CC_FLAGS": "--auto-cast=none"}, 1),
     "xla-use-bf16": ({"XLA_USE_BF16": "1"}, 1),
     "model-bf16": ({}, 1),
     "batches-per-execution": ({"XLA_USE_BF16": "1"}, 10),
     "auto-cast-bf16": ({"NEURON_CC_FLAGS": BF16}, 10),
     "auto-cast-fp8": ({"NEURON_CC_FLAGS": "--auto-cast all --auto-cast-type fp8_e4m3"}, 10),
-    "transformer-o3": (
-        {"NEURON_CC_FLAGS": f"{BF16} --model-type transformer --optlevel 3 --target inf2"},
-        10,
-    ),
+    "transformer-o3": ({"XLA_USE_BF16": "1", "NEURON_CC_FLAGS": O3}, 10),
+    "auto-cast-o3": ({"NEURON_CC_FLAGS": f"{BF16} {O3}"}, 10),
     "openxla": ({"NEURON_CC_FLAGS": BF16}, 1),
 }
 SDK = {
@@ -163,7 +162,7 @@ def test_which_software_it_has_to_be(
 
 def test_a_process_for_each_core(scenarios: Path, tmp_path: Path) -> None:
     """At the published size the script starts itself again, once a core, through PyTorch's launcher."""
-    install(tmp_path / "site", torch_neuronx="2.9.0.2", torch_xla="2.9.0", neuronx_cc="2.22.0")
+    install(tmp_path / "site", torch_neuronx="2.7.0.2", torch_xla="2.7.0", neuronx_cc="2.20.1")
     ask = (
         "import sys; sys.path.insert(0, sys.argv[1]); import neuron_training as n; from common import scenario as s;"
         "r = s._run(*(l := s.header(n.__file__), s._variant(l, 'transformer-o3')), s._parser(n.__file__, l)"

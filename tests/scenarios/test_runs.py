@@ -101,15 +101,15 @@ def test_attention_variant_computes_what_its_baseline_does() -> None:
 def test_compiled_attention_is_told_apart_by_its_kernel() -> None:
     """What torch.compile traces must name the kernel: its cache would else give one variant the graph of another."""
     script = """
-import torch
-from common.attentions import KERNELS, sdpa
+import runpy, torch
+script = runpy.run_path("attention.py")
 traced = []
 def keep(graph, inputs):
     traced.append(graph.code)
     return graph
 q = torch.ones(1, 4, 2, 8)
 for name in ("sdpa-math", "sdpa-flash"):  # a CPU has no others
-    torch.compile(sdpa(KERNELS[name]), backend=keep, fullgraph=True)(q, q, q)
+    torch.compile(script["sdpa"](script["KERNELS"][name]), backend=keep, fullgraph=True)(q, q, q)
 first, second = traced
 print(first != second)
 """
@@ -167,15 +167,15 @@ def test_wrong_arguments_are_told(flags: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("variant", "file", "right", "wrong"),
     [
-        ("attention:sdpa-math", "common/attentions.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
+        ("attention:sdpa-math", "attention.py", "attn_mask=mask)", "attn_mask=mask, scale=0.12)"),
         ("cpu-training:bf16", "cpu_training.py", "            optimizer.step()", "            pass"),
-        ("nan-capture:deferred-check", "common/nan_step.py", "out=self.stopped)", "out=bad)"),
-        ("giou-loss:padded", "common/giou.py", "< counts[:, None]", "<= counts[:, None]"),
-        ("nms:torch", "common/nms_torch.py", "threshold * union", "1.02 * threshold * union"),
-        ("giou-kernel:eager", "common/giou_score_torch.py", ".clamp(min=0)", ""),
+        ("nan-capture:deferred-check", "nan_capture.py", "out=self.stopped)", "out=bad)"),
+        ("giou-loss:padded", "giou_loss.py", "< counts[:, None]", "<= counts[:, None]"),
+        ("nms:torch", "nms/in_torch.py", "threshold * union", "1.02 * threshold * union"),
+        ("giou-kernel:eager", "giou_kernel/score_torch.py", ".clamp(min=0)", ""),
         (
             "matmul-int8:torch-int8",
-            "common/matmul_torch.py",
+            "matmul_int8/in_torch.py",
             "torch._int_mm",
             "lambda *a: torch._int_mm(*a) | 1",
         ),
@@ -213,6 +213,24 @@ def test_what_cannot_run_here_exits_with_77_and_the_reason() -> None:
         assert reason in done.stderr
         assert remedy in done.stderr
     assert [one["reason"] for one in result(done)["unavailable"]] == [reason for reason, _ in answer.reasons]
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ({"unavailable": [{"reason": "needs 2 GPUs at this size, there are 1", "remedy": ""}]}, 77),
+        ({"check": {"ok": False}}, 3),
+        ({"steps": 3}, 0),
+    ],
+)
+def test_a_launcher_loses_no_exit_status(last: dict[str, Any], status: int) -> None:
+    """The launcher ends with 1 whatever its processes ended with; their last line says it."""
+    launched = f"print('[rank0]: ' + {json.dumps({'tuiprof_result': last})!r}); raise SystemExit(1)"
+    ask = "import sys; from common import scenario; sys.exit(scenario.relaunch([sys.executable, '-c', sys.argv[1]]))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask, launched], capture_output=True, check=False, cwd=SCENARIOS
+    )
+    assert done.returncode == status
 
 
 def test_help_tells_the_story_without_torch() -> None:

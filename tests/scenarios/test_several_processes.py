@@ -41,6 +41,18 @@ def test_metrics_of_two_processes(variant: str) -> None:
     assert "accuracy" in done.stdout
 
 
+def test_a_mean_kept_on_the_cpu_cannot_be_gathered_by_a_group_for_cuda() -> None:
+    """The script starts its two processes itself, and the check wants the failure."""
+    fails = "compute() of step_time_s fails: No backend type associated with device type cpu"
+    done = run("metrics.py", "ddp-sync-on-compute", "--steps", "6", "--check", ranks=1)
+    assert result(done)["check"]["ok"]
+    assert fails in done.stdout
+    done = run("metrics.py", "ddp", "--steps", "6", "--check", ranks=1)
+    assert result(done)["check"]["ok"]
+    assert "step_time_s 0." in done.stdout
+    assert fails not in done.stdout
+
+
 @pytest.mark.parametrize("variant", ["capture-rng", "deferred-check"])
 def test_a_nan_stops_all_processes_and_is_found_in_the_batch_that_made_it(
     variant: str, tmp_path: Path

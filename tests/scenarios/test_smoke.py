@@ -33,11 +33,14 @@ GROUPS: dict[str, list[Variant]] = {
     ladder.name: [variant for variant in ladder.variants if not variant.needs.compile] for ladder in ladders()
 }
 RUN = """
-import contextlib, importlib, io, json, sys, traceback
+import contextlib, importlib.util, io, json, sys, traceback
 from pathlib import Path
 script, steps = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, str(script.parent))
-module = importlib.import_module(script.stem)
+spec = importlib.util.spec_from_file_location(f"{script.stem}_script", script)
+module = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = module  # torch.compile imports the module of what it compiles by its name
+spec.loader.exec_module(module)
 from common import scenario
 entries = [module.__file__, module.train, module.check, *filter(None, [getattr(module, "launcher", None)])]
 for variant in sys.argv[3:]:

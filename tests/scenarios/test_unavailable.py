@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tuiprof.ladder.runner import plan
-from tuiprof.ladder.scenarios import Missing, Variant, availability, ladders
+from tuiprof.ladder.scenarios import Missing, Variant, availability, command, ladders
 from tuiprof.session.run import interpreter
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
@@ -31,10 +34,12 @@ HUGGING_FACE = ("transformers is not installed", "pip install")
 JAX = ("jax is not installed", "pip install 'jax>=")
 XLA_JAX = ("jax is not installed", "pip install 'torch_xla[tpu,pallas]'")
 JAX_DEVICE = ("needs a TPU or an NVIDIA GPU", "run it on a machine with one")
+ABSL = ("absl-py is not installed", "pip install 'absl-py'")
 TRITON = ("triton is not installed", "pip install 'triton>=")
 NINJA = ("ninja is not installed", "pip install")
 TORCHVISION = ("torchvision is not installed", "pip install 'torchvision>=")
 XLA = ("torch_xla is not installed", "pip install 'torch_xla>=")
+XLA_TORCH = ("needs torch >=2.5,<2.10, 2.13", "pip install 'torch>=2.5,<2.10'")
 TCMALLOC = ("libtcmalloc.so is not installed", "apt install libtcmalloc-minimal4")
 OPENMP = ("libiomp5.so is not installed", "pip install intel-openmp")
 OLD_TORCH = ("needs torch >=2.8,<2.9", "'torch==2.8.*'")
@@ -49,7 +54,7 @@ LACKS = [
     (
         [GPU],
         "attention: sdpa-mem-efficient sdpa-mem-efficient-compiled sdpa-cudnn sdpa-cudnn-compiled softcap-flex"
-        " softcap-flex-compiled window-flex window-flex-compiled",
+        " softcap-flex-compiled window-flex window-flex-compiled window-5x5-flex window-5x5-flex-compiled",
     ),
     ([GPU, FLASH_3], "attention: flash-attention-3"),
     ([GPU, ENGINE], "attention: transformer-engine transformer-engine-compiled"),
@@ -61,21 +66,21 @@ LACKS = [
     ),
     ([GPU, FLASH_2], "varlen: flash-varlen-eval flash-varlen-train"),
     ([GPU, XFORMERS], "varlen: xformers-eval xformers-eval-compiled xformers-train"),
-    ([HUGGING_FACE], "varlen: gpt2-sdpa gpt2-sdpa-compiled"),
+    ([HUGGING_FACE], "varlen: gpt2-sdpa gpt2-sdpa-compiled gpt2-sdpa-longest"),
     ([GPU, HUGGING_FACE, FLASH_2], "varlen: gpt2-flash gpt2-flash-flattened"),
     ([GPU, HUGGING_FACE], "varlen: gpt2-in-tree-flattened"),
     ([TCMALLOC, OPENMP], "cpu-training: run-cpu"),
     ([OLD_TORCH, IPEX], "cpu-training: compile-ipex compile-ipex-channels-last"),
     ([OLD_TORCH, IPEX, TCMALLOC, OPENMP], "cpu-training: ipex"),
     ([NUMA], "cpu-training: ddp-numa"),
-    ([XLA], "cpu-training: xla"),
+    ([XLA_TORCH, XLA], "cpu-training: xla"),
     ([GPU], "cpu-training: gpu"),
-    ([XLA], "pallas-attention: native sdpa"),
-    ([TPU, XLA, XLA_JAX], "pallas-attention: pallas"),
+    ([XLA_TORCH, XLA], "pallas-attention: native sdpa"),
+    ([TPU, XLA_TORCH, XLA, XLA_JAX], "pallas-attention: pallas"),
     (
         [NEURON, NEURONX, NEURON_XLA, NEURON_CC],
         "neuron-training: baseline workers-1 batch-8 amp-bf16 xla-use-bf16 model-bf16 batches-per-execution"
-        " auto-cast-bf16 auto-cast-fp8 transformer-o3 openxla",
+        " auto-cast-bf16 auto-cast-fp8 transformer-o3 auto-cast-o3 openxla",
     ),
     ([NEURON, NEURONX], "neuron-training: native native-compiled"),
     ([TRITON], "giou-loss: triton"),
@@ -100,6 +105,13 @@ LACKS = [
     ([JAX_DEVICE, JAX], "nms: jax"),
     ([TORCHVISION], "nms: torchvision"),
     ([TRITON], "nms: triton"),
+    ([GPU, TRITON], "nms: triton-4-warps triton-1-warp"),
+    ([GPU, TRITON], "giou-kernel: triton-8-warps triton-autotuned"),
+    ([GPU, TRITON], "matmul-int8: triton-4-warps-bf16 triton-autotuned-bf16 triton-autotuned-int8"),
+    ([JAX_DEVICE, JAX, ABSL], "giou-kernel: pallas-mosaic"),
+    ([JAX_DEVICE, JAX, ABSL], "matmul-int8: pallas-mosaic-bf16 pallas-mosaic-int8"),
+    ([JAX_DEVICE, JAX, ABSL], "nms: pallas-mosaic"),
+    ([NKI], "giou-kernel: nki-simulated"),
 ]
 EXPECTED = {
     f"{line.split(':')[0]}:{name}": lacks for lacks, line in LACKS for name in line.split(":")[1].split()
@@ -159,3 +171,30 @@ def test_a_ladder_lists_what_it_cannot_run(name: str, small_machine: interpreter
         variant.name for variant in LADDERS[name].variants if expected(variant, small_machine)
     ]
     assert all(rung.remedy for rung in rungs if rung.reason)
+
+
+@pytest.mark.parametrize("name", ["pallas-attention:native", "cpu-training:xla"])
+def test_pytorch_xla_of_another_release_than_pytorch_is_named_with_the_pins(
+    name: str, tmp_path: Path, small_machine: interpreter.Facts
+) -> None:
+    """Installed side by side they crash at import: both the script and tuiprof say so before."""
+    versions = {"torch": "2.9.1+cpu", "torch-xla": "2.8.0", "numpy": "2.4.6"}
+    facts = msgspec.structs.replace(small_machine, distributions=versions)
+    answer = availability(VARIANTS[name], facts)
+    assert isinstance(answer, Missing)
+    reason = "needs torch and torch_xla of one release, torch 2.9.1+cpu and torch_xla 2.8.0 are installed"
+    assert answer.reasons == ((reason, "pip install 'torch==2.8.*' 'torch_xla==2.8.*'"),)
+    same = msgspec.structs.replace(facts, distributions=versions | {"torch-xla": "2.9.0"})
+    assert not isinstance(availability(VARIANTS[name], same), Missing)
+
+    for package, version in versions.items():
+        folder = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    script, *arguments = command(VARIANTS[name], preset="smoke")
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 77, done.stderr
+    assert f"cannot run here: {reason} — pip install 'torch==2.8.*' 'torch_xla==2.8.*'" in done.stderr

@@ -91,7 +91,7 @@ def test_trials_are_interleaved_and_the_baseline_is_always_among_them(toys: Path
     meta = planned(toys, variants=["quick", "absent"], rounds=2, steps=9)
     assert [rung.name for rung in meta.rungs] == ["slow", "quick", "absent"]
     assert meta.rung("absent").reason == "no-such-package is not installed"
-    assert meta.rung("absent").remedy == "pip install 'no-such-package>=2'"
+    assert meta.rung("absent").remedy.startswith("pip install 'no-such-package>=2', or uv run --with ")
     assert slots(meta) == [
         *("check slow", "check quick", "trace slow", "trace quick"),
         *("timing1 slow", "timing1 quick", "timing2 slow", "timing2 quick"),

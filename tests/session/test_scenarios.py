@@ -173,10 +173,10 @@ def test_what_is_missing_is_said_with_a_remedy_each(mine: Path) -> None:
     )
     assert reasons(distributions={"torch": "2.4.1", "flash-attn": "3"})[0] == (
         "needs torch >=2.5, 2.4.1 is installed",
-        "pip install 'torch>=2.5'",
+        "pip install 'torch>=2.5', or uv run --with 'torch>=2.5'",
     )
     assert reasons(distributions={"torch": "2.11"}) == (
-        ("Flash_Attn is not installed", "pip install 'Flash_Attn>=3'"),
+        ("Flash_Attn is not installed", "pip install 'Flash_Attn>=3', or uv run --with 'Flash_Attn>=3'"),
     )
     nothing = availability(fast, msgspec.structs.replace(FACTS, distributions={}, gpus=()))
     assert isinstance(nothing, Missing)

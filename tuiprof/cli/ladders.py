@@ -38,6 +38,12 @@ _NOTHING_CAN_RUN: Final = 5
 @click.argument("name", required=False, shell_complete=completing.ladders)
 @click.option("--variants", metavar="A,B,…", help="Only these, and their baselines (default: all).")
 @click.option("--trials", type=click.IntRange(min=1), help="Timing trials a variant (default: 5).")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="One process a variant, which checks, is captured and timed: for small sizes, where starting processes takes "
+    "most of the time. Speeds get no verdict.",
+)
 @click.option("--preset", help="Size: fit (default), paper, smoke, or another of the ladder's.")
 @click.option("--steps", type=click.IntRange(min=2), help="Steps a trial (default: the preset's).")
 @click.option(
@@ -86,6 +92,7 @@ def ladder(
     name: str | None,
     variants: str | None,
     trials: int | None,
+    once: bool,
     preset: str | None,
     steps: int | None,
     python_: Path | None,
@@ -114,7 +121,7 @@ def ladder(
     if resume is not None and show is not None:
         raise click.UsageError("--resume goes on with a ladder, --show only shows it: choose one")
     if (known := resume or show) is not None:
-        if any(option is not None for option in (variants, trials, preset, steps, python_, price)):
+        if once or any(option is not None for option in (variants, trials, preset, steps, python_, price)):
             raise click.UsageError(
                 "a ladder that was begun stays as planned: --resume and --show take no --variants, --trials, …"
             )
@@ -122,6 +129,8 @@ def ladder(
         if name is not None and name != measured.meta.ladder:
             raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
     else:
+        if once and trials is not None:
+            raise click.UsageError("--once runs each variant once: choose it or --trials")
         found, devices = _wanted(invocation, name)
         from tuiprof.session.run.interpreter import facts
 
@@ -134,6 +143,7 @@ def ladder(
             preset=preset or "fit",
             steps=steps,
             price=price,
+            once=once,
         )
         # Where nothing can be run there is nothing to keep either; the reasons are printed.
         measured = create(root, meta) if pending(meta) else LadderRun(root, meta)
@@ -145,6 +155,8 @@ def ladder(
     fmt = format_ or _format_of(output)
     answer = report(measured, brief=fmt == "text")
     _write(answer, fmt, output)
+    if output is not None and not quiet:
+        say(f"wrote {output.absolute()}")
     if not measured.meta.trials and not stopped:
         return _NOTHING_CAN_RUN
     if not quiet:
@@ -270,7 +282,12 @@ def _progress(measured: LadderRun, quiet: bool) -> Callable[[Progress | None], N
 def _told(progress: Progress, rounds: int) -> str:
     """Return which trial it is, in words."""
     trial = progress.trial
-    what = {"check": "checking", "trace": "capturing", "timing": f"round {trial.round}/{rounds}"}[trial.kind]
+    what = {
+        "check": "checking",
+        "trace": "capturing",
+        "timing": f"round {trial.round}/{rounds}",
+        "once": "running",
+    }[trial.kind]
     return f"{what} {trial.variant}"
 
 
@@ -292,6 +309,8 @@ def _outcome(progress: Progress) -> str:
         return "equal" if trial.equal else trial.why or "it says nothing of its numbers"
     if trial.state == "done":
         timed = f"{format_ns(trial.figures.median_ns)} a step" if trial.figures else ""
+        if trial.kind == "once":
+            return ", ".join(filter(None, ("equal" if trial.equal else "", timed, trial.why)))
         return trial.why or (timed if trial.kind == "timing" else "captured")
     return ": ".join(filter(None, (trial.state, trial.why)))
 

@@ -41,9 +41,13 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         jax_device: It runs on an accelerator that JAX drives: a TPU, or an NVIDIA GPU with JAX's CUDA plugin.
         cores: Physical cores.
         numa_nodes: NUMA nodes.
+        same_release: Distributions that must be of the same release (the first two numbers): an extension built against
+            one PyTorch crashes in another.
         libraries: Shared libraries to preload, without ``lib`` and ``.so``.
-        remedy: How to get its packages; empty = ``pip install``.
-        dependencies: Distributions that every variant of the ladder needs; from the PEP 723 header.
+        without: Distributions among ``dependencies`` that it does without.
+        remedy: How to get its packages; empty = ``pip install``, or ``uv run --with``.
+        dependencies: Distributions that the ladder's default variant needs, and every other but those that do
+            ``without``; from the PEP 723 header.
         python: Python versions; from the PEP 723 header.
     """
 
@@ -56,6 +60,8 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jax_device: bool = False
     cores: int = 0
     numa_nodes: int = 0
+    same_release: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     remedy: str = ""
     dependencies: tuple[str, ...] = ()
@@ -111,9 +117,11 @@ def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ())
     if needs.jax_device:
         lacks += _jax_device(facts, devices)
     for wanted in needs.dependencies:
-        lacks += _package(wanted, "", facts)
+        if _split(wanted)[0] not in needs.without:
+            lacks += _package(wanted, "", facts)
     for wanted in needs.packages:
         lacks += _package(wanted, needs.remedy, facts)
+    lacks += _same_release(needs.same_release, facts)
     if needs.compile and "torch" in facts.distributions:
         lacks += _compiler(facts)
     if needs.nvcc and not facts.nvcc:
@@ -186,13 +194,23 @@ def _split(package: str) -> tuple[str, str]:
 
 def _package(wanted: str, remedy: str, facts: Facts) -> list[tuple[str, str]]:
     name, specifier = _split(wanted)
-    remedy = remedy or f"pip install '{wanted}'"
+    remedy = remedy or f"pip install '{wanted}', or uv run --with '{wanted}'"
     have = facts.distribution(name)
     if have is None:
         return [(f"{name} is not installed", remedy)]
     if satisfies(have, specifier):
         return []
     return [(f"needs {name} {specifier}, {have} is installed", remedy)]
+
+
+def _same_release(names: Sequence[str], facts: Facts) -> list[tuple[str, str]]:
+    have = {name: version for name in names if (version := facts.distribution(name)) is not None}
+    if len({release(version)[:2] for version in have.values()}) < 2:
+        return []
+    wanted = ".".join(map(str, min(release(version)[:2] for version in have.values())))
+    pins = " ".join(f"'{name}=={wanted}.*'" for name in names)
+    found = " and ".join(f"{name} {version}" for name, version in have.items())
+    return [(f"needs {' and '.join(names)} of one release, {found} are installed", f"pip install {pins}")]
 
 
 def _gpu(needs: Needs, facts: Facts) -> list[tuple[str, str]]:

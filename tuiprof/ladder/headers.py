@@ -28,6 +28,8 @@ _PLACEHOLDERS = ("variant", "preset", "steps")
 #: What is added to the default command line for a check, unless the header says something else.
 DEFAULT_CHECK = ("--check", "--steps", "0")
 _LARGEST_SCRIPT_BYTES = 1 << 20
+#: The preset of the published size.
+_PAPER = "paper"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         text: The figure as it is shown.
         value: The number in it, where there is one.
         unit: Unit of the number, for example ``"ms"``.
-        preset: Preset it belongs to; empty = the ladder's paper size.
+        preset: Preset it belongs to; empty = the published size.
     """
 
     text: str
@@ -65,6 +67,7 @@ class Variant:
         command: Arguments of the script, in groups, with placeholders.
         check: Arguments that make it compare its numbers with the reference's and end with status 0, or 3 if they
             differ; None = it has no such check.
+        check_and_run: Arguments that make it compare its numbers and go on; empty = it cannot.
     """
 
     ladder: str
@@ -80,6 +83,7 @@ class Variant:
     script: Path
     command: tuple[tuple[str, ...], ...]
     check: tuple[str, ...] | None
+    check_and_run: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return ``ladder:variant``."""
@@ -98,6 +102,7 @@ class Ladder:
         source: Hardware and software of the published figures; empty = none.
         needs: Packages that every variant needs, with their versions.
         presets: Note of each preset by its name.
+        paper_sizes: Presets of the published size: ``paper``, and those that say ``as_published = true``.
         variants: Its variants, in the order of the script.
         script: The script.
     """
@@ -109,8 +114,13 @@ class Ladder:
     source: str
     needs: tuple[str, ...]
     presets: Mapping[str, str]
+    paper_sizes: tuple[str, ...]
     variants: tuple[Variant, ...]
     script: Path
+
+    def sizes_of(self, figure: Published) -> tuple[str, ...]:
+        """Return the presets whose results a published figure may be shown beside; empty = the ladder has no sizes."""
+        return (figure.preset,) if figure.preset else self.paper_sizes
 
 
 class _Reference(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,6 +150,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     presets: dict[str, dict[str, Any]] = {}
     command: tuple[tuple[str, ...], ...] = DEFAULT_COMMAND
     check: tuple[str, ...] | None = None
+    check_and_run: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +309,9 @@ def _ladder(script: Path, text: _Text, header: dict[str, Any], raw: Any) -> Ladd
         source=source,
         needs=dependencies,
         presets=presets,
+        paper_sizes=tuple(
+            name for name in presets if name == _PAPER or table.presets[name].get("as_published") is True
+        ),
         variants=variants,
         script=script.absolute(),
     )
@@ -344,6 +358,7 @@ def _variant(
         script=script.absolute(),
         command=table.command,
         check=check or None,
+        check_and_run=table.check_and_run,
     )
 
 

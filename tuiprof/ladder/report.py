@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -18,6 +18,7 @@ from tuiprof.ladder.kernels import KERNEL_RULE, kernel_table, range_table
 from tuiprof.ladder.runner import pending, schedule
 from tuiprof.ladder.state import LadderMeta, LadderRun
 from tuiprof.ladder.statistics import (
+    LEAST_DIFFERENCE,
     MEDIAN_RULE,
     RATIO_RULE,
     VERDICT_RULE,
@@ -32,6 +33,11 @@ from tuiprof.model.report import Kind, Level
 from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
 
 NAME = "ladder"
+PREDICTED_RULE: Final = (
+    "What the findings that a variant deals with were predicted to take off the step of the one it builds on, all "
+    "together and without the profiler, with the range of the prediction; `won` is what the timed steps took less. "
+    "Without a finding that is priced there is no prediction."
+)
 _OUT = ("wrong", "failed", "unavailable")
 #: What JSON and CSV carry of a rung beyond what is drawn.
 _HIDDEN: tuple[tuple[str, Kind], ...] = (
@@ -64,7 +70,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     traces = Traces(ladder, opener)
     told = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
     reasons = why(traces, meta, told)
-    traced = {trial.variant: trial for trial in meta.trials if trial.kind == "trace"}
+    traced = {trial.variant: trial for trial in meta.trials if trial.kind in ("trace", "once")}
     tables = [
         _rungs(meta, judged, told, brief=brief),
         kernels := kernel_table(judged, _OUT),
@@ -86,6 +92,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
             Rule("vs baseline", RATIO_RULE),
             Rule("verdict", VERDICT_RULE),
             Rule("what changed", WHY_RULE),
+            *([] if all(one.proof is None for one in reasons) else [Rule("predicted", PREDICTED_RULE)]),
             *([] if kernels.rows.is_empty() else [Rule("kernels", KERNEL_RULE)]),
             Rule(
                 "start",
@@ -213,7 +220,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "samples_per_s": rate,
         "samples_per_usd": rate * 3600 / meta.price if rate and meta.price else None,
         "peak_bytes": median([item.peak_bytes for item in figures]),
-        "published": "; ".join(rung.published),
+        "published": rung.published_beside(meta.sizes(figures)),
         "step_interval": _range(step),
         "start_ns": median([item.start_ns for item in figures]),
         "warmup_ns": median([item.warmup_ns for item in figures]),
@@ -280,35 +287,56 @@ def _range(interval: Interval | None) -> str:
 
 def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
     steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
-
-    def proof(one: Why) -> str:
-        if one.proof is None:
-            return ""
+    rows = []
+    for one in reasons:
         timed = one.variant in steps and one.against in steps
-        return one.proof.words(steps[one.against] - steps[one.variant] if timed else None)
-
-    rows = [
-        {
-            "variant": one.variant,
-            "against": one.against,
-            "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
-            "proof": proof(one),
-        }
-        for one in reasons
-    ]
+        win = one.proof.predicted if one.proof is not None else None
+        rows.append(
+            {
+                "variant": one.variant,
+                "against": one.against,
+                "sentence": _sentence(one, steps[one.variant] / steps[one.against] if timed else None),
+                "predicted_ns": win.ns if win else None,
+                "predicted_range": format_ns_range(win.low_ns, win.high_ns) if win else "",
+                "measured_ns": steps[one.against] - steps[one.variant] if timed else None,
+                "findings": ", ".join(dict.fromkeys(item.rule for item in one.proof.findings))
+                if one.proof
+                else "",
+                "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
+            }
+        )
+    none = all(row["predicted_ns"] is None for row in rows)
     columns = (
         Column("variant", "variant"),
         Column("against", "against"),
+        Column("sentence", "in a sentence"),
+        Column("predicted_ns", "predicted to win", "ns", PREDICTED_RULE, hidden=none),
+        Column("predicted_range", "range", help=PREDICTED_RULE, hidden=none),
+        Column("measured_ns", "won", "ns", PREDICTED_RULE),
+        Column("findings", "dealt with", help=PREDICTED_RULE, hidden=none),
         Column("changes", "what changed"),
-        Column("proof", "predicted and measured", hidden=not any(row["proof"] for row in rows)),
     )
-    return Table(
-        "why",
-        "What changed in the captured steps",
-        columns,
-        pl.DataFrame(rows, schema=[column.key for column in columns], orient="row"),
-        prose=True,
-    )
+    types = {column.key: pl.Float64 if column.kind == "ns" else pl.String for column in columns}
+    frame = pl.DataFrame(rows, schema=types, orient="row")
+    return Table("why", "What changed in the captured steps", columns, frame, prose=True)
+
+
+def _sentence(one: Why, ratio: float | None) -> str:
+    """Return what a rung gained or lost and the first thing that its trace gives as the reason."""
+    if ratio is None:
+        compared = f"{one.variant} was not timed against {one.against}"
+    elif abs(ratio - 1) <= LEAST_DIFFERENCE:
+        compared = f"{one.variant} takes as long as {one.against}"
+    elif ratio < 1:
+        compared = f"{one.variant} {speed(Interval(ratio, ratio, ratio, 0), one.against)}"
+    else:
+        more = (
+            f"{format_factor(ratio)} times as long as"
+            if ratio >= 2
+            else f"{format_share(ratio - 1)} longer than"
+        )
+        compared = f"{one.variant} takes {more} {one.against}"
+    return f"{compared}: {one.changes[0]}." if one.changes else f"{compared}; the traces show no difference."
 
 
 def _out_table(judged: Sequence[Judged]) -> Table:

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from tuiprof.telemetry import Device
 
 _TICK_S: Final = 0.2
-#: The size of a published figure that names none.
-_PAPER: Final = "paper"
 #: A script that failed with less room than this is run again when there is more: it may have failed for that.
 _LEAST_FREE_BYTES: Final = 1 << 20
 
@@ -90,6 +88,7 @@ def plan(
     steps: int | None = None,
     price: float | None = None,
     cwd: PurePath | None = None,
+    once: bool = False,
 ) -> LadderMeta:
     """Plan a ladder; nothing is run or written.
 
@@ -103,6 +102,8 @@ def plan(
         steps: Steps a trial; None = the preset's.
         price: Dollars an hour of the machine, for samples per dollar.
         cwd: Where to run; None = here.
+        once: Run each variant in one process, which checks its numbers, is captured and timed; for sizes so small that
+            starting processes takes most of the time. Speeds get no verdict.
 
     Raises:
         UsageProblem: There is no such variant or preset.
@@ -118,11 +119,13 @@ def plan(
                 baseline=variant.baseline,
                 builds_on=variant.builds_on,
                 note=variant.note,
-                published=_published(ladder, variant, preset),
+                published=tuple(figure.text for figure in variant.published),
+                published_at=tuple(ladder.sizes_of(figure) for figure in variant.published),
                 reason=lacks[0],
                 remedy=lacks[1],
                 command=scenarios.command(variant, preset, steps),
                 check=variant.check,
+                check_and_run=variant.check_and_run,
             )
         )
     files = sources(ladder.script)
@@ -138,7 +141,8 @@ def plan(
         baseline=ladder.baseline,
         preset=preset,
         steps=steps,
-        rounds=rounds,
+        rounds=1 if once else rounds,
+        once=once,
         python=facts.python,
         host=platform.node(),
         machine=facts.sentence,
@@ -146,16 +150,6 @@ def plan(
         unix_ns=now_ns(),
         price=price,
         rungs=tuple(rungs),
-    )
-
-
-def _published(ladder: scenarios.Ladder, variant: scenarios.Variant, preset: str) -> tuple[str, ...]:
-    """Return the published figures that belong beside what is measured at a size; all where it has none of its own."""
-    sizes = {figure.preset or _PAPER for each in ladder.variants for figure in each.published}
-    return tuple(
-        figure.text
-        for figure in variant.published
-        if preset not in sizes or (figure.preset or _PAPER) == preset
     )
 
 
@@ -181,6 +175,8 @@ def schedule(meta: LadderMeta) -> list[Slot]:
         meta: The ladder.
     """
     able = [rung for rung in meta.rungs if not rung.reason]
+    if meta.once:
+        return [Slot("once", 1, rung.name) for rung in able]
     slots = [Slot("check", 0, rung.name) for rung in able if rung.check is not None]
     slots += [Slot("trace", 0, rung.name) for rung in able]
     slots += [Slot("timing", number, rung.name) for number in range(1, meta.rounds + 1) for rung in able]

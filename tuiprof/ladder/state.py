@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,8 +25,9 @@ from tuiprof.session.store.folders import LADDER_FILE, Session, ladder_dirs, mak
 from tuiprof.system.files import read_versioned, typed_path, write_atomic
 
 SCHEMA_VERSION: Final = 1
-#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else.
-Kind = Literal["check", "trace", "timing"]
+#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else; ``once`` is all
+#: three in one process.
+Kind = Literal["check", "trace", "timing", "once"]
 #: ``stopped``: by the user half-way; it is repeated. All others but ``running`` are final.
 State = Literal["running", "done", "wrong", "failed", "unavailable", "stopped"]
 OUT: Final = frozenset({"wrong", "failed", "unavailable"})
@@ -40,10 +42,12 @@ class Rung(msgspec.Struct, frozen=True):
         builds_on: The variant it changes one thing of; empty = none.
         note: What it changes.
         published: Figures of the publication.
+        published_at: For each the presets whose results it may be shown beside; empty = any.
         reason: Why it cannot run here; empty = it can.
         remedy: What to do about that.
         command: Command line of its script, without the flags of a check.
         check: Flags that turn the command into a check of its numbers; None = the script has none.
+        check_and_run: Flags that make the command check its numbers before it goes on; empty = none are known.
     """
 
     name: str
@@ -51,10 +55,25 @@ class Rung(msgspec.Struct, frozen=True):
     builds_on: str = ""
     note: str = ""
     published: tuple[str, ...] = ()
+    published_at: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
     remedy: str = ""
     command: tuple[str, ...] = ()
     check: tuple[str, ...] | None = None
+    check_and_run: tuple[str, ...] = ()
+
+    def published_beside(self, sizes: Collection[str]) -> str:
+        """Return the published figures of the sizes given, in words.
+
+        Args:
+            sizes: Names of presets; none = figures of any size.
+        """
+        places = self.published_at or ((),) * len(self.published)
+        return "; ".join(
+            text
+            for text, presets in zip(self.published, places, strict=True)
+            if not sizes or not presets or not set(presets).isdisjoint(sizes)
+        )
 
 
 class KernelFigures(msgspec.Struct, frozen=True):
@@ -119,7 +138,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: What for.
-        round: 0 for checks and traces, 1 … for timing.
+        round: 0 for checks and traces, 1 … for timing, 1 for ``once``.
         variant: Its variant.
         session: Name of its session's folder under ``trials``; empty = it could not be started.
         state: How it stands.
@@ -166,6 +185,7 @@ class LadderMeta(msgspec.Struct):
         price: Dollars an hour of the machine; None = not given.
         rungs: The variants, in the order of the script.
         trials: What was started so far, in order.
+        once: Every variant is run in one process, which checks, is captured and timed.
         inode: Number of the folder it was begun in, by which a copy is known; 0 = an earlier tuiprof.
     """
 
@@ -189,7 +209,17 @@ class LadderMeta(msgspec.Struct):
     trials: list[Trial] = []
     sources: dict[str, str] = {}
     software: dict[str, str] = {}
+    once: bool = False
     inode: int = 0
+
+    def sizes(self, figures: Iterable[Figures]) -> set[str]:
+        """Return the presets that figures were measured at.
+
+        Without figures, those of the whole ladder; before any was measured the one asked for, and none for ``fit``.
+        """
+        known = {figure.preset for figure in figures if figure.preset}
+        known = known or {one.figures.preset for one in self.trials if one.figures and one.figures.preset}
+        return known or ({self.preset} - {"fit", ""})
 
     def rung(self, name: str) -> Rung:
         """Return a variant by name.

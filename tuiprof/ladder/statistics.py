@@ -173,7 +173,10 @@ def _times(meta: LadderMeta, name: str) -> dict[int, Figures]:
     return {
         trial.round: trial.figures
         for trial in meta.trials
-        if trial.variant == name and trial.kind == "timing" and trial.state == "done" and trial.figures
+        if trial.variant == name
+        and trial.kind in ("timing", "once")
+        and trial.state == "done"
+        and trial.figures
     }
 
 
@@ -242,5 +245,5 @@ def _undecided(baseline: str, own: int, pairs: int, base_out: bool) -> str:
     if not pairs:
         return f"the baseline {baseline} was not timed"
     if pairs < 2:
-        return "one round: run two or more (--trials)"
+        return "one round: run two or more (--trials, without --once)"
     return "the trials scatter too much: more of them (--trials), longer ones (--steps), or a quieter machine"

@@ -130,14 +130,14 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
         SessionError: The session cannot be written.
     """
     meta = ladder.meta
-    flags = rung.check or () if kind == "check" else ()
+    flags = rung.check or () if kind == "check" else rung.check_and_run if kind == "once" else ()
     spec = LaunchSpec(
         (*rung.command, *flags),
         name=f"{meta.ladder}-{rung.name}-{kind}{number or ''}",
         cwd=Path(meta.cwd),
         python=meta.python or None,
         scenario=Scenario(meta.ladder, rung.name, meta.preset),
-        capture=in_time(_CAPTURE, meta.steps) if kind == "trace" else None,
+        capture=in_time(_CAPTURE, meta.steps) if kind in ("trace", "once") else None,
         root=ladder.root,
     )
     try:
@@ -186,11 +186,11 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
     if trial.kind == "check":
         return msgspec.structs.replace(ended, state="done", equal=equal)
     figures = _figures(result or Result(), fold)
-    if figures is None and trial.kind == "timing":
+    if figures is None and trial.kind in ("timing", "once"):
         why = "nothing to time: no tuiprof_result line with a step_ms above 0, and no marked step"
         remedy = "mark steps with tuiprof.step(), or print a result line"
         return msgspec.structs.replace(ended, state="failed", why=why, remedy=remedy)
-    lost = _no_trace(session, fold) if trial.kind == "trace" else ""
+    lost = _no_trace(session, fold) if trial.kind in ("trace", "once") else ""
     return msgspec.structs.replace(ended, state="done", equal=equal, figures=figures, why=lost)
 
 

@@ -82,7 +82,7 @@ class Traces:
         self._trials = {
             trial.variant: trial
             for trial in ladder.meta.trials
-            if trial.kind == "trace" and trial.state == "done"
+            if trial.kind in ("trace", "once") and trial.state == "done"
         }
         # A ladder's rungs mostly build on one another: two or three are needed at a time, and they may be large.
         self._open = lru_cache(maxsize=3)(opener)

@@ -171,7 +171,7 @@ def _row(meta: LadderMeta, one: Any) -> RungRow:
         one.name,
         against,
         "" if one.word == "undecided" and step is None else one.word,
-        "; ".join(rung.published),
+        rung.published_beside(meta.sizes(one.trials.values())),
         step.value if step is not None else None,
         format_ns_range(step.low, step.high) if wide else "",
         change(ratio.value) if ratio is not None else "",
@@ -257,6 +257,7 @@ def _progress(view: LadderView, width: int) -> Row:
         kind = {
             "check": "checking",
             "trace": "capturing",
+            "once": "running",
             "timing": f"round {trial.round}/{view.meta.rounds}",
         }
         what = f"{kind[trial.kind]} {sanitize(trial.variant)}"

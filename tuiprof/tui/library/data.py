@@ -208,7 +208,11 @@ class Library:
                 VariantItem(
                     name=variant.name,
                     note=variant.note,
-                    published=" · ".join(figure.text for figure in variant.published),
+                    published=" · ".join(
+                        figure.text
+                        for figure in variant.published
+                        if here is None or here.preset in (ladder.sizes_of(figure) or (here.preset,))
+                    ),
                     here_ns=here.step_ns if here else None,
                     here_preset=here.preset if here else "",
                     change=change,
@@ -354,7 +358,7 @@ class Measured:
             return {}
         traces: dict[str, Path] = {}
         for trial in meta.trials:
-            if trial.kind == "trace" and trial.state == "done":
+            if trial.kind in ("trace", "once") and trial.state == "done":
                 try:
                     traces[trial.variant] = ladder.session(trial).traces()[0]
                 except (SessionError, IndexError):
