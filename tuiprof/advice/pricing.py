@@ -65,11 +65,11 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
     priced = _price([item for item in edits if not item[1].remainder], step)
     others = all_of(priced)
     priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
-    result, before, edit = [], step.replayed_ns, Edit()
+    result, before, edit = [], 0.0, Edit()
     for item in priced:
         edit = edit | (item.finding.edit or Edit())
-        after = step.after_ns(edit)
-        adds, before = before - after, after
+        together_ns = step.likely_ns(edit)
+        adds, before = together_ns - before, together_ns
         result.append(
             Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
         )

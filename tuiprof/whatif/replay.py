@@ -18,17 +18,19 @@ Floats = npt.NDArray[np.float64]
 SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replay:
     """A graph with what the profiler added taken away.
 
     Attributes:
         graph: The graph.
         scale: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
+        host: Factor on what is left of the host's time.
     """
 
     graph: Graph
     scale: float = 0.0
+    host: float = 1.0
 
     @cached_property
     def _no_edit(self) -> Edit:
@@ -67,6 +69,11 @@ class Replay:
             before, took = now, newly
         return newly / self.graph.step_count
 
+    def kept_work(self, edit: Edit) -> float:
+        """Return which part of the device's work a change leaves, 0 to 1 (more where it makes work longer)."""
+        work = self.graph.work_ns
+        return float((work * self._kept_work(edit)).sum() / max(work.sum(), 1.0))
+
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
         graph = self.graph
@@ -77,7 +84,7 @@ class Replay:
         before_ns = np.where(waits | gone, 0.0, graph.before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
         for thread, (track, clock) in enumerate(zip(graph.tracks, graph.clocks, strict=True)):
-            passed = clock.passed(self.scale, _kept_host(edit, track, clock.at))
+            passed = self.host * clock.passed(self.scale, _kept_host(edit, track, clock.at))
             mine = np.flatnonzero(graph.thread == thread)
             start, end, resumed = graph.host_start[mine], graph.host_end[mine], graph.other_start[mine]
             reached = np.interp(end, clock.at, passed)
