@@ -23,8 +23,9 @@ SHORT_GAP_NS = 4_000
 PROMPT_NS = 40_000
 #: A thread that records nothing for so long while another works has handed over to it, ns.
 SILENT_NS = 50_000
-#: A launch call that takes so long stood before a full launch queue, ns.
-BLOCKED_LAUNCH_NS = 200_000
+#: A launch call that takes so long, ns, stood before a full launch queue where at least so many works were queued (CUDA
+#: queues about a thousand); else the host was slow.
+BLOCKED_LAUNCH_NS, FULL_QUEUE = 200_000, 256
 #: Nodes whose instants contradict each other by more steps than this depend on each other in a circle.
 MOST_PASSES = 200
 #: What stands in where a capture has no case to take the median of, ns.
@@ -187,6 +188,7 @@ class _Builder:
         work, launch = trace.device_work, trace.links.launch_of[trace.device_work]
         calls, first = np.unique(launch, return_index=True)
         self.first_start = dict(zip(calls.tolist(), trace.starts[work[first]].tolist(), strict=True))
+        self.queued = np.sort(trace.starts[np.maximum(launch, 0)]), np.sort(trace.ends[work])
         self.nodes = _Nodes()
         self.node_of_launch: dict[int, int] = {}
         self.node_of_work: dict[int, int] = {}
@@ -228,7 +230,9 @@ class _Builder:
             wait = wait_of.pop(row, _NO_WAIT)
             if wait == _NO_WAIT and end - begin >= BLOCKED_LAUNCH_NS:
                 # Its work may have begun before the call returned.
-                wait, end = _BLOCKED, max(begin, min(end, self.first_start[row]))
+                launched, ended = (int(np.searchsorted(instants, begin)) for instants in self.queued)
+                end = max(begin, min(end, self.first_start[row]))
+                wait, begin = (_BLOCKED, begin) if launched - ended >= FULL_QUEUE else (_NO_WAIT, end)
             found.append(_Call(begin, end, row, True, wait))
         for row, index in wait_of.items():
             found.append(_Call(int(waits.starts[index]), int(waits.ends[index]), row, False, index))
@@ -336,7 +340,9 @@ class _Builder:
         streams = []
         for lane in np.unique(lanes).tolist():
             rows, calls = work[lanes == lane], launch[lanes == lane]
-            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, trace.starts[calls]))
+            keys = (self.nodes.key[self.node_of_launch[call]] for call in calls.tolist())
+            launched = np.fromiter(keys, dtype=np.int64, count=len(calls))
+            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched))
         gap_ns, latency_ns = _typical(streams)
         for stream in streams:
             self._stream(stream, [other for other in streams if other is not stream], gap_ns, latency_ns)

@@ -35,6 +35,8 @@ HOSTS: Final = (0.85, 1.2)
 RANGE: Final = (0.25, 2.0)
 #: Nothing records at more than this factor of the table's costs.
 _MOST_SCALE: Final = 16.0
+#: A host that is known to keep up with its device is likely faster than it would have to be, by so much less recording.
+_KEEPS_UP: Final = 1.4
 #: A fit to the session's median still leaves open how recording costs divide among events.
 _FIT_RANGE: Final = (0.75, 1.33)
 #: A step that is no longer than this share above what it takes with the host as fast as can be is paced by its device.
@@ -169,7 +171,7 @@ class Calibrated:
             self._unchanged[replay] = replay.step_ns()
         placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
         before, after = placed * self._unchanged[replay], placed * replay.step_ns(edit)
-        return before - max(after, min(before, self.graph.device_busy_ns * replay.kept_work(edit)))
+        return before - max(after, min(before, replay.least_busy_ns(edit)))
 
     @cached_property
     def _unchanged(self) -> dict[Replay, float]:
@@ -193,8 +195,8 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         return Calibrated(graph, 1.0, RANGE, "table")
     fitted = fit(graph, uncaptured.step_ns)
     if fitted.paced:
-        # No more is known to be the profiler's than what the host needs to keep up; the rest is the table's.
-        scale = max(fitted.scale, 1.0)
+        # No more is known to be the profiler's than what the host needs to keep up; likely it is somewhat more.
+        scale = max(_KEEPS_UP * fitted.scale, 1.0)
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
         )

@@ -69,10 +69,11 @@ class Replay:
             before, took = now, newly
         return newly / self.graph.step_count
 
-    def kept_work(self, edit: Edit) -> float:
-        """Return which part of the device's work a change leaves, 0 to 1 (more where it makes work longer)."""
-        work = self.graph.work_ns
-        return float((work * self._kept_work(edit)).sum() / max(work.sum(), 1.0))
+    def least_busy_ns(self, edit: Edit) -> float:
+        """Return what the busiest device works a step at least with a change, ns: works may overlap."""
+        graph = self.graph
+        removed = float((graph.work_ns * (1 - self._kept_work(edit))).sum()) / max(graph.step_count, 1)
+        return max(graph.device_busy_ns - removed, 0.0)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
@@ -81,7 +82,9 @@ class Replay:
         waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
         gone = (keep == 0) & (graph.kind == WORK)
         work_ns = graph.work_ns * keep
-        before_ns = np.where(waits | gone, 0.0, graph.before_ns) + work_ns
+        # What a wait takes where there is nothing to wait for is the host's.
+        before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
+        before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
         for thread, (track, clock) in enumerate(zip(graph.tracks, graph.clocks, strict=True)):
             passed = self.host * clock.passed(self.scale, _kept_host(edit, track, clock.at))
