@@ -13,6 +13,7 @@ import polars as pl
 from tuiprof.analyses import _wait_table
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
@@ -110,6 +111,12 @@ class Evidence:
     def stepped(self) -> bool:
         """Whether the trace marks steps."""
         return bool(len(self.trace.steps))
+
+    @cached_property
+    def host_part(self) -> float:
+        """Which part of captured host time is there without the profiler: what a change costs instead is not captured."""
+        step = replayed(self.trace)
+        return 1.0 if isinstance(step, str) else max(step.host_part, 0.05)
 
     @cached_property
     def calls(self) -> Calls:

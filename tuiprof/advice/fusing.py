@@ -13,19 +13,22 @@ from tuiprof.whatif.edit import Edit
 
 #: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and
 #: writes, of the forward, and of the backward, which also reads what was saved; but never less than this part of the
-#: device work, since a kernel that computes a lot is not bound by memory alone; and host time, of one operator, or of a
-#: compiled function that checks its guards, ns.
+#: device work, since a kernel that computes a lot is not bound by memory alone.
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
 _LEAST_PART: Final = (0.1, 0.3, 0.0)
-_CALL_NS: Final = (30_000.0, 60_000.0, 15_000.0)
+#: Host time that a call takes, and its backward, ns: of one operator, and of a compiled function, which checks its guards.
+OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
+COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
 #: What an operator with two inputs touches, and one with one.
 _BINARY, _UNARY = 3, 2
 #: No kernel is shorter.
 _SHORTEST_NS: Final = 1_500.0
 
 
-def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
+def fused(
+    calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
+) -> tuple[Edit, Edit, Edit]:
     """Return the change in which each region is one call, and so is its backward: likely, least and most helpful.
 
     Kernels of elementwise operators are bound by memory, so a tensor's pass is read off them: what a kernel takes over
@@ -34,6 +37,8 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
     Args:
         calls: The framework calls.
         regions: Runs of them.
+        host_ns: Host time that what stands for a region takes: likely, at least and at most helpful.
+        host_part: The part of captured host time that is there without the profiler.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int64)
@@ -54,7 +59,7 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
         tensor_ns[number] = np.percentile(passes, 75) if len(passes) else 0.0
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
-        _FORWARD, _BACKWARD, _LEAST_PART, _CALL_NS, strict=True
+        _FORWARD, _BACKWARD, _LEAST_PART, host_ns, strict=True
     ):
         edit = Edit()
         for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
@@ -68,7 +73,7 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
             host = np.bincount(
                 region_of[part], weights=(trace.ends - trace.starts)[calls.rows[part]], minlength=len(regions)
             )
-            keep_host = np.minimum(call_ns / np.maximum(host, 1.0), 1.0)
+            keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
             edit = edit | calls.edit(
                 part, keep_host[np.maximum(region_of, 0)], keep[np.maximum(region_of[call], 0)]
             )

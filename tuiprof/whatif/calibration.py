@@ -30,7 +30,7 @@ NOISE, NOISE_OF_WIN = 0.01, 0.1
 #: The part of a step in which the device idles differs more, as hosts are shared: by this share of itself, or by what
 #: the session's own steps differ by. And all of the host may be faster or slower, by these factors on its time.
 HOST_NOISE: Final = 0.06
-HOSTS: Final = (0.85, 1.2)
+HOSTS: Final = (0.8, 1.25)
 #: The table's costs may be off by these factors on another machine.
 RANGE: Final = (0.25, 2.0)
 #: Nothing records at more than this factor of the table's costs.
@@ -102,6 +102,13 @@ class Calibrated:
     def step_ns(self) -> float:
         """What a step takes without the profiler, ns: as the session measured it, else as replayed."""
         return self.uncaptured.step_ns if self.basis == "session" and self.uncaptured else self.replayed_ns
+
+    @cached_property
+    def host_part(self) -> float:
+        """Which part of the captured host time is there without the profiler, 0 to 1."""
+        captured = sum(float(clock.captured_ns.sum()) for clock in self.graph.clocks)
+        without = sum(float(clock.passed(self.scale)[-1]) for clock in self.graph.clocks)
+        return without / captured if captured else 1.0
 
     @property
     def unplaced_ns(self) -> float:
