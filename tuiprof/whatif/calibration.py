@@ -96,7 +96,7 @@ class Calibrated:
     @cached_property
     def replayed_ns(self) -> float:
         """What the replayed step takes without the profiler, ns."""
-        return Replay(self.graph, self.scale).step_ns()
+        return self._likely.unchanged_ns
 
     @property
     def step_ns(self) -> float:
@@ -125,7 +125,7 @@ class Calibrated:
             edit: The change.
             on: A change that is made before; None = none.
         """
-        return min(max(self._wins(Replay(self.graph, self.scale), edit, on), 0.0), self.step_ns)
+        return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
 
     def win(
         self, edit: Edit, least: Edit | None = None, most: Edit | None = None, *, on: Edit | None = None
@@ -160,6 +160,10 @@ class Calibrated:
         return NOISE * self.step_ns + idle * scatter
 
     @cached_property
+    def _likely(self) -> Replay:
+        return Replay(self.graph, self.scale)
+
+    @cached_property
     def _others(self) -> tuple[Replay, ...]:
         """Other steps that it may be: with a host that is slower or faster, in all and in what recording costs."""
         if self.basis == "none":
@@ -174,16 +178,9 @@ class Calibrated:
 
     def _taken_away(self, replay: Replay, edit: Edit) -> float:
         """Return how much less a step takes with a change: what is left is never less than the device needs."""
-        if replay not in self._unchanged:
-            self._unchanged[replay] = replay.step_ns()
         placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
-        before, after = placed * self._unchanged[replay], placed * replay.step_ns(edit)
+        before, after = placed * replay.unchanged_ns, placed * replay.step_ns(edit)
         return before - max(after, min(before, replay.least_busy_ns(edit)))
-
-    @cached_property
-    def _unchanged(self) -> dict[Replay, float]:
-        """What a step takes without a change, by how it is replayed."""
-        return {}
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:

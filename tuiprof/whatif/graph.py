@@ -26,6 +26,7 @@ Daydream (Zhu et al., USENIX ATC 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,18 @@ class Graph:
     step_count: int
     device_busy_ns: float
     unexplained_ns: float
+
+    @cached_property
+    def befores(self) -> list[int]:
+        """``before`` as a list: what a round runs over."""
+        result: list[int] = self.before.tolist()
+        return result
+
+    @cached_property
+    def others(self) -> list[int]:
+        """``other`` as a list."""
+        result: list[int] = self.other.tolist()
+        return result
 
     def __len__(self) -> int:
         """Return the number of nodes."""
