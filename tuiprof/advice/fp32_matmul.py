@@ -27,7 +27,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     work = trace.device_work
     slow = np.array([is_fp32_gemm(name) for name in trace.names], dtype=bool)[trace.name_codes[work]]
-    slow &= np.isin(calls.work_kinds.astype(str), ("gemm", "convolution"))
+    slow &= calls.works_of("gemm", "convolution")
     lengths = trace.ends[work] - trace.starts[work]
     share = float(lengths[slow].sum() / max(lengths.sum(), 1))
     if share < LEAST_SHARE:

@@ -28,7 +28,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for region in found:
         chosen[region.calls] = True
     whole = calls.with_backward(chosen)
-    products = np.isin(calls.work_kinds.astype(str), ("gemm", "attention"))
+    products = calls.works_of("gemm", "attention")
     causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
     likely, least, most = (
         calls.edit(whole, 0.3, np.where(products, part, 0.0))
