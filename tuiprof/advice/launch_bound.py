@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tuiprof.advice.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses._launch_figures import OUTSIDE
 from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.model import Trace
 
@@ -22,7 +23,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
-        f"most before {rows['operator'][0]}",
+        f"most before {rows['operator'][0]}" if rows["operator"][0] != OUTSIDE else "",
         "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',

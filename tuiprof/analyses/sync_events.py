@@ -8,7 +8,7 @@ from tuiprof.analyses import Analysis, _refill, _wait_table, _waits
 from tuiprof.analyses._scope import Scope, device_word, no_device, plural
 from tuiprof.analyses._step_times import step_times
 from tuiprof.analyses._wait_table import WaitTable
-from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import total
 from tuiprof.model.report import Level
@@ -79,7 +79,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     table = _wait_table.build(trace, scope)
     counted = table.counted
-    step = replayed(trace) if window.whole and trace.device_indices else ""
+    step = replayed(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
     found = None if isinstance(step, str) else step
     groups = _wait_table.group(table, scope, found)
     word = device_word(trace)

@@ -124,7 +124,9 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
     last = np.searchsorted(at, host.ends[mine], side="right") - 1
     parts = host.keep[mine]
     counts = np.maximum(last - first, 0)
-    inside = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(counts.sum())
+    inside = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(
+        counts.sum()
+    )
     np.minimum.at(keep, inside, np.repeat(parts, counts))
     # A change that begins or ends between two events shrinks a part of what lies between them.
     for index, begin, end, part in (

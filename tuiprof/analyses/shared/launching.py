@@ -11,7 +11,11 @@ from tuiprof.model.intervals import complement, union
 from tuiprof.whatif.edit import Edit, HostTime
 
 
-def launched_faster(trace: Trace, keep: float) -> Edit:
+#: A thread that begins and ends nothing for so long does something else than launch work, or initialises a library, ns.
+SILENT_NS = 1_000_000
+
+
+def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
     """Return the change in which the threads that launch take a part of their time: operators, Python and calls.
 
     Waits and data loading stay as they are.
@@ -19,17 +23,32 @@ def launched_faster(trace: Trace, keep: float) -> Edit:
     Args:
         trace: The trace.
         keep: The part of the host time that stays.
+        silences: Whether stretches in which a thread records nothing for long are shorter as well.
     """
     loading = fetches(trace)
-    starts, ends = complement(*union(trace.starts[loading], trace.ends[loading]), *trace.span)
     main = main_thread(trace)
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
-    tracks = sorted({*tracks, *([] if main is None else [main])})
-    return Edit(
-        host=HostTime(
-            np.repeat(np.array(tracks, dtype=np.int64), len(starts)),
-            np.tile(starts, len(tracks)),
-            np.tile(ends, len(tracks)),
-            np.full(len(tracks) * len(starts), keep),
-        )
-    )
+    parts = []
+    for track in sorted({*tracks, *([] if main is None else [main])}):
+        apart = [(trace.starts[loading], trace.ends[loading])]
+        if not silences:
+            rows = np.flatnonzero(trace.track_codes == track)
+            at = np.sort(np.concatenate((trace.starts[rows], trace.ends[rows])))
+            long = np.flatnonzero(np.diff(at) >= SILENT_NS)
+            apart.append((at[long], at[long + 1]))
+        left, right = (np.concatenate(ends) for ends in zip(*apart, strict=True))
+        starts, ends = complement(*union(left, right), *trace.span)
+        parts.append((np.full(len(starts), track, dtype=np.int64), starts, ends, np.full(len(starts), keep)))
+    if not parts:
+        return Edit()
+    return Edit(host=HostTime(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
+
+
+def launched_faster(trace: Trace, keep: float) -> Edit:
+    """Return the change in which launching work takes a part of its time.
+
+    Args:
+        trace: The trace.
+        keep: The part of the host time that stays.
+    """
+    return host_faster(trace, keep, silences=False)
