@@ -33,7 +33,8 @@ class Chip:
         name: Its name.
         bytes_per_s: Bandwidth of its memory.
         operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"tfloat32"``,
-            ``"bfloat16"``, ``"float16"`` where there is no bfloat16, and ``"int8"`` in them), dense; a multiply-add is two.
+            ``"bfloat16"``, ``"float16"`` where there is no bfloat16, and ``"int8"`` in them), dense; a
+            multiply-add is two.
         link_bytes_per_s: What its link to the host carries in one direction.
     """
 

@@ -169,8 +169,8 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
         notes.append("Findings marked as overlapping win less once those above them are done.")
     if in_part(trace):
         notes.append(
-            f"The trace marks no steps: gains are of {format_ns(step.graph.high - step.graph.low)} in its middle, which "
-            "were replayed."
+            f"The trace marks no steps: gains are of the {format_ns(step.graph.high - step.graph.low)} in its middle "
+            "that were replayed."
         )
     return notes
 

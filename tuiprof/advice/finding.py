@@ -19,6 +19,8 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
 from tuiprof.whatif.edit import Edit, HostTime
 
+#: What makes waits those of one place.
+_PLACE = ("where", "in", "through", "range", "kind")
 Sure = Literal["high", "medium", "low"]
 
 
@@ -114,7 +116,7 @@ class Evidence:
 
     @cached_property
     def host_part(self) -> float:
-        """Which part of captured host time is there without the profiler: what a change costs instead is not captured."""
+        """Which part of captured host time is there without the profiler: what a change costs instead has none."""
         step = replayed(self.trace)
         return 1.0 if isinstance(step, str) else max(step.host_part, 0.05)
 
@@ -153,12 +155,14 @@ class Evidence:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
         return f"{row['in']}, {row['where']}" if row["found"] == "line" else str(row["where"])
 
-    def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+    @cached_property
+    def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:
+        """Waits by place."""
         frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        same = pl.lit(True)
-        for key in ("where", "in", "through", "range", "kind"):
-            same &= pl.col(key) == row[key]
-        return frame.filter(same & (pl.col("apart") == ""))
+        return frame.filter(pl.col("apart") == "").partition_by(*_PLACE, as_dict=True)
+
+    def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+        return self._places[tuple(row[key] for key in _PLACE)]
 
     def calls_of(self, row: Mapping[str, Any]) -> Ints:
         """Return the calls that wait at a place, as rows of the trace.

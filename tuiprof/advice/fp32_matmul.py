@@ -20,8 +20,8 @@ LEAST_SHARE: Final = 0.1
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
 #: What to do on a chip whose tensor cores know neither TF32 nor bfloat16, in PyTorch and in JAX.
 _FLOAT16: Final = (
-    'with torch.autocast("cuda", dtype=torch.float16): around forward and loss, with a GradScaler; this chip has no TF32',
-    "float16 activations with a scaled loss (jmp); this chip has no TF32",
+    'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler, as this chip has no TF32',
+    "float16 activations with a scaled loss (jmp), as this chip has no TF32",
 )
 #: At least and at most helpful, of the likely part.
 _LEAST, _MOST = 2.0, 0.8

@@ -9,7 +9,8 @@ import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.regions import Region
-from tuiprof.whatif.edit import Edit
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit, Floats
 
 #: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and
 #: writes, of the forward, and of the backward, which also reads what was saved; but never less than this part of the
@@ -17,7 +18,7 @@ from tuiprof.whatif.edit import Edit
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
 _LEAST_PART: Final = (0.1, 0.3, 0.0)
-#: Host time that a call takes, and its backward, ns: of one operator, and of a compiled function, which checks its guards.
+#: Host time that a call takes, and its backward, ns: of one operator, and of a compiled function, which has guards.
 OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
 COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
 #: What an operator with two inputs touches, and one with one.
@@ -51,12 +52,9 @@ def fused(
     call = np.maximum(calls.call_of_work, 0)
     lengths = (trace.ends - trace.starts)[trace.device_work].astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
-    tensor_ns = np.zeros(len(regions))
-    for number in range(len(regions)):
-        mine = known & forward[call] & (region_of[call] == number)
-        passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
-        # Of tensors of several sizes the large ones take the time.
-        tensor_ns[number] = np.percentile(passes, 75) if len(passes) else 0.0
+    mine = np.flatnonzero(known & forward[call])
+    passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
+    tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
         _FORWARD, _BACKWARD, _LEAST_PART, host_ns, strict=True
@@ -80,3 +78,19 @@ def fused(
         edits.append(edit)
     likely, least, most = edits
     return likely, least, most
+
+
+def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
+    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones take the time.
+
+    Args:
+        groups: Group of each value, shape ``(n,)``.
+        values: Values, shape ``(n,)``.
+        count: Number of groups.
+    """
+    order = np.lexsort((values, groups))
+    sizes = np.bincount(groups, minlength=count)
+    last = np.cumsum(sizes) - 1
+    at = last - (sizes - 1) // 4
+    found = values[order][np.maximum(at, 0)] if len(values) else np.zeros(count)
+    return np.where(sizes > 0, found, 0.0)

@@ -197,6 +197,7 @@ class _Builder:
         ] = []  # a join, and the row of the work on another stream behind it
         self.waiting: list[tuple[int, _Call]] = []
         self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
+        self.wrapped: list[int] = []  # nodes that come after one of the round before, beside first ones
         self.unexplained_ns = 0
 
     def graph(self) -> Graph:
@@ -305,7 +306,9 @@ class _Builder:
                 # Keys of the main thread ascend: its nodes were added in order.
                 node = bisect_right(keys, call.begin) - 1
                 at = keys[node] if node >= 0 else self.low
-                node = node if node >= 0 else self.main_nodes - 1
+                if node < 0:  # the main thread has not done anything yet in this round
+                    node = self.main_nodes - 1
+                    self.wrapped.append(len(nodes.kind))
                 island = now
             node, at = self._call(thread, call, node, at)
 
@@ -435,6 +438,7 @@ class _Builder:
         for node, _ in self.last:
             wraps |= before == node
         wraps &= np.arange(len(key)) <= before
+        wraps[self.wrapped] = True
         # Clocks of host and device differ a little, so that instants alone do not order the nodes.
         for _ in range(MOST_PASSES):
             after = np.maximum(key, np.where(wraps, key, key[before] + 1))

@@ -128,7 +128,13 @@ class Calibrated:
         return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
 
     def win(
-        self, edit: Edit, least: Edit | None = None, most: Edit | None = None, *, on: Edit | None = None
+        self,
+        edit: Edit,
+        least: Edit | None = None,
+        most: Edit | None = None,
+        *,
+        on: Edit | None = None,
+        likely_ns: float | None = None,
     ) -> Win:
         """Return what a change wins, with its range.
 
@@ -137,8 +143,9 @@ class Calibrated:
             least: The same where it helps least; None = as likely.
             most: The same where it helps most; None = as likely.
             on: A change that is made before; None = none.
+            likely_ns: What :meth:`likely_ns` said already; None = not asked yet.
         """
-        likely, limit = self.likely_ns(edit, on=on), self.step_ns
+        likely, limit = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns, self.step_ns
         wins = [
             self._wins(replay, one or edit, on)
             for replay in self._others

@@ -10,8 +10,7 @@ from tuiprof.model import Trace
 from tuiprof.model.intervals import complement, union
 from tuiprof.whatif.edit import Edit, HostTime
 
-
-#: A thread that begins and ends nothing for so long does something else than launch work, or initialises a library, ns.
+#: A thread that begins and ends nothing for so long does not launch work: it computes, or initialises a library; ns.
 SILENT_NS = 1_000_000
 
 

@@ -13,8 +13,8 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
 
-#: No more launches are replayed where steps can be left out, or where none are marked: a question takes milliseconds then.
-MOST_LAUNCHES = 8_000
+#: No more launches are replayed where steps can be left out, or none are marked: a question takes milliseconds then.
+MOST_LAUNCHES = 5_000
 #: From this share on it is said that the profiler slowed the steps down.
 SLOWED = 0.05
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
