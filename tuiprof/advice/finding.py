@@ -159,7 +159,8 @@ class Evidence:
     def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:
         """Waits by place."""
         frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        return frame.filter(pl.col("apart") == "").partition_by(*_PLACE, as_dict=True)
+        counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
+        return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
 
     def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
         return self._places[tuple(row[key] for key in _PLACE)]

@@ -242,9 +242,9 @@ class _Builder:
     def _islands(self, track: int) -> tuple[Ints, Ints]:
         """Return when a thread records operators or calls, short silences included."""
         trace = self.trace
-        rows = np.flatnonzero(trace.track_codes == track)
+        rows = trace.between(self.low, self.high)
+        rows = rows[trace.track_codes[rows] == track]
         rows = rows[trace.is_category("cpu_op", "runtime", "driver", "compile", rows=rows)]
-        rows = rows[(trace.starts[rows] < self.high) & (trace.ends[rows] > self.low)]
         starts, ends = union(trace.starts[rows], trace.ends[rows] + SILENT_NS)
         return starts, ends - SILENT_NS
 

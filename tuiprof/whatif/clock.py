@@ -53,8 +53,8 @@ class HostClock:
             high: Last instant, ns.
             profiler: When the profiler held the host.
         """
-        rows = np.flatnonzero(trace.track_codes == track)
-        rows = rows[(trace.starts[rows] < high) & (trace.ends[rows] > low)]
+        rows = trace.between(low, high)
+        rows = rows[trace.track_codes[rows] == track]
         cost = np.zeros(len(rows))
         for categories, cost_ns in (
             (("runtime", "driver"), CALL_NS),

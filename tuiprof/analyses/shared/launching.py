@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.replay import main_thread, stretch
 from tuiprof.model import Trace
 from tuiprof.model.intervals import complement, union
 from tuiprof.whatif.edit import Edit, HostTime
@@ -24,22 +24,24 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
         keep: The part of the host time that stays.
         silences: Whether stretches in which a thread records nothing for long are shorter as well.
     """
-    loading = fetches(trace)
     main = main_thread(trace)
+    if main is None:
+        return Edit()
+    low, high, _ = stretch(trace, main)
+    inside = trace.between(low, high)
+    loading = fetches(trace)
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
     parts = []
-    for track in sorted({*tracks, *([] if main is None else [main])}):
+    for track in sorted({*tracks, main}):
         apart = [(trace.starts[loading], trace.ends[loading])]
         if not silences:
-            rows = np.flatnonzero(trace.track_codes == track)
+            rows = inside[trace.track_codes[inside] == track]
             at = np.sort(np.concatenate((trace.starts[rows], trace.ends[rows])))
             long = np.flatnonzero(np.diff(at) >= SILENT_NS)
             apart.append((at[long], at[long + 1]))
         left, right = (np.concatenate(ends) for ends in zip(*apart, strict=True))
-        starts, ends = complement(*union(left, right), *trace.span)
+        starts, ends = complement(*union(left, right), low, high)
         parts.append((np.full(len(starts), track, dtype=np.int64), starts, ends, np.full(len(starts), keep)))
-    if not parts:
-        return Edit()
     return Edit(host=HostTime(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
 
 

@@ -34,7 +34,7 @@ def _replay(trace: Trace) -> Calibrated | str:
     main = main_thread(trace)
     if main is None:
         return "it has no host thread that works"
-    low, high, step_count = _stretch(trace, main)
+    low, high, step_count = stretch(trace, main)
     try:
         graph = build(trace, _blocking(trace), low, high, main, step_count)
     except Unreplayable as error:
@@ -48,8 +48,13 @@ def _replay(trace: Trace) -> Calibrated | str:
     return found
 
 
-def _stretch(trace: Trace, main: int) -> tuple[int, int, int]:
-    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed."""
+def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
+    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed.
+
+    Args:
+        trace: The trace.
+        main: The thread that steps.
+    """
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
