@@ -1,0 +1,332 @@
+"""Rules one by one, each on a tiny trace that has its cause, and on one that nearly has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from analyses.made import BACKWARD, Made, site
+
+from tuiprof.advice import advise
+from tuiprof.model import DeviceInfo, Trace
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
+UNARY = "void at::native::vectorized_elementwise_kernel<4, tanh_kernel_cuda>"
+REDUCE = "void at::native::reduce_kernel<512, 1, MeanOps>"
+SOFTMAX = "void cunn_SoftMaxForward<8>"
+MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
+
+Op = tuple[str, str, float]
+
+
+def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
+    """Steps whose host runs ahead of its device.
+
+    Args:
+        *ops: Operator, its kernel and how long that takes, µs, one after the other.
+        steps: How many steps.
+        around: A range around all of a step's operators.
+        **info: Fields of the trace's info.
+    """
+    made, correlation, free = Made(), 0, 20.0
+    length = 10 + 10 * len(ops)
+    for number in range(steps):
+        at = number * length
+        made.step(number, at, at + length)
+        if around:
+            made.add("annotation", around, at + 1, at + length - 1)
+        for index, (operator, kernel, works) in enumerate(ops):
+            begin, correlation = at + 5 + 10 * index, correlation + 1
+            made.op(operator, begin, begin + 8, sequence=correlation)
+            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
+            free += works
+    return made.trace(**info)
+
+
+def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
+    """Return the row of a rule's first finding; None = it has none."""
+    report = advise(trace)
+    assert not [note for note in report.notes if "unavailable" in note], report.notes
+    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
+    return rows.row(0, named=True) if len(rows) else None
+
+
+def found(trace: Trace, rule: str) -> dict[str, Any]:
+    row = finding(trace, rule)
+    assert row is not None, f"{rule} not found"
+    return row
+
+
+def attention(*between: Op) -> Sequence[Op]:
+    return (
+        ("aten::linear", GEMM, 300),
+        ("aten::matmul", GEMM, 100),
+        ("aten::div", ELEMENTWISE, 200),
+        *between,
+        ("aten::softmax", SOFTMAX, 200),
+        ("aten::matmul", GEMM, 100),
+        ("aten::linear", GEMM, 300),
+    )
+
+
+def test_attention_written_out_leaves_most_of_its_products_and_nothing_else() -> None:
+    row = found(gpu_bound(*attention()), "unfused-attention")
+    # Of 600 µs the 200 of the products stay for four fifths.
+    assert row["wins_ns"] == pytest.approx(440_000, rel=0.01)
+    assert row["wins_low_ns"] < 440_000 < row["wins_high_ns"]
+    assert "is_causal" not in row["instead"]
+
+
+def test_a_causal_mask_leaves_half_of_the_products() -> None:
+    mask: Op = ("aten::masked_fill", ELEMENTWISE, 200)
+    row = found(gpu_bound(*attention(("aten::tril", UNARY, 1), mask)), "unfused-attention")
+    assert row["wins_ns"] == pytest.approx(200_000 + 1_000 + 400_000 + 100_000, rel=0.01)
+    assert "is_causal=True" in row["instead"]
+
+
+def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
+    layer: Op = ("aten::layer_norm", "void vectorized_layer_norm_kernel", 50)
+    assert finding(gpu_bound(*attention(layer)), "unfused-attention") is None
+
+
+NORM: Sequence[Op] = (
+    ("aten::linear", GEMM, 300),
+    ("aten::pow", UNARY, 100),
+    ("aten::mean", REDUCE, 60),
+    ("aten::add", UNARY, 5),
+    ("aten::rsqrt", UNARY, 5),
+    ("aten::mul", ELEMENTWISE, 150),
+    ("aten::mul", ELEMENTWISE, 150),
+)
+
+
+def test_a_norm_written_out_is_one_pass() -> None:
+    row = found(gpu_bound(*NORM), "unfused-norm")
+    # A tensor takes 50 µs to pass (a third of a product's three); of 470 µs three passes stay.
+    assert row["wins_ns"] == pytest.approx(470_000 - 150_000, rel=0.02)
+    assert "pow → mean → add → rsqrt → mul → mul" in row["what"]
+    assert finding(gpu_bound(*NORM), "elementwise-chain") is None, "it is told once"
+
+
+def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:
+    assert finding(gpu_bound(*NORM[:3], *NORM[3:4]), "unfused-norm") is None
+
+
+def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
+    chain = [("aten::mul", ELEMENTWISE, 90.0)] * 6
+    row = found(gpu_bound(("aten::linear", GEMM, 300), *chain), "elementwise-chain")
+    assert row["wins_ns"] == pytest.approx(540_000 - 90_000, rel=0.02)
+    broken = [op for op in chain[:2] for _ in (0,)] + [("aten::linear", GEMM, 300.0)] + chain[:2]
+    assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
+
+
+def test_a_chain_goes_with_the_backward_that_it_made() -> None:
+    made, free, correlation = Made(), 20.0, 0
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200)
+        for index in range(4):
+            begin, correlation = at + 5 + 10 * index, correlation + 1
+            made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
+            free += 90
+        for index in reversed(range(4)):
+            begin, correlation = at + 160 - 10 * index, correlation + 1
+            name = "autograd::engine::evaluate_function: MulBackward0"
+            made.op(name, begin, begin + 8, sequence=100 * number + index, track=BACKWARD)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 180), correlation)
+            made.rows[-2]["track"] = BACKWARD
+            free += 180
+    row = found(made.trace(), "elementwise-chain")
+    # Three passes of 30 µs stay of the forward, four of the backward.
+    assert row["wins_ns"] == pytest.approx(360_000 - 90_000 + 720_000 - 120_000, rel=0.02)
+
+
+TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16>"
+CONVOLUTIONS: Sequence[Op] = (
+    ("aten::conv2d", TURN, 100),
+    ("aten::conv2d", "sm90_xmma_fprop_implicit_gemm_bf16", 300),
+    ("aten::batch_norm", "void at::native::batch_norm_collect_statistics_kernel<float>", 100),
+)
+
+
+def test_layouts_are_not_turned_round_any_more() -> None:
+    row = found(gpu_bound(*CONVOLUTIONS), "channels-last")
+    assert row["wins_ns"] == pytest.approx(100_000 + 40_000, rel=0.01)
+    assert row["sure"] == "high"
+    assert finding(gpu_bound(*CONVOLUTIONS[1:]), "channels-last") is None
+
+
+def test_group_norms_want_channels_first() -> None:
+    grouped = (*CONVOLUTIONS[:2], ("aten::group_norm", "RowwiseMomentsCUDAKernel<float>", 100))
+    row = found(gpu_bound(*grouped), "channels-last")
+    assert row["wins_ns"] == pytest.approx(20_000, rel=0.05)
+    assert row["sure"] == "low"
+
+
+@pytest.mark.parametrize(
+    ("device", "word", "keep"),
+    [
+        ("NVIDIA H100 80GB HBM3", "TF32", 1.2 * 66.9 / 494.7),
+        ("Tesla V100-SXM2-32GB", "torch.float16", 1.2 * 15.7 / 125),
+        ("Some Chip", "TF32", 0.3),
+    ],
+)
+def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, keep: float) -> None:
+    trace = gpu_bound(
+        ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
+    )
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    row = found(trace, "fp32-matmul")
+    assert word in row["instead"]
+    assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
+
+
+OPTIMIZER = "Optimizer.step#AdamW.step"
+PASSES: Sequence[Op] = tuple(
+    ("aten::_foreach_op", MULTI_TENSOR.format(name), 115) for name in ("lerp", "addcmul", "sqrt", "addcdiv")
+)
+
+
+def test_an_optimizer_of_several_passes() -> None:
+    row = found(gpu_bound(*PASSES, around=OPTIMIZER), "unfused-optimizer")
+    assert row["wins_ns"] == pytest.approx(460_000 * (1 - 7 / 23), rel=0.01)
+    fused = ("aten::_fused_adamw_", MULTI_TENSOR.format("FusedOptimizer"), 115.0)
+    assert finding(gpu_bound(*PASSES[:3], fused, around=OPTIMIZER), "unfused-optimizer") is None
+    assert finding(gpu_bound(*PASSES), "unfused-optimizer") is None, "nobody says that it is an optimizer"
+
+
+def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
+    """Steps of 3 ms whose device works 50 µs; Python runs for a while in the middle of each."""
+    made = Made()
+    for number in range(steps):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        for index in range(10):
+            begin = at + 10 + index * 40
+            made.op("aten::mm", begin, begin + 30)
+            correlation = number * 100 + index + 1
+            made.launch(GEMM, (begin + 5, begin + 9), (begin + 12, begin + 17), correlation)
+        begin = at + 410
+        if name:
+            made.add("cpu_op" if name == "gc" else "python_function", name, begin, begin + python_us)
+        rest = 2_990 - 410 - python_us
+        count = max(int(rest // 50), 0)
+        for index in range(count):
+            made.op("aten::add", begin + python_us + index * 50, begin + python_us + index * 50 + 49)
+    return made
+
+
+def test_python_that_runs_for_long_is_named_by_its_function() -> None:
+    row = found(host_bound(python_us=1_500, name="train.py(12): count").trace(), "python-time")
+    assert row["where"] == "train.py count() from line 12"
+    assert row["wins_ns"] == pytest.approx(1_500_000, rel=0.02)
+    unnamed = found(host_bound(python_us=1_500).trace(), "python-time")
+    assert (unnamed["where"], unnamed["sure"]) == ("before aten::add", "medium")
+    assert finding(host_bound(python_us=300).trace(), "python-time") is None, "what frameworks take"
+
+
+def test_launching_is_not_what_a_thread_does_in_silence() -> None:
+    """Of two steps as long the one spends its time in operators, the other in Python alone."""
+    busy, silent = host_bound().trace(), host_bound(python_us=2_500).trace()
+    assert finding(busy, "launch-bound") is not None
+    launching = finding(silent, "launch-bound")
+    assert launching is None or launching["wins_ns"] < 0.2 * 3_000_000
+
+
+def test_what_the_collector_takes() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 40)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        made.add("annotation", "Python GC", at + 100, at + 900)
+    row = found(made.trace(), "garbage-collector")
+    assert row["wins_ns"] == pytest.approx(800_000, rel=0.01)
+    assert "4 times in 4 steps" in row["what"]
+
+
+def test_a_loop_of_short_kernels() -> None:
+    ops: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 4.0)] * 30)]
+    row = found(gpu_bound(*ops), "kernel-loop")
+    assert "norm 30 times in a row" in row["what"]
+    few: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 4.0)] * 8)]
+    assert finding(gpu_bound(*few), "kernel-loop") is None
+    long: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 40.0)] * 30)]
+    assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
+
+
+@pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
+def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        made.step(number, at, at + 400).op("aten::copy_", at + 5, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 20, correlation=correlation)
+        made.kernel(
+            f"Memcpy HtoD ({memory} -> Device)",
+            at + 15,
+            at + 110,
+            correlation,
+            category="memcpy",
+            bytes=1 << 20,
+        )
+        made.call("cudaStreamSynchronize", at + 21, at + 115, correlation=correlation + 1)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+    trace = made.trace()
+    assert found(trace, rule)["wins_ns"] > 0
+    other = {"blocking-copy", "pageable-memory"} - {rule}
+    assert finding(trace, other.pop()) is None
+
+
+def test_a_metric_that_is_computed_in_every_step() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), number * 10 + 1)
+        made.add("python_function", "torchmetrics/metric.py(600): compute", at + 15, at + 99)
+        made.op("aten::_local_scalar_dense", at + 20, at + 98)
+        made.call("cudaMemcpyAsync", at + 30, at + 92, correlation=number * 10 + 2)
+        made.kernel(
+            "Memcpy DtoH (Device -> Pageable)", at + 90, at + 91, number * 10 + 2, category="memcpy", bytes=4
+        )
+        made.call("cudaStreamSynchronize", at + 93, at + 96, correlation=number * 10 + 3)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), number * 10 + 4)
+    assert "compute() every N steps" in found(made.trace(), "metric-compute")["instead"]
+
+
+def test_many_reads_are_one_where_they_are_a_loop() -> None:
+    """A norm of each gradient, read one by one: at best they are all read at once."""
+    made = Made()
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000)
+        for index in range(20):
+            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
+            made.op("aten::norm", begin, begin + 20)
+            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 30), correlation)
+            made.op("aten::item", begin + 25, begin + 80).op(
+                "aten::_local_scalar_dense", begin + 26, begin + 79
+            )
+            made.call("cudaMemcpyAsync", begin + 28, begin + 70, correlation=correlation + 1)
+            made.kernel(
+                "Memcpy DtoH (Device -> Pageable)",
+                begin + 60,
+                begin + 61,
+                correlation + 1,
+                category="memcpy",
+                bytes=4,
+            )
+            made.call("cudaStreamSynchronize", begin + 71, begin + 75, correlation=correlation + 2)
+    lines = [
+        site(number * 2_000 + 10 + index * 90 + 81, "train.py:9 clip")
+        for number in range(4)
+        for index in range(20)
+    ]
+    row = found(made.trace(lines), "item-each-step")
+    assert row["wins_high_ns"] > 1.2 * row["wins_ns"], "the norms themselves are one call then"
+    assert "20 times a step" in row["what"]
