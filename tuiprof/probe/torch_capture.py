@@ -11,6 +11,7 @@ from typing import Any
 
 from .capture import CaptureError, Capturer
 from .cupti import Cupti
+from .garbage import GarbageRanges
 from .own_file import OwnFile, pieces
 from .requests import Request
 from .runtime import Runtime
@@ -119,6 +120,7 @@ class TorchProfiler:
             **options,
         )
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
+        self._garbage = GarbageRanges(torch.autograd.profiler.record_function)
         self._range: Any = None
         self._prepared = self._started = False
 
@@ -142,6 +144,7 @@ class TorchProfiler:
         self._refuse_if_taken()
         self._call("start_trace")
         self._started = True
+        self._garbage.start()
         if self._syncs is not None:
             self._syncs.start()
 
@@ -167,6 +170,7 @@ class TorchProfiler:
         It is written here and not in a thread, because Kineto holds the interpreter while it writes: the
         pause would fall into some later step.
         """
+        self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
         self._started = self._prepared = False
@@ -203,6 +207,7 @@ class TorchProfiler:
 
     def abort(self) -> None:
         """Leave the profiler as it was before; what was recorded is dropped."""
+        self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
         self.step_ended()
