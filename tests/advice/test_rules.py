@@ -331,3 +331,32 @@ def test_many_reads_are_one_where_they_are_a_loop() -> None:
     row = found(made.trace(lines), "item-each-step")
     assert row["wins_high_ns"] > 1.2 * row["wins_ns"], "the norms themselves are one call then"
     assert "20 times a step" in row["what"]
+
+
+def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
+    """Steps of a compiled function that calls Python for 300 µs."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 90)
+        if number % every == 0:
+            for name, begin, end in (
+                ("callback.py(74): pure_callback_impl", 100, 400),
+                ("api.py(2035): device_put", 101, 120),
+                ("callback.py(69): __call__", 130, 395),
+                ("tree_util.py(95): tree_unflatten", 131, 133),
+                ("$builtins len", 134, 135),
+                ("train.py(12): lookup", 136, 394),
+            ):
+                made.add("python_function", name, at + begin, at + end)
+        made.op("dot.1", at + 410, at + 990)
+    return made.trace(framework=framework)
+
+
+def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None:
+    row = found(calling_back(), "host-callback")
+    assert row["where"] == "train.py lookup() from line 12"
+    assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
+    assert "in every step" in row["what"]
+    assert finding(calling_back(every=2), "host-callback") is None, "now and then"
+    assert finding(calling_back(framework="PyTorch 2.11"), "host-callback") is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Callable, ContextManager, Dict, Optional
+from contextlib import AbstractContextManager
+from typing import Any, Callable
 
 NAME = "Python GC"
 
@@ -17,9 +18,9 @@ class GarbageRanges:
         range_of: Makes a range of a name, in the profiler that records.
     """
 
-    def __init__(self, range_of: Callable[[str], ContextManager[Any]]) -> None:
+    def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:
         self._range_of = range_of
-        self._open: Optional[ContextManager[Any]] = None
+        self._open: AbstractContextManager[Any] | None = None
         self._callback = self._collects  # a bound method is another object each time that it is asked for
 
     def start(self) -> None:
@@ -31,7 +32,7 @@ class GarbageRanges:
         if self._callback in gc.callbacks:
             gc.callbacks.remove(self._callback)
 
-    def _collects(self, phase: str, _info: Dict[str, int]) -> None:
+    def _collects(self, phase: str, _info: dict[str, int]) -> None:
         try:
             if phase == "start":
                 self._open = self._range_of(NAME)
