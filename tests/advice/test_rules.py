@@ -13,6 +13,7 @@ from analyses.made import BACKWARD, Made, site
 from tuiprof.advice import advise
 from tuiprof.analyses import run
 from tuiprof.model import DeviceInfo, Report, Trace
+from tuiprof.model.uncaptured import Uncaptured
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
@@ -360,3 +361,30 @@ def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None
     assert "in every step" in row["what"]
     assert finding(calling_back(every=2), "host-callback") is None, "now and then"
     assert finding(calling_back(framework="PyTorch 2.11"), "host-callback") is None
+
+
+@pytest.mark.parametrize(
+    ("busy", "idle", "usable", "op_us", "threads"),
+    [
+        (1.0, 3.2, 4, 900, 4),
+        (1.0, 7.0, 2, 900, 2),  # it may not use the others
+        (1.0, 0.3, 4, 900, None),  # somebody else does
+        (3.6, 0.9, 4, 900, None),  # it has its threads
+        (1.0, 3.0, 1, 900, None),
+        (1.0, 3.0, 4, 90, None),  # operators too short to be shared
+    ],
+)
+def test_operators_on_one_core_of_several(
+    busy: float, idle: float, usable: int, op_us: float, threads: int | None
+) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 10 + op_us)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, usable_cores=usable, busy_cores=busy, idle_cores=idle)
+    row = finding(trace, "cpu-threads")
+    assert (row is not None) == (threads is not None)
+    if row is not None and threads is not None:
+        assert f"set_num_threads({threads})" in row["instead"]
+        assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)

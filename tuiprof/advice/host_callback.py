@@ -42,8 +42,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             f"a compiled function calls back into Python {evidence.rhythm(counted)}, and computes nothing meanwhile",
             place,
-            "compute it with jnp in the compiled function; what is only shown or logged: return it, and read it every N "
-            "steps (jax.debug.print is for debugging)",
+            "compute it with jnp in the compiled function; what is only shown or logged: return it, and read it every "
+            "N steps (jax.debug.print is for debugging)",
             "high",
             "frames of jax.pure_callback, io_callback or jax.debug around a Python function",
             Edit(host=evidence.host_time(mine)),
