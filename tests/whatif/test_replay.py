@@ -12,11 +12,11 @@ from analyses.made import BACKWARD, Made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _wait_table, _waits
+from tuiprof.analyses import _wait_table, _waits, run
 from tuiprof.analyses._scope import Scope
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.formats import open_trace
-from tuiprof.model import Trace, Window
+from tuiprof.model import Trace, Unavailable, Window
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.resources import shipped
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
@@ -109,6 +109,16 @@ def test_what_holds_for_every_step(trace: Trace) -> None:
         assert 0 <= win.low_ns <= win.ns <= win.high_ns <= whole
     # Two changes never win less than one of them.
     assert step.likely_ns(half | waits) >= max(step.likely_ns(half), step.likely_ns(waits)) - 1
+
+
+@given(traces())
+def test_no_step_is_launch_bound_for_longer_than_its_device_idles(trace: Trace) -> None:
+    report = run("kernel_launches", trace)
+    if isinstance(report, Unavailable):
+        return
+    step, bound = step_of(trace), report.fact("launch_bound_share")
+    assert isinstance(bound, float)
+    assert 0 <= bound <= max(1 - step.graph.device_busy_ns / step.step_ns, 0.0) + 1e-9
 
 
 @given(traces(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))

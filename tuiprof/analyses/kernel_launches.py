@@ -82,7 +82,9 @@ class _Figures:
     def bound_share(self) -> float:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
-        return min(max(self.bound_ns / max(self.step.step_ns, 1.0), 0.0), 1.0)
+        # A device cannot wait for launches while it works, even where its streams could work at the same time.
+        idle = 1 - self.step.graph.device_busy_ns / max(self.step.step_ns, 1.0)
+        return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
 
     @property
     def bound(self) -> bool:

@@ -92,9 +92,10 @@ class _Nodes:
         other: int = -1,
         other_ns: float = 0.0,
         work_ns: float = 0.0,
+        stream: int = 0,
     ) -> int:
         """Append a node of a device, or a join; return its index."""
-        return self._add(kind, row, key, before, other, -1, 0, 0, -1, before_ns, other_ns, work_ns)
+        return self._add(kind, row, key, before, other, -1 - stream, 0, 0, -1, before_ns, other_ns, work_ns)
 
     def _add(self, *values: float) -> int:
         for name, value in zip(_COLUMNS, values, strict=True):
@@ -347,13 +348,14 @@ class _Builder:
             launched = np.fromiter(keys, dtype=np.int64, count=len(calls))
             streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched))
         gap_ns, latency_ns = _typical(streams)
-        for stream in streams:
-            self._stream(stream, [other for other in streams if other is not stream], gap_ns, latency_ns)
+        for index in range(len(streams)):
+            self._stream(streams, index, gap_ns, latency_ns)
         for join, row in self.released:
             self.nodes.other[join] = self.node_of_work[row]
         return streams
 
-    def _stream(self, stream: _Stream, others: list[_Stream], gap_ns: float, latency_ns: float) -> None:
+    def _stream(self, streams: list[_Stream], index: int, gap_ns: float, latency_ns: float) -> None:
+        stream, others = streams[index], streams[:index] + streams[index + 1 :]
         nodes, first = self.nodes, len(self.nodes.kind)
         gaps, latencies = stream.starts - stream.free, stream.starts - stream.launched
         before = -1
@@ -383,6 +385,7 @@ class _Builder:
                 self.node_of_launch[launch],
                 float(lag),
                 float(end - begin),
+                index,
             )
             self.node_of_work[row] = before
         nodes.before[first] = before

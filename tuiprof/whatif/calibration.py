@@ -187,7 +187,7 @@ class Calibrated:
         """Return how much less a step takes with a change: what is left is never less than the device needs."""
         placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
         before, after = placed * replay.unchanged_ns, placed * replay.step_ns(edit)
-        return before - max(after, min(before, replay.least_busy_ns(edit)))
+        return before - max(after, min(before, replay.least_ns(edit)))
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:

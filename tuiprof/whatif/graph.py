@@ -48,7 +48,7 @@ class Graph:
         row: Row of the trace, of the call or of the work; -1 = none.
         before: The node before on the thread or stream; one that stands later in the order is of the round before.
         other: The other predecessor; -1 = none.
-        thread: Index into ``clocks`` of a host node; -1 = a node of a device.
+        thread: Index into ``clocks`` of a host node; of device work -1 less the index of its stream.
         host_start: From when to …
         host_end: … when the host worked between ``before`` and the node, captured ns.
         other_start: From when to ``host_end`` it worked after ``other``; -1 = not at all.

@@ -70,11 +70,14 @@ class Replay:
             before, took = now, newly
         return newly / self.graph.step_count
 
-    def least_busy_ns(self, edit: Edit) -> float:
-        """Return what the busiest device works a step at least with a change, ns: works may overlap."""
+    def least_ns(self, edit: Edit) -> float:
+        """Return what the busiest stream works a step with a change, ns: no step takes less."""
         graph = self.graph
-        removed = float((graph.work_ns * (1 - self._kept_work(edit))).sum()) / max(graph.step_count, 1)
-        return max(graph.device_busy_ns - removed, 0.0)
+        works = graph.kind == WORK
+        if not works.any():
+            return 0.0
+        kept = (graph.work_ns * self._kept_work(edit))[works]
+        return float(np.bincount(-1 - graph.thread[works], weights=kept).max()) / max(graph.step_count, 1)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
