@@ -67,6 +67,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         event=longest,
+        environment={} if evidence.is_jax else {"OMP_NUM_THREADS": str(threads)},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -40,6 +40,7 @@ class Finding:
         remainder: It helps with whatever the other findings leave, so it is priced on top of them.
         proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
         event: Row of the typical event; None = none.
+        environment: Variables that make the change, or the nearest to it, without an edit of the script.
     """
 
     what: str
@@ -53,6 +54,7 @@ class Finding:
     remainder: bool = False
     proof: str = ""
     event: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

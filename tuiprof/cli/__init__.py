@@ -28,6 +28,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare
+from tuiprof.cli.fixing import fix
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
@@ -135,6 +136,7 @@ _VERBS = (
     open_,
     report,
     whatif,
+    fix,
     compare,
     snapshot,
     serve,
