@@ -56,3 +56,19 @@ def test_a_trial_that_fails_or_has_no_steps_says_so(tmp_path: Path) -> None:
         attempt(broken, {"FAST": "1"}, 2, root=tmp_path / "sessions")
     with pytest.raises(SessionError, match="marks no steps"):
         attempt(recorded(tmp_path, "print('nothing')"), {}, 2, root=tmp_path / "sessions")
+
+
+def test_who_interrupts_the_trials_stops_the_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = recorded(tmp_path)
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+
+    def interrupted(_session: Session) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tuiprof.session.fixing.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attempt(session, {}, 2, root=tmp_path / "sessions")
+    [trial] = [path for path in (tmp_path / "sessions").iterdir() if path != session.path]
+    assert wait(Session(trial), 60).state == "stopped"

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.errors import SessionError
+from tuiprof.session.control import stop_unless_over
 from tuiprof.session.ladder_stats import Interval, Word, ratio_interval, word_for
 from tuiprof.session.ladder_trial import DEFAULT_WARMUP
 from tuiprof.session.launch import LaunchSpec, start, wait
@@ -103,7 +104,11 @@ def _run(session: Session, environment: Mapping[str, str], changed: bool, root: 
         keep_source=False,
     )
     trial = start(spec)
-    status = wait(trial)
+    try:
+        status = wait(trial)
+    except BaseException:  # Ctrl-C: a run would go on by itself
+        stop_unless_over(trial)
+        raise
     if status.state != "finished":
         raise SessionError(f"a trial {status}", f"see {trial.stderr}")
     lead = load(trial).lead
