@@ -9,8 +9,8 @@ import pytest
 
 from tuiprof.errors import SessionError
 from tuiprof.session.fixing import attempt
-from tuiprof.session.launch import LaunchSpec, start, wait
-from tuiprof.session.store import Session
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.store.folders import Session
 
 SCRIPT = """
 import os, time, tuiprof

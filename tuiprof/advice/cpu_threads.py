@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses._frames import operator_label
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, union
 from tuiprof.whatif.edit import Edit

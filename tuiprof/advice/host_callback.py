@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses import _frames
-from tuiprof.analyses._waits import outermost
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit

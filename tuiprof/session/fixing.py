@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 
 from tuiprof.errors import SessionError
-from tuiprof.session.control import stop_unless_over
-from tuiprof.session.ladder_stats import Interval, Word, ratio_interval, word_for
-from tuiprof.session.ladder_trial import DEFAULT_WARMUP
-from tuiprof.session.launch import LaunchSpec, start, wait
-from tuiprof.session.replay import load
-from tuiprof.session.store import Session
+from tuiprof.ladder.statistics import Interval, Word, ratio_interval, word_for
+from tuiprof.ladder.trial import DEFAULT_WARMUP
+from tuiprof.session.live.replay import load
+from tuiprof.session.run.control import stop_unless_over
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.store.folders import Session
 
 #: A number that a script logs may differ by this share of it, or by so many times what two unchanged runs differ by.
 _SAME: Final = 0.02

@@ -1,0 +1,53 @@
+"""Attention is written out as two matrix products with a softmax between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared import regions
+from tuiprof.model import Trace
+
+#: What a fused attention takes of the time of the matrix products that it stands for: it leaves out reading and writing
+#: the scores, and its backward computes them anew; a causal mask leaves half of them. Likely, least, most.
+_OF_PRODUCTS: Final = (0.8, 1.3, 0.4)
+_OF_CAUSAL_PRODUCTS: Final = (0.5, 1.0, 0.3)
+_CAUSAL: Final = ("aten::tril", "aten::triu")
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for products and a softmax that scaled_dot_product_attention would do in one kernel."""
+    calls = evidence.calls
+    found = regions.find(calls).attention
+    if not found:
+        return
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for region in found:
+        chosen[region.calls] = True
+    whole = calls.with_backward(chosen)
+    products = calls.works_of("gemm", "attention")
+    causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
+    likely, least, most = (
+        calls.edit(whole, 0.3, np.where(products, part, 0.0))
+        for part in (_OF_CAUSAL_PRODUCTS if causal else _OF_PRODUCTS)
+    )
+    arguments = "q, k, v, is_causal=True" if causal else "q, k, v"
+    softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
+    yield Finding(
+        f"attention is written out: product, softmax and product, {len(found) / evidence.step_count:.0f} times a step",
+        "",
+        f"torch.nn.functional.scaled_dot_product_attention({arguments}), which runs FlashAttention or cuDNN's kernel",
+        "high",
+        "a softmax between two matrix products, with nothing but scaling, masks and casts around it",
+        likely,
+        least,
+        most,
+        proof="attention:native,sdpa-flash",
+        event=int(calls.rows[softmax]),
+    )
+
+
+RULE = AdviceRule("unfused-attention", find)
