@@ -1,209 +1,390 @@
-"""What a rule may read: the analyses it needs, ours or a third party's, and their tables as typed rows."""
+"""Rules one by one, each on a tiny trace that has its cause, and on one that nearly has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint
-from types import SimpleNamespace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pytest
-from analyses.made import Made
-from analyses.test_ranks import rank_trace, together
+from analyses.made import BACKWARD, Made, site
 
-from tuiprof import advice, analyses, plugins
-from tuiprof.advice import AdviceRule, Evidence, Finding, advise
-from tuiprof.analyses import Analysis
-from tuiprof.analyses.syncs import WAIT_PLACES
-from tuiprof.model import Column, Fact, Report, RowsOf, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.advice import advise
+from tuiprof.analyses import run
+from tuiprof.model import DeviceInfo, Report, Trace
+from tuiprof.model.uncaptured import Uncaptured
 
-Find = Callable[[Trace, Evidence], Iterable[Finding]]
-RULES = SimpleNamespace()  # what the entry points of this module point at
-pytestmark = pytest.mark.defects
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32"
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<Mul>>"
+UNARY = "void at::native::vectorized_elementwise_kernel<4, tanh_kernel_cuda>"
+REDUCE = "void at::native::reduce_kernel<512, 1, MeanOps>"
+SOFTMAX = "void cunn_SoftMaxForward<8>"
+MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A row of the third party's table."""
-
-    name: str
-    in_: str
-    joules: float
+Op = tuple[str, str, float]
 
 
-SAMPLES = RowsOf("energy", "samples", Sample)
+def gpu_bound(*ops: Op, steps: int = 4, around: str = "", **info: Any) -> Trace:
+    """Steps whose host runs ahead of its device.
+
+    Args:
+        *ops: Operator, its kernel and how long that takes, µs, one after the other.
+        steps: How many steps.
+        around: A range around all of a step's operators.
+        **info: Fields of the trace's info.
+    """
+    made, correlation, free = Made(), 0, 20.0
+    length = 10 + 10 * len(ops)
+    for number in range(steps):
+        at = number * length
+        made.step(number, at, at + length)
+        if around:
+            made.add("annotation", around, at + 1, at + length - 1)
+        for index, (operator, kernel, works) in enumerate(ops):
+            begin, correlation = at + 5 + 10 * index, correlation + 1
+            made.op(operator, begin, begin + 8, sequence=correlation)
+            made.launch(kernel, (begin + 2, begin + 5), (free, free + works), correlation)
+            free += works
+    return made.trace(**info)
 
 
-def measure_energy(trace: Trace, window: Window) -> Report | Unavailable:
-    """Stand in for a third party's analysis."""
-    rows = pl.DataFrame({"joules": [2.5], "in": ["step 1"], "name": ["gemm"]})
-    columns = (Column("name", "kernel"), Column("joules", "energy", "number"), Column("in", "in"))
-    facts = (Fact("joules", "energy", 2.5),)
-    table = Table(SAMPLES.key, "Energy by kernel", columns, rows)
-    return Report("energy", "Energy", Verdict("2.5 J", code="thirsty"), facts, (table,))
-
-
-ENERGY = Analysis("energy", "Energy", "What takes the most energy?", measure_energy)
-
-
-@pytest.fixture(autouse=True)
-def _found_anew() -> Iterator[None]:
-    parts = (analyses.available, analyses._find, advice.available, advice.unavailable)
-    for part in parts:
-        part.cache_clear()
-    yield
-    for part in parts:
-        part.cache_clear()
-
-
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Install a rule, and the analysis of energy, as a third party does."""
-
-    def add(find: Find, *needs: str) -> None:
-        RULES.theirs = AdviceRule("theirs", find, needs=needs)
-        points = {
-            "tuiprof.advice": [EntryPoint("theirs", f"{__name__}:RULES.theirs", "tuiprof.advice")],
-            "tuiprof.analyses": [EntryPoint("energy", f"{__name__}:ENERGY", "tuiprof.analyses")],
-        }
-        monkeypatch.setattr(plugins, "entry_points", lambda group: points.get(group, ()))
-
-    return add
-
-
-def finding(what: str) -> Finding:
-    return Finding(what, "", "do otherwise", "high", "it was seen", None)
-
-
-def waiting() -> Made:
-    """Four steps that each wait for the device at one place, so that a rule of ours fires."""
-    made = Made()
-    for number in range(4):
-        at, correlation = number * 200, number * 10 + 1
-        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), correlation)
-        made.op("aten::nonzero", at + 20, at + 98).call("cudaStreamSynchronize", at + 30, at + 92)
-        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), correlation + 1)
-    return made
-
-
-def outcome(trace: Trace) -> tuple[dict[str, str], str]:
-    """Return what the rules found, by rule, and the notes; the rest of the advice is there either way."""
+def finding(trace: Trace, rule: str) -> dict[str, Any] | None:
+    """Return the row of a rule's first finding; None = it has none."""
     report = advise(trace)
-    rows = report.table("findings").rows
-    assert "size-from-device" in rows["rule"].to_list() or trace.siblings is not None
-    return dict(zip(rows["rule"], rows["what"], strict=True)), " ".join(report.notes)
+    assert not [note for note in report.notes if "unavailable" in note], report.notes
+    rows = report.table("findings").rows.filter(pl.col("rule") == rule)
+    return rows.row(0, named=True) if len(rows) else None
 
 
-def test_a_rule_reads_an_analysis_and_typed_rows_of_a_third_party(added: Callable[..., None]) -> None:
-    def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-        (sample,) = evidence.rows(SAMPLES)
-        report = evidence.report("energy")
-        assert report is not None
-        yield finding(f"{report.verdict.code}: {sample.name} in {sample.in_} takes {sample.joules} J")
-        assert evidence.figure("energy", "joules") == 2.5
-
-    added(find, "energy")
-    found, notes = outcome(waiting().trace())
-    assert found["theirs"] == "thirsty: gemm in step 1 takes 2.5 J"
-    assert "unavailable" not in notes
+def found(trace: Trace, rule: str) -> dict[str, Any]:
+    row = finding(trace, rule)
+    assert row is not None, f"{rule} not found"
+    return row
 
 
-@pytest.mark.parametrize("need", ["memory", "ranks"])
-def test_a_rule_reads_any_analysis_that_it_needs(need: str, added: Callable[..., None]) -> None:
-    def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-        report = evidence.report(need)
-        if report is not None:
-            yield finding(report.verdict.sentence)
-
-    added(find, need)
-    if need == "ranks":
-        trace = together([rank_trace([20] * 4), rank_trace([60] * 4)])
-    else:
-        trace = waiting().trace()
-        trace.instants = pl.DataFrame(
-            {
-                "ts": [10_000, 30_000],
-                "name": ["[memory]"] * 2,
-                "category_text": ["cpu_instant_event"] * 2,
-                "track": [0, 0],
-                "ordinal": [0, 1],
-                "bytes": [1 << 20, 1 << 20],
-                "address": [1, 2],
-                "device": [0, 0],
-                "device_type": [1, 1],
-                "total_allocated": [1 << 20, 2 << 20],
-                "total_reserved": [4 << 20, 4 << 20],
-            }
-        )
-    answer = analyses.run(need, trace)
-    assert isinstance(answer, Report), answer
-    assert outcome(trace)[0]["theirs"] == answer.verdict.sentence
+def attention(*between: Op) -> Sequence[Op]:
+    return (
+        ("aten::linear", GEMM, 300),
+        ("aten::matmul", GEMM, 100),
+        ("aten::div", ELEMENTWISE, 200),
+        *between,
+        ("aten::softmax", SOFTMAX, 200),
+        ("aten::matmul", GEMM, 100),
+        ("aten::linear", GEMM, 300),
+    )
 
 
-def test_an_analysis_without_an_answer_for_this_trace_is_nothing_to_read(added: Callable[..., None]) -> None:
-    def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-        assert evidence.report("ranks") is None
-        assert evidence.figure("ranks", "any") is None
-        assert evidence.rows(RowsOf("ranks", "any", Sample)) == []
-        yield finding("asked")
-
-    added(find, "ranks")
-    assert outcome(waiting().trace())[0]["theirs"] == "asked"
+def test_attention_written_out_leaves_most_of_its_products_and_nothing_else() -> None:
+    row = found(gpu_bound(*attention()), "unfused-attention")
+    # Of 600 µs the 200 of the products stay for four fifths.
+    assert row["wins_ns"] == pytest.approx(440_000, rel=0.01)
+    assert row["wins_low_ns"] < 440_000 < row["wins_high_ns"]
+    assert "is_causal" not in row["instead"]
 
 
-def _report(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    evidence.report("memory")
-    yield finding("never")
+def test_a_causal_mask_leaves_half_of_the_products() -> None:
+    mask: Op = ("aten::masked_fill", ELEMENTWISE, 200)
+    row = found(gpu_bound(*attention(("aten::tril", UNARY, 1), mask)), "unfused-attention")
+    assert row["wins_ns"] == pytest.approx(200_000 + 1_000 + 400_000 + 100_000, rel=0.01)
+    assert "is_causal=True" in row["instead"]
 
 
-def _table(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    evidence.rows(RowsOf("energy", "sampels", Sample))
-    yield finding("never")
+def test_a_softmax_with_another_layer_before_it_is_no_attention() -> None:
+    layer: Op = ("aten::layer_norm", "void vectorized_layer_norm_kernel", 50)
+    assert finding(gpu_bound(*attention(layer)), "unfused-attention") is None
 
 
-def _column(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    evidence.rows(RowsOf("sync_events", WAIT_PLACES.key, Sample))
-    yield finding("never")
+NORM: Sequence[Op] = (
+    ("aten::linear", GEMM, 300),
+    ("aten::pow", UNARY, 100),
+    ("aten::mean", REDUCE, 60),
+    ("aten::add", UNARY, 5),
+    ("aten::rsqrt", UNARY, 5),
+    ("aten::mul", ELEMENTWISE, 150),
+    ("aten::mul", ELEMENTWISE, 150),
+)
 
 
-def _figure(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
-    evidence.figure("energy", "watts")
-    yield finding("never")
+def test_a_norm_written_out_is_one_pass() -> None:
+    row = found(gpu_bound(*NORM), "unfused-norm")
+    # A tensor takes 50 µs to pass (a third of a product's three); of 470 µs three passes stay.
+    assert row["wins_ns"] == pytest.approx(470_000 - 150_000, rel=0.02)
+    assert "pow → mean → add → rsqrt → mul → mul" in row["what"]
+    assert finding(gpu_bound(*NORM), "elementwise-chain") is None, "it is told once"
+
+
+def test_a_mean_that_nothing_is_divided_by_is_no_norm() -> None:
+    assert finding(gpu_bound(*NORM[:3], *NORM[3:4]), "unfused-norm") is None
+
+
+def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
+    chain = [("aten::mul", ELEMENTWISE, 90.0)] * 6
+    row = found(gpu_bound(("aten::linear", GEMM, 300), *chain), "elementwise-chain")
+    assert row["wins_ns"] == pytest.approx(540_000 - 90_000, rel=0.02)
+    broken = [op for op in chain[:2] for _ in (0,)] + [("aten::linear", GEMM, 300.0)] + chain[:2]
+    assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
+
+
+def test_a_chain_goes_with_the_backward_that_it_made() -> None:
+    made, free, correlation = Made(), 20.0, 0
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200)
+        for index in range(4):
+            begin, correlation = at + 5 + 10 * index, correlation + 1
+            made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
+            free += 90
+        for index in reversed(range(4)):
+            begin, correlation = at + 160 - 10 * index, correlation + 1
+            name = "autograd::engine::evaluate_function: MulBackward0"
+            made.op(name, begin, begin + 8, sequence=100 * number + index, track=BACKWARD)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 180), correlation)
+            made.rows[-2]["track"] = BACKWARD
+            free += 180
+    row = found(made.trace(), "elementwise-chain")
+    # Three passes of 30 µs stay of the forward, four of the backward.
+    assert row["wins_ns"] == pytest.approx(360_000 - 90_000 + 720_000 - 120_000, rel=0.02)
+
+
+TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16>"
+CONVOLUTIONS: Sequence[Op] = (
+    ("aten::conv2d", TURN, 100),
+    ("aten::conv2d", "sm90_xmma_fprop_implicit_gemm_bf16", 300),
+    ("aten::batch_norm", "void at::native::batch_norm_collect_statistics_kernel<float>", 100),
+)
+
+
+def test_layouts_are_not_turned_round_any_more() -> None:
+    row = found(gpu_bound(*CONVOLUTIONS), "channels-last")
+    assert row["wins_ns"] == pytest.approx(100_000 + 40_000, rel=0.01)
+    assert row["sure"] == "high"
+    assert finding(gpu_bound(*CONVOLUTIONS[1:]), "channels-last") is None
+
+
+def test_group_norms_want_channels_first() -> None:
+    grouped = (*CONVOLUTIONS[:2], ("aten::group_norm", "RowwiseMomentsCUDAKernel<float>", 100))
+    row = found(gpu_bound(*grouped), "channels-last")
+    assert row["wins_ns"] == pytest.approx(20_000, rel=0.05)
+    assert row["sure"] == "low"
 
 
 @pytest.mark.parametrize(
-    ("find", "needs", "why"),
+    ("device", "word", "keep"),
     [
-        (_report, ("energy",), "it reads the report of 'memory', which its `needs` lack (it needs energy)"),
-        (_table, ("energy",), "no table in the report of energy is called 'sampels'; there are samples"),
-        (_column, ("sync_events",), "no column name, joules in table 'groups' of sync_events; there are "),
-        (_figure, ("energy",), "no fact in the report of energy is called 'watts'; there are joules"),
-        (_report, ("memroy",), "it needs the analysis 'memroy', which does not exist"),
-        (_report, ("advice",), "it needs the analysis 'advice', which is made of the rules themselves"),
+        ("NVIDIA H100 80GB HBM3", "TF32", 1.2 * 66.9 / 494.7),
+        ("Tesla V100-SXM2-32GB", "torch.float16", 1.2 * 15.7 / 125),
+        ("Some Chip", "TF32", 0.3),
     ],
 )
-def test_what_a_rule_gets_wrong_is_said_of_that_rule_alone(
-    find: Find, needs: tuple[str, ...], why: str, added: Callable[..., None]
-) -> None:
-    added(find, *needs)
-    found, notes = outcome(waiting().trace())
-    assert "theirs" not in found
-    assert f"The rule theirs is unavailable: {'it failed' if 'it needs the' not in why else why}" in notes
-    assert why in notes
-
-
-def test_a_rule_whose_analysis_failed_is_unavailable(
-    added: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_trace: Trace, _window: Window) -> Report:
-        raise ZeroDivisionError
-
-    monkeypatch.setitem(globals(), "ENERGY", Analysis("energy", "Energy", "", fail))
-    added(lambda _trace, _evidence: [finding("never")], "energy")
-    found, notes = outcome(waiting().trace())
-    assert "theirs" not in found
-    assert (
-        "The rule theirs is unavailable: it needs the analysis 'energy': it failed: ZeroDivisionError"
-        in notes
+def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, keep: float) -> None:
+    trace = gpu_bound(
+        ("aten::mm", "sm80_xmma_gemm_f32f32_f32f32_f32_nn", 500), ("aten::add", ELEMENTWISE, 100)
     )
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    row = found(trace, "fp32-matmul")
+    assert word in row["instead"]
+    assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
+
+
+OPTIMIZER = "Optimizer.step#AdamW.step"
+PASSES: Sequence[Op] = tuple(
+    ("aten::_foreach_op", MULTI_TENSOR.format(name), 115) for name in ("lerp", "addcmul", "sqrt", "addcdiv")
+)
+
+
+def test_an_optimizer_of_several_passes() -> None:
+    row = found(gpu_bound(*PASSES, around=OPTIMIZER), "unfused-optimizer")
+    assert row["wins_ns"] == pytest.approx(460_000 * (1 - 7 / 23), rel=0.01)
+    fused = ("aten::_fused_adamw_", MULTI_TENSOR.format("FusedOptimizer"), 115.0)
+    assert finding(gpu_bound(*PASSES[:3], fused, around=OPTIMIZER), "unfused-optimizer") is None
+    assert finding(gpu_bound(*PASSES), "unfused-optimizer") is None, "nobody says that it is an optimizer"
+
+
+def host_bound(*, python_us: float = 0.0, steps: int = 4, name: str = "") -> Made:
+    """Steps of 3 ms whose device works 50 µs; Python runs for a while in the middle of each."""
+    made = Made()
+    for number in range(steps):
+        at = number * 3_000
+        made.step(number, at, at + 3_000)
+        for index in range(10):
+            begin = at + 10 + index * 40
+            made.op("aten::mm", begin, begin + 30)
+            correlation = number * 100 + index + 1
+            made.launch(GEMM, (begin + 5, begin + 9), (begin + 12, begin + 17), correlation)
+        begin = at + 410
+        if name:
+            made.add("cpu_op" if name == "gc" else "python_function", name, begin, begin + python_us)
+        rest = 2_990 - 410 - python_us
+        count = max(int(rest // 50), 0)
+        for index in range(count):
+            made.op("aten::add", begin + python_us + index * 50, begin + python_us + index * 50 + 49)
+    return made
+
+
+def test_python_that_runs_for_long_is_named_by_its_function() -> None:
+    row = found(host_bound(python_us=1_500, name="train.py(12): count").trace(), "python-time")
+    assert row["where"] == "train.py count() from line 12"
+    assert row["wins_ns"] == pytest.approx(1_500_000, rel=0.02)
+    unnamed = found(host_bound(python_us=1_500).trace(), "python-time")
+    assert (unnamed["where"], unnamed["sure"]) == ("before aten::add", "medium")
+    assert finding(host_bound(python_us=300).trace(), "python-time") is None, "what frameworks take"
+
+
+def test_launching_is_not_what_a_thread_does_in_silence() -> None:
+    """Of two steps as long the one spends its time in operators, the other in Python alone."""
+    busy, silent = (run("kernel_launches", host_bound(python_us=us).trace()) for us in (0, 2_500))
+    assert isinstance(busy, Report)
+    assert isinstance(silent, Report)
+    assert (busy.fact("launch_bound"), silent.fact("launch_bound")) == ("yes", "no")
+
+
+def test_what_the_collector_takes() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 40)
+        made.launch(GEMM, (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        made.add("annotation", "Python GC", at + 100, at + 900)
+    row = found(made.trace(), "garbage-collector")
+    assert row["wins_ns"] == pytest.approx(800_000, rel=0.01)
+    assert "4 times in 4 steps" in row["what"]
+
+
+def test_a_loop_of_short_kernels() -> None:
+    ops: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 4.0)] * 30)]
+    row = found(gpu_bound(*ops), "kernel-loop")
+    assert "norm 30 times in a row" in row["what"]
+    few: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 4.0)] * 8)]
+    assert finding(gpu_bound(*few), "kernel-loop") is None
+    long: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 40.0)] * 30)]
+    assert finding(gpu_bound(*long), "kernel-loop") is None, "they compute more than their launches cost"
+
+
+@pytest.mark.parametrize(("memory", "rule"), [("Pinned", "blocking-copy"), ("Pageable", "pageable-memory")])
+def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
+    made = Made()
+    for number in range(4):
+        at, correlation = number * 400, number * 10 + 1
+        made.step(number, at, at + 400).op("aten::copy_", at + 5, at + 120)
+        made.call("cudaMemcpyAsync", at + 10, at + 20, correlation=correlation)
+        made.kernel(
+            f"Memcpy HtoD ({memory} -> Device)",
+            at + 15,
+            at + 110,
+            correlation,
+            category="memcpy",
+            bytes=1 << 20,
+        )
+        made.call("cudaStreamSynchronize", at + 21, at + 115, correlation=correlation + 1)
+        made.launch(GEMM, (at + 130, at + 135), (at + 140, at + 390), correlation + 2)
+    trace = made.trace()
+    assert found(trace, rule)["wins_ns"] > 0
+    other = {"blocking-copy", "pageable-memory"} - {rule}
+    assert finding(trace, other.pop()) is None
+
+
+def test_a_metric_that_is_computed_in_every_step() -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 200
+        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 90), number * 10 + 1)
+        made.add("python_function", "torchmetrics/metric.py(600): compute", at + 15, at + 99)
+        made.op("aten::_local_scalar_dense", at + 20, at + 98)
+        made.call("cudaMemcpyAsync", at + 30, at + 92, correlation=number * 10 + 2)
+        made.kernel(
+            "Memcpy DtoH (Device -> Pageable)", at + 90, at + 91, number * 10 + 2, category="memcpy", bytes=4
+        )
+        made.call("cudaStreamSynchronize", at + 93, at + 96, correlation=number * 10 + 3)
+        made.launch("add", (at + 115, at + 120), (at + 122, at + 190), number * 10 + 4)
+    assert "compute() every N steps" in found(made.trace(), "metric-compute")["instead"]
+
+
+def test_many_reads_are_one_where_they_are_a_loop() -> None:
+    """A norm of each gradient, read one by one: at best they are all read at once."""
+    made = Made()
+    for number in range(4):
+        at = number * 2_000
+        made.step(number, at, at + 2_000)
+        for index in range(20):
+            begin, correlation = at + 10 + index * 90, number * 1000 + index * 10 + 1
+            made.op("aten::norm", begin, begin + 20)
+            made.launch(REDUCE, (begin + 5, begin + 9), (begin + 12, begin + 30), correlation)
+            made.op("aten::item", begin + 25, begin + 80).op(
+                "aten::_local_scalar_dense", begin + 26, begin + 79
+            )
+            made.call("cudaMemcpyAsync", begin + 28, begin + 70, correlation=correlation + 1)
+            made.kernel(
+                "Memcpy DtoH (Device -> Pageable)",
+                begin + 60,
+                begin + 61,
+                correlation + 1,
+                category="memcpy",
+                bytes=4,
+            )
+            made.call("cudaStreamSynchronize", begin + 71, begin + 75, correlation=correlation + 2)
+    lines = [
+        site(number * 2_000 + 10 + index * 90 + 81, "train.py:9 clip")
+        for number in range(4)
+        for index in range(20)
+    ]
+    row = found(made.trace(lines), "item-each-step")
+    assert row["wins_high_ns"] > 1.2 * row["wins_ns"], "the norms themselves are one call then"
+    assert "20 times a step" in row["what"]
+
+
+def calling_back(*, every: int = 1, framework: str = "JAX 0.10.2") -> Trace:
+    """Steps of a compiled function that calls Python for 300 µs."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("PjitFunction(step)", at + 10, at + 90)
+        if number % every == 0:
+            for name, begin, end in (
+                ("callback.py(74): pure_callback_impl", 100, 400),
+                ("api.py(2035): device_put", 101, 120),
+                ("callback.py(69): __call__", 130, 395),
+                ("tree_util.py(95): tree_unflatten", 131, 133),
+                ("$builtins len", 134, 135),
+                ("train.py(12): lookup", 136, 394),
+            ):
+                made.add("python_function", name, at + begin, at + end)
+        made.op("dot.1", at + 410, at + 990)
+    return made.trace(framework=framework)
+
+
+def test_a_compiled_function_that_calls_back_is_named_by_what_it_calls() -> None:
+    row = found(calling_back(), "host-callback")
+    assert row["where"] == "train.py lookup() from line 12"
+    assert row["wins_ns"] == pytest.approx(300_000, rel=0.01)
+    assert "in every step" in row["what"]
+    assert finding(calling_back(every=2), "host-callback") is None, "now and then"
+    assert finding(calling_back(framework="PyTorch 2.11"), "host-callback") is None
+
+
+@pytest.mark.parametrize(
+    ("busy", "idle", "usable", "op_us", "threads"),
+    [
+        (1.0, 3.2, 4, 900, 4),
+        (1.0, 7.0, 2, 900, 2),  # it may not use the others
+        (1.0, 0.3, 4, 900, None),  # somebody else does
+        (3.6, 0.9, 4, 900, None),  # it has its threads
+        (1.0, 3.0, 1, 900, None),
+        (1.0, 3.0, 4, 90, None),  # operators too short to be shared
+    ],
+)
+def test_operators_on_one_core_of_several(
+    busy: float, idle: float, usable: int, op_us: float, threads: int | None
+) -> None:
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::addmm", at + 10, at + 10 + op_us)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, usable_cores=usable, busy_cores=busy, idle_cores=idle)
+    row = finding(trace, "cpu-threads")
+    assert (row is not None) == (threads is not None)
+    if row is not None and threads is not None:
+        assert f"set_num_threads({threads})" in row["instead"]
+        assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from probe_runs import Run
 
+from tuiprof.advice import advise
 from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
@@ -60,6 +61,18 @@ for n in range(9):
         x = step(x)
 x.block_until_ready()
 """
+
+
+def test_garbage_collections_are_ranges_of_a_jax_capture(run: Callable[..., Run]) -> None:
+    script = LAZY.replace("x = step(x)", "x = step(x); gc.collect()").replace(
+        "import jax,", "import gc, jax,"
+    )
+    done = run(script, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
+    assert done.code == 0, done.err
+    trace = open_trace(done.session / done.captures("a")[-1].path)
+    assert trace.named("^Python GC$").sum() >= 3
+    found = advise(trace).table("findings").rows
+    assert "garbage-collector" in found["rule"].to_list()
 
 
 def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:

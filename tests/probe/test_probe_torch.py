@@ -152,6 +152,24 @@ def test_captures(run: Callable[..., Run]) -> None:
     assert len(list(done.session.glob("traces/rank0.*.pt.trace.json.gz"))) == 3
 
 
+def test_garbage_collections_are_ranges_of_a_capture(run: Callable[..., Run]) -> None:
+    script = (
+        MODEL
+        + """
+import gc
+kept = [{i: [i]} for i in range(20_000)]
+before = list(gc.callbacks)
+for _ in range(2): train(DataLoader(data, batch_size=64), lambda loss: gc.collect())
+assert gc.callbacks == before, gc.callbacks
+"""
+    )
+    done = run(script, requests=[{"id": "a", "steps": 3, "at": 4}])
+    assert done.code == 0, done.err
+    ranges = [e for e in load(done, done.captures("a")[-1].path) if e.get("name") == "Python GC"]
+    assert len(ranges) >= 3
+    assert all(e["dur"] > 0 for e in ranges)
+
+
 def test_the_scripts_own_profiler_has_the_right_of_way(run: Callable[..., Run]) -> None:
     script = (
         MODEL

@@ -12,12 +12,13 @@ from analyses.made import BACKWARD, Made
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuiprof.analyses import run
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.formats import open_trace
-from tuiprof.model import Trace, Window
+from tuiprof.model import Trace, Unavailable, Window
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.resources import shipped
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
@@ -31,6 +32,10 @@ def step_of(trace: Trace) -> Calibrated:
     found = replayed(trace)
     assert isinstance(found, Calibrated), found
     return found
+
+
+def step_after(step: Calibrated, edit: Edit) -> float:
+    return Replay(step.graph, step.scale).step_ns(edit)
 
 
 def without_waits(trace: Trace) -> Edit:
@@ -108,10 +113,20 @@ def test_what_holds_for_every_step(trace: Trace) -> None:
     assert step.likely_ns(half | waits) >= max(step.likely_ns(half), step.likely_ns(waits)) - 1
 
 
+@given(traces())
+def test_no_step_is_launch_bound_for_longer_than_its_device_idles(trace: Trace) -> None:
+    report = run("kernel_launches", trace)
+    if isinstance(report, Unavailable):
+        return
+    step, bound = step_of(trace), report.fact("launch_bound_share")
+    assert isinstance(bound, float)
+    assert 0 <= bound <= max(1 - step.graph.device_busy_ns / step.step_ns, 0.0) + 1e-9
+
+
 @given(traces(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
 def test_shorter_kernels_never_make_a_step_longer(trace: Trace, one: float, other: float) -> None:
     step, (short, long) = step_of(trace), sorted((one, other))
-    assert step.after_ns(shrunk(trace, short)) <= step.after_ns(shrunk(trace, long)) + 1
+    assert step_after(step, shrunk(trace, short)) <= step_after(step, shrunk(trace, long)) + 1
 
 
 def test_a_wait_after_which_nothing_is_launched_wins_nothing() -> None:

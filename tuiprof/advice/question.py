@@ -12,7 +12,7 @@ import polars as pl
 from tuiprof.advice import Evidence, priorities
 from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses.shared.launching import launched_faster
+from tuiprof.analyses.shared.launching import host_faster
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict
@@ -65,7 +65,7 @@ def changes(
         evidence = Evidence(trace, {"data_loading": run_analysis("data_loading", trace)})
         asked.append(Change(f"{loader_workers} loader workers", with_workers(evidence, loader_workers)))
     if host is not None:
-        asked.append(Change(f"the host's time × {host:g}", launched_faster(trace, host)))
+        asked.append(Change(f"the host's time × {host:g}", host_faster(trace, host)))
     return asked
 
 

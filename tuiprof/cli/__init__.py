@@ -30,6 +30,7 @@ from tuiprof.cli.answering import why
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare
+from tuiprof.cli.fixing import fix
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
@@ -138,6 +139,7 @@ _VERBS = (
     report,
     why,
     whatif,
+    fix,
     compare,
     snapshot,
     serve,

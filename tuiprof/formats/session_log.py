@@ -6,6 +6,7 @@ that it is of, ``rank0.1795252887389.pt.trace.json.gz``.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,6 +23,9 @@ _MOST_STEPS: Final = 1000
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
 _LONGEST_LINE: Final = 1 << 20
+_CORE: Final = re.compile(r"core\d+_util$")
+#: Measurements of the host that are read at most: the first minutes of a run.
+_MOST_SAMPLES: Final = 500
 _UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -37,6 +41,13 @@ class _Line(msgspec.Struct):
     dur: _Whole
     ph: dict[str, _Whole] = {}
     cap: bool = False
+
+
+class _Host(msgspec.Struct):
+    """What the recorder measured of the host."""
+
+    m: dict[str, float]
+    dev: str = ""
 
 
 class _Details(msgspec.Struct):
@@ -94,7 +105,14 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     names = {name for step in chosen for name in step.ph}
     phases = {name: float(np.median([step.ph.get(name, 0) for step in chosen])) for name in sorted(names)}
     return Uncaptured(
-        len(chosen), median, low, high, phases, is_after, _usable_cores(session / "session.json")
+        len(chosen),
+        median,
+        low,
+        high,
+        phases,
+        is_after,
+        _usable_cores(session / "session.json"),
+        *_cores(session / "log" / "recorder.jsonl"),
     )
 
 
@@ -106,3 +124,28 @@ def _usable_cores(meta: Path) -> int | None:
     except (OSError, *_UNDECODABLE):
         return None
     return next((device.details.usable_cores for device in devices if device.kind == "host"), None)
+
+
+def _cores(log: Path) -> tuple[float | None, float | None]:
+    """Return how many cores a run keeps busy, and how many are idle, in the median; None = not recorded."""
+    if not log.is_file():
+        return None, None
+    found: list[tuple[float, float]] = []
+    decode = msgspec.json.Decoder(_Host).decode
+    with log.open("rb") as lines:
+        while len(found) < _MOST_SAMPLES and (line := lines.readline(_LONGEST_LINE)):
+            if b'"dev":"host"' not in line[:100]:
+                continue
+            try:
+                figures = decode(line).m
+            except _UNDECODABLE:
+                continue
+            idle = [1 - value for name, value in figures.items() if _CORE.match(name)]
+            if idle and "tree_cpu" in figures:
+                found.append((figures["tree_cpu"], sum(idle)))
+    # A run begins with imports, on one core.
+    steady = np.array(found[len(found) // 2 :])
+    if not len(steady) or not np.isfinite(steady).all():
+        return None, None
+    busy, idle_cores = np.maximum(np.median(steady, axis=0), 0.0).tolist()
+    return busy, idle_cores

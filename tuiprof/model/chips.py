@@ -9,6 +9,8 @@ Figures are the makers' own, without sparsity, of one chip:
 - NVIDIA L4: "NVIDIA L4 Tensor Core GPU" datasheet (2023), halved where it states figures with sparsity.
 - NVIDIA A40: "NVIDIA A40" datasheet (2022).
 - NVIDIA L40S: "NVIDIA L40S" datasheet (2023).
+- NVIDIA V100: "NVIDIA V100 Tensor Core GPU" datasheet (2020). NVIDIA T4: "NVIDIA Tesla T4" product brief (2020).
+- AMD MI300X: "AMD Instinct MI300X Accelerator" data sheet (2023).
 - Google TPU v5e: cloud.google.com/tpu/docs/v5e; int8 is twice the bfloat16 figure (the page has said 393 and 394).
 - AWS Inferentia2: "Inferentia2 Architecture" in the Neuron documentation; one chip is two NeuronCores-v2.
 
@@ -31,7 +33,8 @@ class Chip:
         name: Its name.
         bytes_per_s: Bandwidth of its memory.
         operations_per_s: Arithmetic operations by type (``"float32"`` outside matrix units, ``"tfloat32"``,
-            ``"bfloat16"`` and ``"int8"`` in them), dense; a multiply-add is two.
+            ``"bfloat16"``, ``"float16"`` where there is no bfloat16, and ``"int8"`` in them), dense; a
+            multiply-add is two.
         link_bytes_per_s: What its link to the host carries in one direction.
     """
 
@@ -42,7 +45,7 @@ class Chip:
 
 
 #: One direction of a link of sixteen lanes, GB/s: half of what the datasheets state for both.
-_PCIE_4, _PCIE_5 = 32.0, 64.0
+_PCIE_3, _PCIE_4, _PCIE_5 = 16.0, 32.0, 64.0
 
 
 def _chip(name: str, gb_per_s: float, link_gb_per_s: float, **tera_per_s: float) -> Chip:
@@ -93,6 +96,27 @@ _CHIPS: Final = tuple(
         (
             r"\bA40\b",
             _chip("NVIDIA A40", 696, _PCIE_4, float32=37.4, tfloat32=74.8, bfloat16=149.7, int8=299.3),
+        ),
+        (
+            r"\bV100-PCI",
+            _chip("NVIDIA V100 PCIe", 900, _PCIE_3, float32=14, float16=112),
+        ),
+        (
+            r"\bV100\b",
+            _chip("NVIDIA V100 SXM2", 900, _PCIE_3, float32=15.7, float16=125),
+        ),
+        (r"\bT4\b", _chip("NVIDIA T4", 320, _PCIE_3, float32=8.1, float16=65, int8=130)),
+        (
+            r"\bMI300X\b",
+            _chip(
+                "AMD Instinct MI300X",
+                5300,
+                _PCIE_5,
+                float32=163.4,
+                tfloat32=653.7,
+                bfloat16=1307.4,
+                int8=2614.9,
+            ),
         ),
         (r"\bTPU v5 ?(lite|e)", _chip("Google TPU v5e", 819, _PCIE_4, bfloat16=197, int8=394)),
         (

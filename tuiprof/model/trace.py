@@ -329,6 +329,16 @@ class Trace:
             self._work[device] = self.device_work[self.ints("device", self.device_work) == device]
         return self._work[device]
 
+    def between(self, low: int, high: int) -> Ints:
+        """Return the rows of events that begin before an instant and end after another, in order of start.
+
+        Args:
+            low: What they end after, ns.
+            high: What they begin before, ns.
+        """
+        count = int(np.searchsorted(self.starts, high, side="left"))
+        return np.flatnonzero(self.ends[:count] > low)
+
     @derived
     def links(self) -> links.Links:
         """Which host call launched which device work."""

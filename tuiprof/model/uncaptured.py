@@ -21,6 +21,8 @@ class Uncaptured:
         phases_ns: Median host time of each phase, ns.
         after_capture: They come after a capture, because too few came before it.
         usable_cores: Processor cores that the run may use; None = not recorded.
+        busy_cores: How many of them its processes kept busy in the median, workers included; None = not recorded.
+        idle_cores: How many cores of the host were idle in the median; None = not recorded.
     """
 
     steps: int
@@ -30,3 +32,5 @@ class Uncaptured:
     phases_ns: Mapping[str, float] = field(default_factory=dict)
     after_capture: bool = False
     usable_cores: int | None = None
+    busy_cores: float | None = None
+    idle_cores: float | None = None

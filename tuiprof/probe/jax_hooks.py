@@ -10,6 +10,7 @@ from typing import Any
 
 from .capture import Capturer
 from .exceptions import own_errors_dropped, raised_by_signal_handler
+from .garbage import GarbageRanges
 from .jax_syncs import JaxSyncWatch
 from .requests import Request
 from .runtime import Runtime
@@ -60,6 +61,7 @@ class JaxProfiler(XPlaneProfiler):
         self._steps = capturer._steps
         self._range: Any = None
         self._syncs = JaxSyncWatch()
+        self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
         # By the clock, what runs is what is wanted; and it may be all of the training.
         self._fence = Fence() if request.seconds is None else None
 
@@ -73,10 +75,12 @@ class JaxProfiler(XPlaneProfiler):
         if self._fence is not None:
             self._fence.tuiprof_waits_for_devices()
         super().start()
+        self._garbage.start()
         self._syncs.start()
 
     def stop(self) -> None:
         """Stop and write, once the steps' work is done: JAX returns from a step before it, and XLA records no more."""
+        self._garbage.stop()
         self._syncs.stop()
         if self._fence is not None:
             self._fence.tuiprof_waits_for_devices()

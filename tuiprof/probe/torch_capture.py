@@ -11,6 +11,7 @@ from typing import Any
 
 from .capture import CaptureError, Capturer
 from .cupti import Cupti
+from .garbage import GarbageRanges
 from .own_file import OwnFile, pieces
 from .requests import Request
 from .runtime import Runtime
@@ -119,6 +120,7 @@ class TorchProfiler:
             **options,
         )
         self._syncs = SyncWatch(torch, request.memory) if torch.cuda.is_initialized() else None
+        self._garbage = GarbageRanges(torch.autograd.profiler.record_function)
         self._range: Any = None
         self._prepared = self._started = False
 
@@ -143,6 +145,7 @@ class TorchProfiler:
         self._call("start_trace")
         self._started = True
         self._steps.range = self._torch.autograd.profiler.record_function
+        self._garbage.start()
         if self._syncs is not None:
             self._syncs.start()
 
@@ -169,6 +172,7 @@ class TorchProfiler:
         pause would fall into some later step.
         """
         self._steps.range = None
+        self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
         self._started = self._prepared = False
@@ -206,6 +210,7 @@ class TorchProfiler:
     def abort(self) -> None:
         """Leave the profiler as it was before; what was recorded is dropped."""
         self._steps.range = None
+        self._garbage.stop()
         if self._syncs is not None:
             self._syncs.stop()
         self.step_ended()

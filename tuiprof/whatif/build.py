@@ -23,8 +23,9 @@ SHORT_GAP_NS = 4_000
 PROMPT_NS = 40_000
 #: A thread that records nothing for so long while another works has handed over to it, ns.
 SILENT_NS = 50_000
-#: A launch call that takes so long stood before a full launch queue, ns.
-BLOCKED_LAUNCH_NS = 200_000
+#: A launch call that takes so long, ns, stood before a full launch queue where at least so many works were queued (CUDA
+#: queues about a thousand); else the host was slow.
+BLOCKED_LAUNCH_NS, FULL_QUEUE = 200_000, 256
 #: Nodes whose instants contradict each other by more steps than this depend on each other in a circle.
 MOST_PASSES = 200
 #: What stands in where a capture has no case to take the median of, ns.
@@ -91,9 +92,10 @@ class _Nodes:
         other: int = -1,
         other_ns: float = 0.0,
         work_ns: float = 0.0,
+        stream: int = 0,
     ) -> int:
         """Append a node of a device, or a join; return its index."""
-        return self._add(kind, row, key, before, other, -1, 0, 0, -1, before_ns, other_ns, work_ns)
+        return self._add(kind, row, key, before, other, -1 - stream, 0, 0, -1, before_ns, other_ns, work_ns)
 
     def _add(self, *values: float) -> int:
         for name, value in zip(_COLUMNS, values, strict=True):
@@ -187,6 +189,7 @@ class _Builder:
         work, launch = trace.device_work, trace.links.launch_of[trace.device_work]
         calls, first = np.unique(launch, return_index=True)
         self.first_start = dict(zip(calls.tolist(), trace.starts[work[first]].tolist(), strict=True))
+        self.queued = np.sort(trace.starts[np.maximum(launch, 0)]), np.sort(trace.ends[work])
         self.nodes = _Nodes()
         self.node_of_launch: dict[int, int] = {}
         self.node_of_work: dict[int, int] = {}
@@ -195,6 +198,7 @@ class _Builder:
         ] = []  # a join, and the row of the work on another stream behind it
         self.waiting: list[tuple[int, _Call]] = []
         self.last: list[tuple[int, int]] = []  # a node, and when it was reached, ns since the begin
+        self.wrapped: list[int] = []  # nodes that come after one of the round before, beside first ones
         self.unexplained_ns = 0
 
     def graph(self) -> Graph:
@@ -228,7 +232,9 @@ class _Builder:
             wait = wait_of.pop(row, _NO_WAIT)
             if wait == _NO_WAIT and end - begin >= BLOCKED_LAUNCH_NS:
                 # Its work may have begun before the call returned.
-                wait, end = _BLOCKED, max(begin, min(end, self.first_start[row]))
+                launched, ended = (int(np.searchsorted(instants, begin)) for instants in self.queued)
+                end = max(begin, min(end, self.first_start[row]))
+                wait, begin = (_BLOCKED, begin) if launched - ended >= FULL_QUEUE else (_NO_WAIT, end)
             found.append(_Call(begin, end, row, True, wait))
         for row, index in wait_of.items():
             found.append(_Call(int(waits.starts[index]), int(waits.ends[index]), row, False, index))
@@ -237,9 +243,9 @@ class _Builder:
     def _islands(self, track: int) -> tuple[Ints, Ints]:
         """Return when a thread records operators or calls, short silences included."""
         trace = self.trace
-        rows = np.flatnonzero(trace.track_codes == track)
+        rows = trace.between(self.low, self.high)
+        rows = rows[trace.track_codes[rows] == track]
         rows = rows[trace.is_category("cpu_op", "runtime", "driver", "compile", rows=rows)]
-        rows = rows[(trace.starts[rows] < self.high) & (trace.ends[rows] > self.low)]
         starts, ends = union(trace.starts[rows], trace.ends[rows] + SILENT_NS)
         return starts, ends - SILENT_NS
 
@@ -301,7 +307,9 @@ class _Builder:
                 # Keys of the main thread ascend: its nodes were added in order.
                 node = bisect_right(keys, call.begin) - 1
                 at = keys[node] if node >= 0 else self.low
-                node = node if node >= 0 else self.main_nodes - 1
+                if node < 0:  # the main thread has not done anything yet in this round
+                    node = self.main_nodes - 1
+                    self.wrapped.append(len(nodes.kind))
                 island = now
             node, at = self._call(thread, call, node, at)
 
@@ -336,15 +344,18 @@ class _Builder:
         streams = []
         for lane in np.unique(lanes).tolist():
             rows, calls = work[lanes == lane], launch[lanes == lane]
-            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, trace.starts[calls]))
+            keys = (self.nodes.key[self.node_of_launch[call]] for call in calls.tolist())
+            launched = np.fromiter(keys, dtype=np.int64, count=len(calls))
+            streams.append(_Stream(rows, trace.starts[rows], trace.ends[rows], calls, launched))
         gap_ns, latency_ns = _typical(streams)
-        for stream in streams:
-            self._stream(stream, [other for other in streams if other is not stream], gap_ns, latency_ns)
+        for index in range(len(streams)):
+            self._stream(streams, index, gap_ns, latency_ns)
         for join, row in self.released:
             self.nodes.other[join] = self.node_of_work[row]
         return streams
 
-    def _stream(self, stream: _Stream, others: list[_Stream], gap_ns: float, latency_ns: float) -> None:
+    def _stream(self, streams: list[_Stream], index: int, gap_ns: float, latency_ns: float) -> None:
+        stream, others = streams[index], streams[:index] + streams[index + 1 :]
         nodes, first = self.nodes, len(self.nodes.kind)
         gaps, latencies = stream.starts - stream.free, stream.starts - stream.launched
         before = -1
@@ -374,6 +385,7 @@ class _Builder:
                 self.node_of_launch[launch],
                 float(lag),
                 float(end - begin),
+                index,
             )
             self.node_of_work[row] = before
         nodes.before[first] = before
@@ -429,6 +441,7 @@ class _Builder:
         for node, _ in self.last:
             wraps |= before == node
         wraps &= np.arange(len(key)) <= before
+        wraps[self.wrapped] = True
         # Clocks of host and device differ a little, so that instants alone do not order the nodes.
         for _ in range(MOST_PASSES):
             after = np.maximum(key, np.where(wraps, key, key[before] + 1))

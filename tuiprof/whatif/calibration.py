@@ -7,8 +7,9 @@ nothing to fit to: then the table of costs in :mod:`tuiprof.whatif.clock` stands
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
 from typing import Final, Literal
 
 import numpy as np
@@ -24,12 +25,18 @@ Basis = Literal["session", "table", "none"]
 #: Replayed unchanged a step must take what was captured, to this share.
 TOLERANCE: Final = 0.02
 #: Two runs of the same script differ: steps by this share (clocks, and which kernels libraries choose), and what a
-#: change wins by this share of itself (how fast the host happens to be).
+#: change wins by this share of itself.
 NOISE, NOISE_OF_WIN = 0.01, 0.1
+#: The part of a step in which the device idles differs more, as hosts are shared: by this share of itself, or by what
+#: the session's own steps differ by. And all of the host may be faster or slower, by these factors on its time.
+HOST_NOISE: Final = 0.06
+HOSTS: Final = (0.8, 1.25)
 #: The table's costs may be off by these factors on another machine.
 RANGE: Final = (0.25, 2.0)
 #: Nothing records at more than this factor of the table's costs.
 _MOST_SCALE: Final = 16.0
+#: A host that is known to keep up with its device is likely faster than it would have to be, by so much less recording.
+_KEEPS_UP: Final = 1.4
 #: A fit to the session's median still leaves open how recording costs divide among events.
 _FIT_RANGE: Final = (0.75, 1.33)
 #: A step that is no longer than this share above what it takes with the host as fast as can be is paced by its device.
@@ -89,16 +96,27 @@ class Calibrated:
     @cached_property
     def replayed_ns(self) -> float:
         """What the replayed step takes without the profiler, ns."""
-        return Replay(self.graph, self.scale).step_ns()
+        return self._likely.unchanged_ns
 
     @property
     def step_ns(self) -> float:
         """What a step takes without the profiler, ns: as the session measured it, else as replayed."""
         return self.uncaptured.step_ns if self.basis == "session" and self.uncaptured else self.replayed_ns
 
-    def after_ns(self, edit: Edit) -> float:
-        """Return what a step takes without the profiler after a change, ns."""
-        return Replay(self.graph, self.scale).step_ns(edit)
+    @cached_property
+    def host_part(self) -> float:
+        """Which part of the captured host time is there without the profiler, 0 to 1."""
+        captured = sum(float(clock.captured_ns.sum()) for clock in self.graph.clocks)
+        without = sum(float(clock.passed(self.scale)[-1]) for clock in self.graph.clocks)
+        return without / captured if captured else 1.0
+
+    @property
+    def unplaced_ns(self) -> float:
+        """By how much a replayed step takes longer than the session's steps, however little the host takes, ns.
+
+        The replay cannot say which part of the captured step it is that is not there without the profiler.
+        """
+        return max(self.replayed_ns - self.step_ns, 0.0)
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
         """Return what a change likely wins a step, ns.
@@ -107,10 +125,16 @@ class Calibrated:
             edit: The change.
             on: A change that is made before; None = none.
         """
-        return min(max(self._wins(self.scale, edit, on), 0.0), self.step_ns)
+        return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
 
     def win(
-        self, edit: Edit, least: Edit | None = None, most: Edit | None = None, *, on: Edit | None = None
+        self,
+        edit: Edit,
+        least: Edit | None = None,
+        most: Edit | None = None,
+        *,
+        on: Edit | None = None,
+        likely_ns: float | None = None,
     ) -> Win:
         """Return what a change wins, with its range.
 
@@ -119,29 +143,51 @@ class Calibrated:
             least: The same where it helps least; None = as likely.
             most: The same where it helps most; None = as likely.
             on: A change that is made before; None = none.
+            likely_ns: What :meth:`likely_ns` said already; None = not asked yet.
         """
-        likely, limit = self.likely_ns(edit, on=on), self.step_ns
+        likely, limit = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns, self.step_ns
         wins = [
-            self._wins(scale, one or edit, on)
-            for scale in self.scales
+            self._wins(replay, one or edit, on)
+            for replay in self._others
             for one in {least or edit, most or edit}
         ]
-        low = (1 - NOISE_OF_WIN) * min(likely, *wins) - NOISE * limit
-        high = (1 + NOISE_OF_WIN) * max(likely, *wins) + NOISE * limit
-        return Win(likely, max(low, 0.0), min(high, limit))
+        # How well the change is known and how steps differ have nothing to do with each other.
+        below = hypot(likely - (1 - NOISE_OF_WIN) * min(likely, *wins), self.noise_ns)
+        above = hypot((1 + NOISE_OF_WIN) * max(likely, *wins) - likely, self.noise_ns)
+        # What is not placed may be what the change takes away.
+        return Win(likely, max(likely - below - self.unplaced_ns, 0.0), min(likely + above, limit))
 
-    def _wins(self, scale: float, edit: Edit, on: Edit | None) -> float:
-        replay = Replay(self.graph, scale)
-        if on is not None:
-            return replay.step_ns(on) - replay.step_ns(on | edit)
-        if scale not in self._unchanged:
-            self._unchanged[scale] = replay.step_ns()
-        return self._unchanged[scale] - replay.step_ns(edit)
+    @property
+    def noise_ns(self) -> float:
+        """By how much two runs of the same script differ a step, ns."""
+        idle = max(1 - self.graph.device_busy_ns / max(self.step_ns, 1.0), 0.0)
+        scatter = HOST_NOISE * self.step_ns
+        if self.basis == "session" and self.uncaptured is not None:
+            scatter = max(scatter, (self.uncaptured.high_ns - self.uncaptured.low_ns) / 2)
+        return NOISE * self.step_ns + idle * scatter
 
     @cached_property
-    def _unchanged(self) -> dict[float, float]:
-        """What a step takes without a change, by the factor."""
-        return {}
+    def _likely(self) -> Replay:
+        return Replay(self.graph, self.scale)
+
+    @cached_property
+    def _others(self) -> tuple[Replay, ...]:
+        """Other steps that it may be: with a host that is slower or faster, in all and in what recording costs."""
+        if self.basis == "none":
+            return (Replay(self.graph, 0.0),)
+        slower, faster = min(self.scales), max(self.scales)
+        return Replay(self.graph, slower, max(HOSTS)), Replay(self.graph, faster, min(HOSTS))
+
+    def _wins(self, replay: Replay, edit: Edit, on: Edit | None) -> float:
+        if on is not None:
+            return self._taken_away(replay, on | edit) - self._taken_away(replay, on)
+        return self._taken_away(replay, edit)
+
+    def _taken_away(self, replay: Replay, edit: Edit) -> float:
+        """Return how much less a step takes with a change: what is left is never less than the device needs."""
+        placed = self.step_ns / max(self.replayed_ns, self.step_ns, 1.0)
+        before, after = placed * replay.unchanged_ns, placed * replay.step_ns(edit)
+        return before - max(after, min(before, replay.least_ns(edit)))
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:
@@ -153,19 +199,20 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
         recorded_events: Whether the table of costs is that of the profiler that recorded the trace.
     """
     if uncaptured is None or not graph.step_count:
+        # Without an ordinary step to hold it against, what is rare may as well be what the script does now and then.
+        graph = replace(graph, clocks=tuple(clock.as_captured() for clock in graph.clocks))
         if not recorded_events:
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
     fitted = fit(graph, uncaptured.step_ns)
     if fitted.paced:
-        # No more is known to be the profiler's than what the host needs to keep up; the rest is the table's.
-        scale = max(fitted.scale, 1.0)
+        # No more is known to be the profiler's than what the host needs to keep up; likely it is somewhat more.
+        scale = max(_KEEPS_UP * fitted.scale, 1.0)
         return Calibrated(
             graph, scale, (max(fitted.scale, RANGE[0]), RANGE[1] * scale), "session", uncaptured
         )
-    others = [fit(graph, ns).scale for ns in (uncaptured.low_ns, uncaptured.high_ns)]
-    others += [fitted.scale * part for part in _FIT_RANGE]
-    return Calibrated(graph, fitted.scale, (min(others), max(others)), "session", uncaptured)
+    scales = tuple(fitted.scale * part for part in _FIT_RANGE)
+    return Calibrated(graph, fitted.scale, scales, "session", uncaptured)
 
 
 @dataclass(frozen=True, slots=True)

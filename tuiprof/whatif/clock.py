@@ -7,7 +7,7 @@ longer while it is captured. So captured host time is corrected event by event, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,11 @@ Floats = npt.NDArray[np.float64]
 
 #: What recording one event costs the host, ns, where no session says better: docs/predictions.md has what was fitted.
 OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
+#: A stretch of host time is a hiccup (a thread that lost its core, a buffer of the profiler that was handed over) where
+#: it takes at least so long, ns, and so many times what it takes elsewhere, and that in fewer than half of the steps.
+HICCUP_NS, HICCUP_TIMES = 200_000, 6.0
+#: With fewer steps it is not known what an ordinary one is.
+LEAST_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,13 @@ class HostClock:
         at: Instants at which an event of the thread begins or ends, ns, ascending, shape ``(n,)``.
         captured_ns: Host time between neighbours, shape ``(n - 1,)``; 0 where the profiler held the host.
         recording_ns: What recording costs in each at the table's costs, same shape.
+        hiccup_ns: The part of ``captured_ns`` that an ordinary step does not have, same shape.
     """
 
     at: Ints
     captured_ns: Floats
     recording_ns: Floats
+    hiccup_ns: Floats
 
     @classmethod
     def of(cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage) -> HostClock:
@@ -46,8 +53,8 @@ class HostClock:
             high: Last instant, ns.
             profiler: When the profiler held the host.
         """
-        rows = np.flatnonzero(trace.track_codes == track)
-        rows = rows[(trace.starts[rows] < high) & (trace.ends[rows] > low)]
+        rows = trace.between(low, high)
+        rows = rows[trace.track_codes[rows] == track]
         cost = np.zeros(len(rows))
         for categories, cost_ns in (
             (("runtime", "driver"), CALL_NS),
@@ -58,23 +65,56 @@ class HostClock:
         at = np.concatenate(([low], trace.starts[rows], trace.ends[rows], [high]))
         half = np.concatenate(([0.0], cost / 2, cost / 2, [0.0]))
         inside = (at >= low) & (at <= high)
-        at, half = at[inside], half[inside]
-        order = np.argsort(at, kind="stable")
+        order = np.flatnonzero(inside)[np.argsort(at[inside], kind="stable")]
         at, half = at[order], half[order]
-        captured = np.diff(at) - profiler.between(at[:-1], at[1:])
+        captured = (np.diff(at) - profiler.between(at[:-1], at[1:])).astype(np.float64)
+        names = trace.name_codes[rows].astype(np.int64)
+        # Which event begins (even) or ends (odd) at each instant.
+        events = np.concatenate(([-2], 2 * names, 2 * names + 1, [-1]))[order]
         # Recording the beginning of an event takes time after it, recording its end before it; on either side of the
         # instant is near enough.
-        return cls(at, captured.astype(np.float64), (half[:-1] + half[1:]) / 2)
+        return cls(at, captured, (half[:-1] + half[1:]) / 2, _hiccups(trace, at, captured, events))
+
+    def as_captured(self) -> HostClock:
+        """Return the clock for which every stretch is ordinary."""
+        return replace(self, hiccup_ns=np.zeros_like(self.hiccup_ns))
 
     def passed(self, scale: float, keep: Floats | None = None) -> Floats:
         """Return the host time that had passed at each instant of :attr:`at` without the profiler, ns.
 
         Args:
-            scale: Factor on the table's costs; 0 = as captured.
+            scale: Factor on the table's costs; 0 = as captured, hiccups included.
             keep: The part of each stretch that stays, shape ``(n - 1,)``; None = all of each.
         """
         # Of a stretch that is long beside its recording, the recording is taken away; of a short one less, as it cannot
         # have taken all of it.
-        overhead = scale * self.recording_ns / np.maximum(self.captured_ns, 1.0)
-        left = self.captured_ns / (1 + overhead)
+        ordinary = self.captured_ns - self.hiccup_ns if scale else self.captured_ns
+        left = ordinary / (1 + scale * self.recording_ns / np.maximum(ordinary, 1.0))
         return np.concatenate(([0.0], np.cumsum(left if keep is None else left * keep)))
+
+
+def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Floats:
+    """Return by how much each stretch exceeds what the same stretch takes elsewhere, where that is a hiccup, ns.
+
+    Two stretches are the same where the same events bound them.
+
+    Args:
+        trace: The trace.
+        at: Instants at which events begin or end, shape ``(n,)``.
+        captured_ns: Host time between them, shape ``(n - 1,)``.
+        events: Which event begins or ends at each of ``at``, shape ``(n,)``.
+    """
+    excess = np.zeros(len(captured_ns))
+    steps = np.sort(trace.steps.starts[(trace.steps.starts >= at[0]) & (trace.steps.starts < at[-1])])
+    long = captured_ns >= HICCUP_NS
+    if len(steps) < LEAST_STEPS or not long.any():
+        return excess
+    _, kind = np.unique(events[:-1] * (2 * len(trace.names) + 3) + events[1:], return_inverse=True)
+    step = np.searchsorted(steps, at[:-1], side="right")
+    for one in np.unique(kind[long]):
+        same = np.flatnonzero(kind == one)
+        usual = float(np.median(captured_ns[same]))
+        longer = same[captured_ns[same] >= max(HICCUP_NS, HICCUP_TIMES * usual)]
+        if len(np.unique(step[longer])) < len(steps) / 2:
+            excess[longer] = captured_ns[longer] - usual
+    return excess

@@ -26,6 +26,7 @@ Daydream (Zhu et al., USENIX ATC 2020).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,7 @@ class Graph:
         row: Row of the trace, of the call or of the work; -1 = none.
         before: The node before on the thread or stream; one that stands later in the order is of the round before.
         other: The other predecessor; -1 = none.
-        thread: Index into ``clocks`` of a host node; -1 = a node of a device.
+        thread: Index into ``clocks`` of a host node; of device work -1 less the index of its stream.
         host_start: From when to …
         host_end: … when the host worked between ``before`` and the node, captured ns.
         other_start: From when to ``host_end`` it worked after ``other``; -1 = not at all.
@@ -85,6 +86,18 @@ class Graph:
     step_count: int
     device_busy_ns: float
     unexplained_ns: float
+
+    @cached_property
+    def befores(self) -> list[int]:
+        """``before`` as a list: what a round runs over."""
+        result: list[int] = self.before.tolist()
+        return result
+
+    @cached_property
+    def others(self) -> list[int]:
+        """``other`` as a list."""
+        result: list[int] = self.other.tolist()
+        return result
 
     def __len__(self) -> int:
         """Return the number of nodes."""

@@ -18,21 +18,24 @@ Floats = npt.NDArray[np.float64]
 SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replay:
     """A graph with what the profiler added taken away.
 
     Attributes:
         graph: The graph.
         scale: Factor on the costs of recording an event that are taken away; 0 = the step as it was captured.
+        host: Factor on what is left of the host's time.
     """
 
     graph: Graph
     scale: float = 0.0
+    host: float = 1.0
 
     @cached_property
-    def _no_edit(self) -> Edit:
-        return Edit()
+    def unchanged_ns(self) -> float:
+        """What a step takes without a change, ns."""
+        return self.step_ns()
 
     def once(self) -> Floats:
         """Replay one round that begins at rest.
@@ -41,7 +44,7 @@ class Replay:
             When each of ``graph.last`` is reached, ns since the begin of the stretch.
         """
         reached = [0.0] * len(self.graph)
-        _round(reached, *self._edges(self._no_edit))
+        _round(reached, *self._edges(Edit()))
         return np.array([reached[node] for node in self.graph.last.tolist()])
 
     def step_ns(self, edit: Edit | None = None) -> float:
@@ -50,7 +53,7 @@ class Replay:
         Args:
             edit: The change; None = as it is.
         """
-        edges = self._edges(edit or self._no_edit)
+        edges = self._edges(edit or Edit())
         reached = [0.0] * len(self.graph)
         last: list[int] = self.graph.last.tolist()
         if not self.graph.step_count:
@@ -67,6 +70,15 @@ class Replay:
             before, took = now, newly
         return newly / self.graph.step_count
 
+    def least_ns(self, edit: Edit) -> float:
+        """Return what the busiest stream works a step with a change, ns: no step takes less."""
+        graph = self.graph
+        works = graph.kind == WORK
+        if not works.any():
+            return 0.0
+        kept = (graph.work_ns * self._kept_work(edit))[works]
+        return float(np.bincount(-1 - graph.thread[works], weights=kept).max()) / max(graph.step_count, 1)
+
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
         graph = self.graph
@@ -74,17 +86,20 @@ class Replay:
         waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
         gone = (keep == 0) & (graph.kind == WORK)
         work_ns = graph.work_ns * keep
-        before_ns = np.where(waits | gone, 0.0, graph.before_ns) + work_ns
+        # What a wait takes where there is nothing to wait for is the host's.
+        before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
+        before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
         for thread, (track, clock) in enumerate(zip(graph.tracks, graph.clocks, strict=True)):
-            passed = clock.passed(self.scale, _kept_host(edit, track, clock.at))
+            passed = self.host * clock.passed(self.scale, _kept_host(edit, track, clock.at))
             mine = np.flatnonzero(graph.thread == thread)
             start, end, resumed = graph.host_start[mine], graph.host_end[mine], graph.other_start[mine]
             reached = np.interp(end, clock.at, passed)
             before_ns[mine] += reached - np.interp(start, clock.at, passed)
             other_ns[mine] += np.where(resumed >= 0, reached - np.interp(resumed, clock.at, passed), 0.0)
-        other = np.where(waits | gone, -1, graph.other)
-        return graph.before.tolist(), before_ns.tolist(), other.tolist(), other_ns.tolist()
+        cut = waits | gone
+        other = np.where(cut, -1, graph.other).tolist() if cut.any() else graph.others
+        return graph.befores, before_ns.tolist(), other, other_ns.tolist()
 
     def _kept_work(self, edit: Edit) -> Floats:
         """Return which part of its work each node keeps, shape ``(n,)``."""
@@ -111,8 +126,11 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
     first = np.searchsorted(at, host.starts[mine], side="left")
     last = np.searchsorted(at, host.ends[mine], side="right") - 1
     parts = host.keep[mine]
-    for low, high, part in zip(first.tolist(), last.tolist(), parts.tolist(), strict=True):
-        keep[low:high] = np.minimum(keep[low:high], part)
+    counts = np.maximum(last - first, 0)
+    inside = np.repeat(first - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(
+        counts.sum()
+    )
+    np.minimum.at(keep, inside, np.repeat(parts, counts))
     # A change that begins or ends between two events shrinks a part of what lies between them.
     for index, begin, end, part in (
         (
@@ -123,10 +141,10 @@ def _kept_host(edit: Edit, track: int, at: Ints) -> Floats | None:
         ),
         (last, np.maximum(at[last], host.starts[mine]), np.where(last >= first, host.ends[mine], 0), parts),
     ):
-        inside = (index >= 0) & (index < len(keep)) & (end > begin)
-        at_index = index[inside]
-        covered = (end - begin)[inside] / np.maximum((at[at_index + 1] - at[at_index]), 1)
-        np.multiply.at(keep, at_index, 1 - np.minimum(covered, 1.0) * (1 - part[inside]))
+        partly = (index >= 0) & (index < len(keep)) & (end > begin)
+        at_index = index[partly]
+        covered = (end - begin)[partly] / np.maximum((at[at_index + 1] - at[at_index]), 1)
+        np.multiply.at(keep, at_index, 1 - np.minimum(covered, 1.0) * (1 - part[partly]))
     return keep
 
 

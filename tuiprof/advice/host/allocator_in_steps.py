@@ -41,6 +41,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         "such calls wait for the device, in most steps",
         edit,
         event=cause.event,
+        environment={} if evidence.is_jax else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     )
 
 

@@ -63,9 +63,13 @@ _WHAT = {
 
 def _workers(trace: Trace, on_device: bool) -> int:
     """Return how many workers to suggest: never more than there are cores that training does not need."""
-    cores = trace.uncaptured.usable_cores if trace.uncaptured is not None else None
-    if cores is None:
+    seen = trace.uncaptured
+    cores = seen.usable_cores if seen is not None else None
+    if seen is None or cores is None:
         return 4 if on_device else 1
+    if seen.idle_cores is not None:
+        idle = min(round(seen.idle_cores), cores - 1, _MOST_WORKERS)
+        return max(idle, 1) if on_device else max(idle, 0)
     # With a device one core launches; without one training computes on all of them.
     return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
 

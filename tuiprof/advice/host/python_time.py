@@ -35,16 +35,19 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     steps = trace.steps
     low, high = int(steps.starts.min()), int(steps.ends.max())
     recorded = np.flatnonzero(trace.is_category("cpu_op", "runtime", "driver", "compile"))
-    known = trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")
     mine = recorded[trace.track_codes[recorded] == main]
-    taken = np.concatenate((mine, fetches(trace), np.flatnonzero(known & trace.on_host)))
+    known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
+    taken = np.concatenate((mine, fetches(trace), known))
     starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
+    long = ends - starts >= max(LEAST_NS, LEAST_SHARE * (high - low) / len(steps))
+    starts, ends = starts[long], ends[long]
+    if not len(starts):
+        return
     # Where another thread works for it, the main one waits.
     others = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
     elsewhere = Coverage(*union(trace.starts[others], trace.ends[others])).between(starts, ends)
-    step_ns = (high - low) / len(steps)
-    long = (ends - starts >= max(LEAST_NS, LEAST_SHARE * step_ns)) & (elsewhere < 0.2 * (ends - starts))
-    starts, ends = starts[long], ends[long]
+    alone = elsewhere < 0.2 * (ends - starts)
+    starts, ends = starts[alone], ends[alone]
     places: dict[str, list[int]] = {}
     for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         places.setdefault(_place(trace, main, mine, (begin + end) // 2, end), []).append(index)

@@ -16,6 +16,11 @@ _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpos
 _NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
 #: The part of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
 _KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
+#: PyTorch's group norm makes its input channels first on a GPU (aten/src/ATen/native/group_norm.cpp), so that copies
+#: around it take the place of the layout kernels. Likely, least, most.
+_FIRST_ONLY: Final = r"^aten::(native_)?group_norm$"
+_KEEP_TURNS: Final = (0.0, 0.0, 0.0)
+_KEEP_TURNS_BEFORE_FIRST: Final = (0.8, 1.0, 0.3)
 #: Fewer of the device's time than this is not worth turning a model round.
 LEAST_SHARE: Final = 0.01
 
@@ -29,8 +34,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if share < LEAST_SHARE or evidence.is_jax:
         return
     either = turns | native
+    first_only = bool(trace.named(_FIRST_ONLY).any())
     likely, least, most = (
-        Edit(work=work[either], keep=np.where(turns, 0.0, part)[either]) for part in _KEEP_NATIVE
+        Edit(work=work[either], keep=np.where(turns, turned, part)[either])
+        for turned, part in zip(
+            _KEEP_TURNS_BEFORE_FIRST if first_only else _KEEP_TURNS, _KEEP_NATIVE, strict=True
+        )
     )
     largest = int(work[turns][np.argmax(lengths[turns])])
     yield Finding(
@@ -38,8 +47,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         f"{turns.sum() / evidence.step_count:.0f} times a step",
         "",
         "model.to(memory_format=torch.channels_last), and the same for its input",
-        "high",
-        "layout kernels around convolutions; batch norm and pooling have faster kernels for channels last as well",
+        "low" if first_only else "high",
+        "layout kernels around convolutions, but group norm turns its input to channels first by itself"
+        if first_only
+        else "layout kernels around convolutions; batch norm and pooling have faster kernels for channels last as well",
         likely,
         least,
         most,

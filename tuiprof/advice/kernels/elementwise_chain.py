@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import fused
+from tuiprof.advice.shared.fusing import COMPILED_NS, fused
 from tuiprof.analyses.shared import regions
 from tuiprof.model import Trace
 
@@ -22,7 +22,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for text, chain in zip(texts, found, strict=True):
         times[text] += int(calls.work_ns[chain.busy].sum())
     longest = times.most_common(1)[0][0]
-    likely, least, most = fused(calls, found)
+    likely, least, most = fused(calls, found, COMPILED_NS, evidence.host_part)
     first = found[texts.index(longest)]
     yield Finding(
         f"{len(times)} chains of elementwise operators could each be one kernel, forward and backward"

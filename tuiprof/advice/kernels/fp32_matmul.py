@@ -18,6 +18,11 @@ LEAST_SHARE: Final = 0.1
 #: The part of their time that stays on TF32, where the chip is not known; ordinary cores come nearer to their peak than
 #: tensor cores do, so the ratio of the peaks is stretched by this.
 _UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
+#: What to do on a chip whose tensor cores know neither TF32 nor bfloat16, in PyTorch and in JAX.
+_FLOAT16: Final = (
+    'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler, as this chip has no TF32',
+    "float16 activations with a scaled loss (jmp), as this chip has no TF32",
+)
 #: At least and at most helpful, of the likely part.
 _LEAST, _MOST = 2.0, 0.8
 
@@ -27,7 +32,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     work = trace.device_work
     slow = np.array([is_fp32_gemm(name) for name in trace.names], dtype=bool)[trace.name_codes[work]]
-    slow &= np.isin(calls.work_kinds.astype(str), ("gemm", "convolution"))
+    slow &= calls.works_of("gemm", "convolution")
     lengths = trace.ends[work] - trace.starts[work]
     share = float(lengths[slow].sum() / max(lengths.sum(), 1))
     if share < LEAST_SHARE:
@@ -37,6 +42,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     keep = _UNKNOWN_CHIP
     if "tfloat32" in rates and "float32" in rates:
         keep = _STRETCH * rates["float32"] / rates["tfloat32"]
+    elif "float16" in rates and "float32" in rates:  # a chip without TF32
+        keep = _STRETCH * rates["float32"] / rates["float16"]
     rows = work[slow]
     likely, least, most = (
         Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0))) for part in (1.0, _LEAST, _MOST)
@@ -45,7 +52,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{share:.0%} of the device's work is fp32 matrix products without tensor cores",
         short_name(trace.name(largest)),
-        'jax.config.update("jax_default_matmul_precision", "tensorfloat32") (NVIDIA from Ampere on), or bfloat16'
+        _FLOAT16[evidence.is_jax]
+        if chip is not None and "tfloat32" not in rates and "float16" in rates
+        else 'jax.config.update("jax_default_matmul_precision", "tensorfloat32") (NVIDIA from Ampere on), or bfloat16'
         if evidence.is_jax
         else 'torch.set_float32_matmul_precision("high") for TF32 (NVIDIA from Ampere on), or bf16 autocast',
         "high",
@@ -55,7 +64,15 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         proof="cpu-training:baseline,bf16",
         event=largest,
+        environment=_environment(evidence.is_jax) if "float16" not in rates else {},
     )
+
+
+def _environment(is_jax: bool) -> dict[str, str]:
+    """Return what switches TF32 on for matrix products (ATen/Context.h; JAX's configuration by environment)."""
+    if is_jax:
+        return {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
+    return {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
 
 
 RULE = AdviceRule("fp32-matmul", find)

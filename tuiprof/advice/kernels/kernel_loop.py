@@ -39,9 +39,10 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     calls = evidence.calls
     chosen = np.zeros(len(calls.rows), dtype=bool)
     found: list[tuple[int, int, int]] = []  # first call, period, passes
+    short = _short(calls)
     for run in _runs(trace, calls):
         codes = trace.name_codes[calls.rows[run]].astype(np.int32)
-        codes = np.where(_short(calls, run), codes, -1)
+        codes = np.where(short[run], codes, -1)
         for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
             members = np.arange(run[first], run[first + period * times - 1] + 1)
             chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
@@ -84,14 +85,14 @@ def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
         yield busy[keys == key]
 
 
-def _short(calls: Calls, run: Ints) -> np.typing.NDArray[np.bool_]:
+def _short(calls: Calls) -> np.typing.NDArray[np.bool_]:
     """Return which calls have only short kernels, and none that make a layer."""
     trace = calls.trace
-    layers = np.isin(calls.work_kinds.astype(str), _LAYERS) | trace.named("HtoD", trace.device_work)
+    layers = calls.works_of(*_LAYERS) | trace.named("HtoD", trace.device_work)
     known = calls.call_of_work >= 0
     heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
     mean = calls.work_ns / np.maximum(calls.work_count, 1)
-    result: np.typing.NDArray[np.bool_] = (~heavy & (mean < SHORT_NS))[run]
+    result: np.typing.NDArray[np.bool_] = ~heavy & (mean < SHORT_NS)
     return result
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.launches import LAUNCHING_OPERATORS
+from tuiprof.analyses.launches.figures import OUTSIDE
 from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.model import Trace
 
@@ -23,7 +24,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = (launched_faster(trace, part) for part in _KEEP)
     yield Finding(
         "the device waits for the host to launch work",
-        f"most before {first.operator}",
+        f"most before {first.operator}" if first.operator != OUTSIDE else "",
         "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',

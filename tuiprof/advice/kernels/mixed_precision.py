@@ -26,13 +26,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for matrix products in TF32."""
     calls = evidence.calls
     work = trace.device_work
-    kinds = calls.work_kinds.astype(str)
-    products = np.isin(kinds, ("gemm", "convolution")) & trace.named("tf32", work)
+    products = calls.works_of("gemm", "convolution") & trace.named("tf32", work)
     lengths = trace.ends[work] - trace.starts[work]
     share = float(lengths[products].sum() / max(lengths.sum(), 1))
     if share < LEAST_SHARE:
         return
-    others = np.isin(kinds, _OTHERS)
+    others = calls.works_of(*_OTHERS)
     likely, least, most = (
         Edit(work=work[products | others], keep=np.where(products, part, other)[products | others])
         for part, other in zip(_KEEP, _KEEP_OTHERS, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -10,9 +11,11 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared import regions
 from tuiprof.model import Trace
 
-#: What a fused attention takes of the time of the matrix products it stands for: it leaves out reading and writing the
-#: scores, and its backward computes them anew. Measured on an H100, bf16 (docs/predictions.md).
-_OF_PRODUCTS, _LEAST, _MOST = 0.5, 1.0, 0.3
+#: What a fused attention takes of the time of the matrix products that it stands for: it leaves out reading and writing
+#: the scores, and its backward computes them anew; a causal mask leaves half of them. Likely, least, most.
+_OF_PRODUCTS: Final = (0.8, 1.3, 0.4)
+_OF_CAUSAL_PRODUCTS: Final = (0.5, 1.0, 0.3)
+_CAUSAL: Final = ("aten::tril", "aten::triu")
 
 
 def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -25,15 +28,18 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     for region in found:
         chosen[region.calls] = True
     whole = calls.with_backward(chosen)
-    products = np.isin(calls.work_kinds.astype(str), ("gemm", "attention"))
+    products = calls.works_of("gemm", "attention")
+    causal = any(calls.names[index] in _CAUSAL for index in found[0].busy)
     likely, least, most = (
-        calls.edit(whole, 0.3, np.where(products, part, 0.0)) for part in (_OF_PRODUCTS, _LEAST, _MOST)
+        calls.edit(whole, 0.3, np.where(products, part, 0.0))
+        for part in (_OF_CAUSAL_PRODUCTS if causal else _OF_PRODUCTS)
     )
+    arguments = "q, k, v, is_causal=True" if causal else "q, k, v"
     softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
     yield Finding(
         f"attention is written out: product, softmax and product, {len(found) / evidence.step_count:.0f} times a step",
         "",
-        "torch.nn.functional.scaled_dot_product_attention(q, k, v), which runs FlashAttention or cuDNN's kernel",
+        f"torch.nn.functional.scaled_dot_product_attention({arguments}), which runs FlashAttention or cuDNN's kernel",
         "high",
         "a softmax between two matrix products, with nothing but scaling, masks and casts around it",
         likely,

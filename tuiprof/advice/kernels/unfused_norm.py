@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.fusing import fused
+from tuiprof.advice.shared.fusing import OPERATOR_NS, fused
 from tuiprof.analyses.shared import regions
 from tuiprof.model import Trace
 
@@ -17,7 +17,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if not found:
         return
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)
-    likely, least, most = fused(calls, found)
+    likely, least, most = fused(calls, found, OPERATOR_NS, evidence.host_part)
     yield Finding(
         f"a normalisation is written out in {len(found[0].busy)} operators, "
         f"{len(found) / evidence.step_count:.0f} times a step: {names}",

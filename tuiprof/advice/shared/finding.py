@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
 from tuiprof.analyses.syncs import wait_table as _wait_table
@@ -19,6 +20,8 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
 from tuiprof.whatif.edit import Edit, HostTime
 
+#: What makes waits those of one place.
+_PLACE = ("where", "in", "through", "range", "kind")
 Sure = Literal["high", "medium", "low"]
 RowT = TypeVar("RowT")
 
@@ -39,6 +42,7 @@ class Finding:
         remainder: It helps with whatever the other findings leave, so it is priced on top of them.
         proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
         event: Row of the typical event; None = none.
+        environment: Variables that make the change, or the nearest to it, without an edit of the script.
     """
 
     what: str
@@ -52,6 +56,7 @@ class Finding:
     remainder: bool = False
     proof: str = ""
     event: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,12 @@ class Evidence:
         return bool(len(self.trace.steps))
 
     @cached_property
+    def host_part(self) -> float:
+        """Which part of captured host time is there without the profiler: what a change costs instead has none."""
+        step = replayed(self.trace)
+        return 1.0 if isinstance(step, str) else max(step.host_part, 0.05)
+
+    @cached_property
     def calls(self) -> Calls:
         """The framework calls of the trace."""
         return calls(self.trace)
@@ -159,19 +170,21 @@ class Evidence:
 
     def rhythm(self, row: WaitPlace) -> str:
         """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
-        if row.per_step is None:
-            return f"{format_count(row.count)} times"
-        return f"{format_count(round(row.per_step))} times a step" if row.per_step >= 1.5 else "in every step"
+        return times(row.per_step, row.count)
 
     def place(self, row: WaitPlace) -> str:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
         return f"{row.in_}, {row.where}" if row.at_line else row.where
 
-    def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
+    @cached_property
+    def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:
+        """Waits by place."""
         frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        return frame.filter(
-            where=row.where, through=row.through, range=row.range, kind=row.kind, apart="", **{"in": row.in_}
-        )
+        counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
+        return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
+
+    def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
+        return self._places[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitPlace) -> Ints:
         """Return the calls that wait at a place, as rows of the trace.
@@ -247,3 +260,10 @@ def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_
         at = np.searchsorted(trace.starts[around], trace.starts[rows[asked]], side="right") - 1
         result[asked] = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[around[np.maximum(at, 0)]])
     return result
+
+
+def times(per_step: float | None, count: int) -> str:
+    """Return how often something happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
+    if per_step is None:
+        return f"{format_count(count)} times"
+    return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "in every step"

@@ -9,23 +9,27 @@ import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls
 from tuiprof.analyses.shared.regions import Region
-from tuiprof.whatif.edit import Edit
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit, Floats
 
 #: What is left, likely, where fusing helps least, and where it helps most: tensors that a fused kernel reads and
 #: writes, of the forward, and of the backward, which also reads what was saved; but never less than this part of the
-#: device work, since a kernel that computes a lot is not bound by memory alone; and host time, of one operator, or of a
-#: compiled function that checks its guards, ns.
+#: device work, since a kernel that computes a lot is not bound by memory alone.
 _FORWARD: Final = (3.0, 5.0, 2.0)
 _BACKWARD: Final = (4.0, 7.0, 3.0)
 _LEAST_PART: Final = (0.1, 0.3, 0.0)
-_CALL_NS: Final = (30_000.0, 60_000.0, 15_000.0)
+#: Host time that a call takes, and its backward, ns: of one operator, and of a compiled function, which has guards.
+OPERATOR_NS: Final = (20_000.0, 40_000.0, 10_000.0)
+COMPILED_NS: Final = (60_000.0, 120_000.0, 20_000.0)
 #: What an operator with two inputs touches, and one with one.
 _BINARY, _UNARY = 3, 2
 #: No kernel is shorter.
 _SHORTEST_NS: Final = 1_500.0
 
 
-def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
+def fused(
+    calls: Calls, regions: Sequence[Region], host_ns: tuple[float, float, float], host_part: float
+) -> tuple[Edit, Edit, Edit]:
     """Return the change in which each region is one call, and so is its backward: likely, least and most helpful.
 
     Kernels of elementwise operators are bound by memory, so a tensor's pass is read off them: what a kernel takes over
@@ -34,6 +38,8 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
     Args:
         calls: The framework calls.
         regions: Runs of them.
+        host_ns: Host time that what stands for a region takes: likely, at least and at most helpful.
+        host_part: The part of captured host time that is there without the profiler.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int64)
@@ -46,15 +52,12 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
     call = np.maximum(calls.call_of_work, 0)
     lengths = (trace.ends - trace.starts)[trace.device_work].astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
-    tensor_ns = np.zeros(len(regions))
-    for number in range(len(regions)):
-        mine = known & forward[call] & (region_of[call] == number)
-        passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
-        # Of tensors of several sizes the large ones take the time.
-        tensor_ns[number] = np.percentile(passes, 75) if len(passes) else 0.0
+    mine = np.flatnonzero(known & forward[call])
+    passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
+    tensor_ns = _upper_quartiles(region_of[call[mine]], passes, len(regions))
     edits = []
     for forward_tensors, backward_tensors, least_part, call_ns in zip(
-        _FORWARD, _BACKWARD, _LEAST_PART, _CALL_NS, strict=True
+        _FORWARD, _BACKWARD, _LEAST_PART, host_ns, strict=True
     ):
         edit = Edit()
         for part, tensors in ((forward, forward_tensors), (backward, backward_tensors)):
@@ -68,10 +71,26 @@ def fused(calls: Calls, regions: Sequence[Region]) -> tuple[Edit, Edit, Edit]:
             host = np.bincount(
                 region_of[part], weights=(trace.ends - trace.starts)[calls.rows[part]], minlength=len(regions)
             )
-            keep_host = np.minimum(call_ns / np.maximum(host, 1.0), 1.0)
+            keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
             edit = edit | calls.edit(
                 part, keep_host[np.maximum(region_of, 0)], keep[np.maximum(region_of[call], 0)]
             )
         edits.append(edit)
     likely, least, most = edits
     return likely, least, most
+
+
+def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
+    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones take the time.
+
+    Args:
+        groups: Group of each value, shape ``(n,)``.
+        values: Values, shape ``(n,)``.
+        count: Number of groups.
+    """
+    order = np.lexsort((values, groups))
+    sizes = np.bincount(groups, minlength=count)
+    last = np.cumsum(sizes) - 1
+    at = last - (sizes - 1) // 4
+    found = values[order][np.maximum(at, 0)] if len(values) else np.zeros(count)
+    return np.where(sizes > 0, found, 0.0)

@@ -65,11 +65,11 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
     priced = _price([item for item in edits if not item[1].remainder], step)
     others = all_of(priced)
     priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
-    result, before, edit = [], step.replayed_ns, Edit()
+    result, before, edit = [], 0.0, Edit()
     for item in priced:
         edit = edit | (item.finding.edit or Edit())
-        after = step.after_ns(edit)
-        adds, before = before - after, after
+        together_ns = step.likely_ns(edit)
+        adds, before = together_ns - before, together_ns
         result.append(
             Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
         )
@@ -79,17 +79,15 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
 
 def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
     """Return the findings that win something, what wins most first."""
-    worth = [
-        (rule, finding, finding.edit)
-        for rule, finding in found
-        if finding.edit is not None and step.likely_ns(finding.edit, on=on) >= LEAST_SHARE * step.step_ns
-    ]
-    return _ordered(
-        [
-            Priced(rule, finding, step.win(edit, finding.least, finding.most, on=on))
-            for rule, finding, edit in worth
-        ]
-    )
+    worth = []
+    for rule, finding in found:
+        if finding.edit is None:
+            continue
+        likely = step.likely_ns(finding.edit, on=on)
+        if likely >= LEAST_SHARE * step.step_ns:
+            win = step.win(finding.edit, finding.least, finding.most, on=on, likely_ns=likely)
+            worth.append(Priced(rule, finding, win))
+    return _ordered(worth)
 
 
 def _ordered(priced: list[Priced]) -> list[Priced]:

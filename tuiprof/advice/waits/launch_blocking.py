@@ -20,6 +20,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "high",
             "almost every kernel had ended when its launch call returned",
             None,
+            environment={"CUDA_LAUNCH_BLOCKING": "0", "AMD_SERIALIZE_KERNEL": "0"},
         )
 
 

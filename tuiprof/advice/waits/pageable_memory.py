@@ -9,9 +9,9 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
-from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 from tuiprof.model.chips import link_bytes_per_s
+from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_bytes
 from tuiprof.whatif.edit import Edit
 
@@ -32,11 +32,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for copies of more than a few bytes between the device and pageable memory that hold the host."""
     for row in evidence.waits(*COPY_KINDS):
         size = (row.bytes or 0) / max(row.count, 1)
-        copies = evidence.work_in(evidence.operators_of(row))[0]
+        copies, inside = evidence.work_in(evidence.operators_of(row))
         if size <= SMALL_BYTES or trace.named("Pinned", copies).any():
             continue
         to_device = row.kind.endswith("to device")
-        likely, least, most = (_pinned(trace, evidence, row, part) for part in _OF_LINK)
+        likely, least, most = (_pinned(trace, evidence, copies, inside, part) for part in _OF_LINK)
         yield Finding(
             f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
             f"{'from' if to_device else 'into'} pageable memory",
@@ -51,10 +51,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _pinned(trace: Trace, evidence: Evidence, row: WaitPlace, part: float) -> Edit:
-    """Return the change in which the copies run at a part of the link's speed and hold nobody."""
-    operators = evidence.operators_of(row)
-    work, inside = evidence.work_in(operators)
+def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
+    """Return the change in which copies run at a part of the link's speed, and the calls around them hold nobody."""
     lengths = (trace.ends - trace.starts)[work]
     sizes = np.maximum(trace.ints("bytes", work), 0)
     device = trace.info.devices[0].name if trace.info.devices else ""

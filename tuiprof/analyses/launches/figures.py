@@ -19,6 +19,8 @@ from tuiprof.model.intervals import Ints
 
 #: Upper ends of the classes of the latency distribution, ns.
 _CLASSES_NS = (0, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 10_000_000)
+#: Where a launch is made that no operator makes.
+OUTSIDE = "outside any operator"
 #: Gaps shorter than this may be nothing but the device's own step from kernel to kernel.
 _GAP_NS = 2_000
 
@@ -174,7 +176,7 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
 
 def _label(names: list[str], by: str, code: int) -> str:
     if code < 0:
-        return "outside any operator"
+        return OUTSIDE
     return operator_label(names[code]) if by == "operator" else names[code]
 
 

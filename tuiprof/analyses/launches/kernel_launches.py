@@ -88,7 +88,9 @@ class _Figures:
     def bound_share(self) -> float:
         if self.step is None or self.bound_ns is None:
             return self.captured_bound_share
-        return min(max(self.bound_ns / max(self.step.replayed_ns, 1.0), 0.0), 1.0)
+        # A device cannot wait for launches while it works, even where its streams could work at the same time.
+        idle = 1 - self.step.graph.device_busy_ns / max(self.step.step_ns, 1.0)
+        return min(self.bound_ns / max(self.step.step_ns, 1.0), max(idle, 0.0))
 
     @property
     def bound(self) -> bool:
@@ -129,7 +131,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         sum(int(item.host_bound.sum()) for item in gaps),
         sum(item.high - item.low for item in gaps),
         found,
-        found.replayed_ns - found.after_ns(launched_faster(trace, 0.0)) if found is not None else None,
+        found.likely_ns(launched_faster(trace, 0.0)) if found is not None else None,
         float(ended.mean()) if len(ended) else 0.0,
         int(kernels.sum()),
     )

@@ -21,6 +21,8 @@ from tuiprof.whatif.edit import Edit, HostTime
 
 Mask = npt.NDArray[np.bool_]
 
+#: What copies and fills do, beside the categories of kernels.
+COPY = "copy"
 BACKWARD = "autograd::engine::evaluate_function: "
 
 
@@ -69,17 +71,33 @@ class Calls:
         return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int64)
 
     @cached_property
-    def work_kinds(self) -> npt.NDArray[np.object_]:
-        """What each of ``trace.device_work`` does: a kernel category, or ``copy`` for copies and fills."""
+    def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
+        """What works do, and which of these each of ``trace.device_work`` does."""
         trace = self.trace
         work = trace.device_work
         words = _kernel_names.classify(trace.names, trace.name_codes[work])
-        table = np.full(len(trace.names), "other", dtype=object)
+        kinds = sorted({*words.values(), COPY})
+        table = np.zeros(len(trace.names), dtype=np.uint8)
         for code, word in words.items():
-            table[code] = word
-        kinds = table[trace.name_codes[work]]
-        kinds[trace.is_category("memcpy", "memset", rows=work)] = "copy"
-        return kinds
+            table[code] = kinds.index(word)
+        found = table[trace.name_codes[work]]
+        found[trace.is_category("memcpy", "memset", rows=work)] = kinds.index(COPY)
+        return kinds, found
+
+    @property
+    def kinds(self) -> list[str]:
+        """What works do: categories of kernels, and ``copy`` for copies and fills."""
+        return self._kinds[0]
+
+    def works_of(self, *kinds: str) -> Mask:
+        """Return which of ``trace.device_work`` do one of some things.
+
+        Args:
+            *kinds: Names from :attr:`kinds`.
+        """
+        known, found = self._kinds
+        result: Mask = np.isin(known, kinds)[found]
+        return result
 
     def work_ns_of(self, which: Mask) -> Ints:
         """Return the device time of some works by the call that launched them, ns.

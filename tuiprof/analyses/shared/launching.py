@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses.data_loading import fetches
-from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.replay import main_thread, stretch
 from tuiprof.model import Trace
 from tuiprof.model.intervals import complement, union
 from tuiprof.whatif.edit import Edit, HostTime
 
+#: A thread that begins and ends nothing for so long does not launch work: it computes, or initialises a library; ns.
+SILENT_NS = 1_000_000
 
-def launched_faster(trace: Trace, keep: float) -> Edit:
+
+def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
     """Return the change in which the threads that launch take a part of their time: operators, Python and calls.
 
     Waits and data loading stay as they are.
@@ -19,17 +22,34 @@ def launched_faster(trace: Trace, keep: float) -> Edit:
     Args:
         trace: The trace.
         keep: The part of the host time that stays.
+        silences: Whether stretches in which a thread records nothing for long are shorter as well.
     """
-    loading = fetches(trace)
-    starts, ends = complement(*union(trace.starts[loading], trace.ends[loading]), *trace.span)
     main = main_thread(trace)
+    if main is None:
+        return Edit()
+    low, high, _ = stretch(trace, main)
+    inside = trace.between(low, high)
+    loading = fetches(trace)
     tracks = np.unique(trace.track_codes[trace.links.launches]).tolist()
-    tracks = sorted({*tracks, *([] if main is None else [main])})
-    return Edit(
-        host=HostTime(
-            np.repeat(np.array(tracks, dtype=np.int64), len(starts)),
-            np.tile(starts, len(tracks)),
-            np.tile(ends, len(tracks)),
-            np.full(len(tracks) * len(starts), keep),
-        )
-    )
+    parts = []
+    for track in sorted({*tracks, main}):
+        apart = [(trace.starts[loading], trace.ends[loading])]
+        if not silences:
+            rows = inside[trace.track_codes[inside] == track]
+            at = np.sort(np.concatenate((trace.starts[rows], trace.ends[rows])))
+            long = np.flatnonzero(np.diff(at) >= SILENT_NS)
+            apart.append((at[long], at[long + 1]))
+        left, right = (np.concatenate(ends) for ends in zip(*apart, strict=True))
+        starts, ends = complement(*union(left, right), low, high)
+        parts.append((np.full(len(starts), track, dtype=np.int64), starts, ends, np.full(len(starts), keep)))
+    return Edit(host=HostTime(*(np.concatenate(columns) for columns in zip(*parts, strict=True))))
+
+
+def launched_faster(trace: Trace, keep: float) -> Edit:
+    """Return the change in which launching work takes a part of its time.
+
+    Args:
+        trace: The trace.
+        keep: The part of the host time that stays.
+    """
+    return host_faster(trace, keep, silences=False)

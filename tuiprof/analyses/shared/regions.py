@@ -71,7 +71,7 @@ def find(calls: Calls) -> Regions:
     norms: list[Region] = []
     chains: list[Region] = []
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, _ROWWISE)
-    light = _all_work(calls, frozenset(calls.work_kinds.tolist()) - _HEAVY)
+    light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
     outside = ~_in_optimizer(calls)
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & outside)
     for run in _by_thread_and_step(calls, busy):
@@ -95,7 +95,7 @@ def find(calls: Calls) -> Regions:
 def _all_work(calls: Calls, kinds: frozenset[str]) -> Mask:
     """Return which calls have work of some kinds only, copies between host and device apart."""
     trace = calls.trace
-    allowed = np.isin(calls.work_kinds.astype(str), list(kinds))
+    allowed = calls.works_of(*kinds)
     allowed &= ~trace.named(r"HtoD|DtoH|Host", trace.device_work)
     known = calls.call_of_work >= 0
     others = np.bincount(calls.call_of_work[known & ~allowed], minlength=len(calls.rows))

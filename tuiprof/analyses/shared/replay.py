@@ -13,8 +13,8 @@ from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
 
-#: No more launches are replayed where steps can be left out: a question about the step takes milliseconds then.
-MOST_LAUNCHES = 8_000
+#: No more launches are replayed where steps can be left out, or none are marked: a question takes milliseconds then.
+MOST_LAUNCHES = 5_000
 #: From this share on it is said that the profiler slowed the steps down.
 SLOWED = 0.05
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
@@ -31,7 +31,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     main = main_thread(trace)
     if main is None:
         return "it has no host thread that works"
-    low, high, step_count = _stretch(trace, main)
+    low, high, step_count = stretch(trace, main)
     try:
         graph = build(trace, _blocking(trace), low, high, main, step_count)
     except Unreplayable as error:
@@ -45,12 +45,22 @@ def replayed(trace: Trace) -> Calibrated | str:
     return found
 
 
-def _stretch(trace: Trace, main: int) -> tuple[int, int, int]:
-    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed."""
+def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
+    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed.
+
+    Args:
+        trace: The trace.
+        main: The thread that steps.
+    """
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
-        return int(trace.starts[mine].min()), int(trace.ends[mine].max()), 0
+        begin, end = int(trace.starts[mine].min()), int(trace.ends[mine].max())
+        if in_part(trace):  # the middle: what begins and ends a run is apart
+            launches = trace.starts[trace.links.launches]
+            first = (len(launches) - MOST_LAUNCHES) // 2
+            begin, end = int(launches[first]), int(launches[first + MOST_LAUNCHES])
+        return begin, end, 0
     order = np.argsort(steps.starts, kind="stable")
     starts, ends = steps.starts[order], steps.ends[order]
     launched = np.searchsorted(trace.starts[trace.links.launches], ends) - np.searchsorted(
@@ -58,6 +68,15 @@ def _stretch(trace: Trace, main: int) -> tuple[int, int, int]:
     )
     count = max(int(np.searchsorted(launched, MOST_LAUNCHES, side="right")), 1)
     return int(starts[0]), int(ends[:count].max()), count
+
+
+def in_part(trace: Trace) -> bool:
+    """Return whether only a part of a trace is replayed, which gains are of: it is long, and marks no steps.
+
+    Args:
+        trace: The trace.
+    """
+    return not len(trace.steps) and len(trace.links.launches) > MOST_LAUNCHES
 
 
 def main_thread(trace: Trace) -> int | None:

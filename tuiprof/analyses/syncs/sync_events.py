@@ -9,7 +9,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.replay import in_part, replayed
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
 from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.analyses.syncs import refill as _refill
@@ -129,7 +129,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     scope = Scope.of(trace, window)
     table = _wait_table.build(trace, scope)
     counted = table.counted
-    step = replayed(trace) if window.whole and trace.device_indices else ""
+    step = replayed(trace) if window.whole and trace.device_indices and not in_part(trace) else ""
     found = None if isinstance(step, str) else step
     groups = _wait_table.group(table, scope, found)
     word = device_word(trace)

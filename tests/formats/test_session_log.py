@@ -1,0 +1,56 @@
+"""What a session's logs say of the steps of a trace, and of the cores that they ran on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuiprof.formats.session_log import read_uncaptured
+
+
+def session(folder: Path, host: list[dict[str, float]], *more: str) -> Path:
+    """Write a session of 40 steps with a capture, and what its recorder measured; return its trace."""
+    for name in ("log", "traces"):
+        (folder / name).mkdir()
+    steps: list[dict[str, Any]] = [
+        {"t": "step", "n": n, "dur": 1_000_000 + n, "cap": n in (30, 31)} for n in range(40)
+    ]
+    (folder / "log" / "rank0.jsonl").write_text("".join(_line(step) for step in steps))
+    measured = [
+        {"t": "tele", "at": n, "dev": "host", "m": figures, "s": {}} for n, figures in enumerate(host)
+    ]
+    (folder / "log" / "recorder.jsonl").write_text("".join(map(_line, measured)) + "".join(more))
+    return folder / "traces" / "rank0.1.pt.trace.json.gz"
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def test_cores_are_those_of_the_run_after_its_imports(tmp_path: Path) -> None:
+    imports = [{"core0_util": 1.0, "core1_util": 0.0, "core10_util": 0.0, "tree_cpu": 1.0}] * 3
+    runs = [{"core0_util": 1.0, "core1_util": 0.5, "core10_util": 0.25, "tree_cpu": 1.75, "util": 0.9}] * 4
+    found = read_uncaptured(session(tmp_path, [*imports, *runs]))
+    assert found is not None
+    assert (found.busy_cores, found.idle_cores) == (1.75, 1.25)
+    assert (found.steps, found.step_ns) == (15, 1_000_022.0)
+
+
+@pytest.mark.parametrize(
+    ("host", "more"),
+    [
+        ([], ()),
+        ([{"util": 0.5}], ()),
+        ([], ('{"t":"tele","at":1,"dev":"host","m":{"core0_util":"much","tree_cpu":1}}\n',)),
+        ([], ('{"t":"tele","at":1,"dev":"host","m":{"core0_util":0.5,"tree_c',)),
+    ],
+)
+def test_what_the_recorder_did_not_measure_is_not_known(
+    host: list[dict[str, float]], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = read_uncaptured(session(tmp_path, host, *more))
+    assert found is not None
+    assert (found.busy_cores, found.idle_cores) == (None, None)

@@ -1,0 +1,68 @@
+"""What the advice finds in a session, tried by its environment alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPT = """
+import os, time, tuiprof
+blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") != "0"
+for n in range(24):
+    time.sleep(0.02 if blocking else 0.002)
+    tuiprof.step(loss=1 / (n + 1))
+"""
+
+
+def tuiprof(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tuiprof", "--sessions", str(folder / "sessions"), *args],
+        env=os.environ | {"NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def blocking_trace() -> dict[str, Any]:
+    """Thirty launches that return after their kernels have ended."""
+    events = []
+    for number in range(30):
+        at, ids = number * 50.0, {"correlation": number + 1}
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at, 30, 9, **ids))
+        events.append(event("kernel", "k", at + 5, 20, 7, device=0, stream=7, **ids))
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+def test_a_setting_is_listed_with_its_variable_and_tried(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    recorded = tuiprof(tmp_path, "record", "--no-capture", "--", sys.executable, str(tmp_path / "train.py"))
+    assert recorded.returncode == 0, recorded.stderr
+    [session] = (tmp_path / "sessions").iterdir()
+    none = tuiprof(tmp_path, "fix", str(session))
+    assert none.returncode != 0, "it has no trace"
+    (session / "traces").mkdir(exist_ok=True)
+    (session / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(blocking_trace()))
+
+    listed = tuiprof(tmp_path, "fix", str(session))
+    assert listed.returncode == 0, listed.stderr
+    assert "launch-blocking" in listed.stdout
+    assert "CUDA_LAUNCH_BLOCKING=0" in listed.stdout
+    unknown = tuiprof(tmp_path, "fix", str(session), "--try", "nan-check")
+    assert unknown.returncode == 2
+    assert "there are launch-blocking" in unknown.stderr
+
+    tried = tuiprof(tmp_path, "fix", str(session), "--try", "launch-blocking", "--trials", "2")
+    assert tried.returncode == 0, tried.stderr
+    assert "launch-blocking: faster" in tried.stdout
+    assert "what the script logs is the same with it" in tried.stdout
+    assert tried.stderr.count("a step") == 4, "a line a trial"
+    assert (tmp_path / "train.py").read_text() == SCRIPT

@@ -1,0 +1,141 @@
+"""A step without the profiler: what is taken away, what cannot be placed, and how sure a prediction is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from analyses.made import Made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuiprof.analyses.shared import replay as shared
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.model import Trace
+from tuiprof.model.uncaptured import Uncaptured
+from tuiprof.whatif.calibration import NOISE, Calibrated
+from tuiprof.whatif.edit import Edit, HostTime
+from tuiprof.whatif.graph import WAIT
+from tuiprof.whatif.replay import Replay
+
+
+def step_of(trace: Trace, uncaptured: Uncaptured | None = None) -> Calibrated:
+    trace.info = replace(trace.info, format="kineto")
+    trace.uncaptured = uncaptured
+    found = replayed(trace)
+    assert isinstance(found, Calibrated), found
+    return found
+
+
+def operators(
+    *, slow_at: tuple[int, ...] = (), slow_us: float = 5_000, steps: int = 4, works: float = 5
+) -> Trace:
+    """Steps of twenty operators of 40 µs; in some steps one of them is preempted."""
+    made, at = Made(), 0.0
+    for number in range(steps):
+        begin = at
+        for index in range(20):
+            took = 40 + (slow_us if number in slow_at and index == 7 else 0)
+            made.op("aten::mm", at, at + took - 5)
+            made.launch("gemm", (at + 2, at + 6), (at + 9, at + 9 + works), number * 100 + index + 1)
+            at += took
+        made.step(number, begin, at)
+    return made.trace()
+
+
+def test_what_holds_up_a_single_step_is_no_part_of_the_others() -> None:
+    session = Uncaptured(40, 600_000.0, 590_000.0, 610_000.0)
+    even, hiccup = step_of(operators(), session), step_of(operators(slow_at=(2,)), session)
+    assert hiccup.captured_ns == pytest.approx(even.captured_ns + 5_000_000 / 4)
+    # Recording costs what it costs in the other steps, and not the preemption as well.
+    assert hiccup.scale == pytest.approx(even.scale, rel=0.02)
+    assert hiccup.replayed_ns == pytest.approx(600_000, rel=0.01)
+
+
+def test_what_happens_in_most_steps_is_no_hiccup() -> None:
+    session = Uncaptured(40, 5_500_000.0, 5_400_000.0, 5_600_000.0)
+    often = step_of(operators(slow_at=(0, 2, 3)), session)
+    assert not any(clock.hiccup_ns.any() for clock in often.graph.clocks)
+    assert step_of(operators(slow_at=(1,))).replayed_ns > 1_500_000, (
+        "without a session nothing is taken for one"
+    )
+
+
+def queued(count: int) -> Trace:
+    """A step that launches works of 100 µs faster than they run; the last launch takes 5 ms."""
+    made = Made()
+    for index in range(count):
+        made.launch("gemm", (index * 5, index * 5 + 3), (10 + index * 100, 110 + index * 100), index + 1)
+    at = count * 5
+    begin = max(at + 5_000, 10 + count * 100)
+    made.launch("gemm", (at, at + 5_000), (begin, begin + 100), count + 1)
+    return made.step(1, 0, at + 5_010).trace()
+
+
+def test_a_slow_launch_waits_for_the_queue_only_where_that_is_full() -> None:
+    slow, full = step_of(queued(20)), step_of(queued(400))
+    assert not (slow.graph.kind == WAIT).any()
+    assert (full.graph.kind == WAIT).sum() == 1
+    assert slow.error <= 0.001
+    assert full.error <= 0.02
+
+
+def silent(works: float = 40) -> Trace:
+    """Steps of an operator and of Python alone: nothing that is recorded could take less without the profiler."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op("aten::mm", at + 10, at + 40)
+        made.launch("gemm", (at + 12, at + 15), (at + 20, at + 20 + works), number + 1)
+    return made.trace()
+
+
+def test_what_a_replay_cannot_place_makes_a_prediction_less_sure() -> None:
+    trace = silent()
+    step = step_of(trace, Uncaptured(40, 600_000.0, 590_000.0, 610_000.0))
+    assert step.unplaced_ns == pytest.approx(step.replayed_ns - 600_000)
+    tracks = np.zeros(4, dtype=np.int64)
+    starts = np.arange(4) * 1_000_000 + 500_000
+    edit = Edit(host=HostTime(tracks, starts, starts + 400_000, np.zeros(4)))
+    win, left = step.win(edit), Replay(step.graph, step.scale).step_ns(edit) / step.replayed_ns
+    assert win.ns == pytest.approx((1 - left) * 600_000), "a share of the step that there is"
+    assert win.low_ns == 0
+    assert win.high_ns <= 600_000
+
+
+def test_no_change_of_the_host_wins_more_than_the_device_leaves() -> None:
+    trace = silent(works=550)
+    step = step_of(trace, Uncaptured(40, 600_000.0, 590_000.0, 610_000.0))
+    starts = np.arange(4) * 1_000_000 + 500_000
+    host = HostTime(np.zeros(4, dtype=np.int64), starts, starts + 400_000, np.zeros(4))
+    assert step.replayed_ns > 650_000, "as much as the session's step cannot be placed"
+    assert step.likely_ns(Edit(host=host)) == pytest.approx(600_000 - 550_000)
+
+
+@given(st.floats(0, 0.5))
+def test_the_more_a_sessions_steps_differ_the_less_is_known(spread: float) -> None:
+    trace = operators()
+    narrow = step_of(trace, Uncaptured(40, 600_000.0, 600_000.0, 600_000.0)).noise_ns
+    low, high = 600_000 * (1 - spread), 600_000 * (1 + spread)
+    wide = step_of(operators(), Uncaptured(40, 600_000.0, low, high)).noise_ns
+    assert wide >= narrow >= NOISE * 600_000
+
+
+def test_a_step_that_its_device_fills_is_known_best() -> None:
+    session = Uncaptured(40, 900_000.0, 800_000.0, 1_000_000.0)
+    assert step_of(operators(works=44), session).noise_ns < step_of(operators(), session).noise_ns / 4
+
+
+def test_of_a_long_run_without_steps_the_middle_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MOST_LAUNCHES", 100)
+    made = Made()
+    for index in range(400):
+        at = index * 50 + (1_000_000 if index > 380 else 0)
+        made.op("aten::mm", at, at + 40).launch("gemm", (at + 2, at + 6), (at + 9, at + 12), index + 1)
+    trace = made.trace()
+    assert shared.in_part(trace)
+    graph = step_of(trace).graph
+    assert (graph.low, graph.high) == (150 * 50_000 + 2_000, 250 * 50_000 + 2_000)
+    short = operators()
+    assert not shared.in_part(short), "its steps can be left out instead"

@@ -1,0 +1,74 @@
+"""On a CPU: operators compute on one core, and others are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Coverage, union
+from tuiprof.whatif.edit import Edit
+
+#: A process that keeps no more cores busy computes on one. So many others have to be idle at least.
+ONE_CORE: Final = 1.3
+LEAST_IDLE: Final = 0.7
+#: Shorter operators gain nothing by being divided among threads, ns. The others take at least this share of the time.
+LONG_NS: Final = 200_000
+LEAST_SHARE: Final = 0.3
+#: Each further core adds this part of what the first one does: likely, at least and at most helpful.
+_ADDS: Final = (0.5, 0.2, 0.9)
+#: Beyond so many cores one step of a small model rarely gains.
+_MOST_CORES: Final = 16
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for long operators in a run on a CPU that keeps one core busy where there are others."""
+    seen = trace.uncaptured
+    if trace.device_indices or seen is None or seen.busy_cores is None or seen.idle_cores is None:
+        return
+    if seen.busy_cores > ONE_CORE or seen.idle_cores < LEAST_IDLE:
+        return
+    rows = evidence.calls.rows
+    lengths = (trace.ends - trace.starts)[rows]
+    loading = fetches(trace)
+    loads = Coverage(*union(trace.starts[loading], trace.ends[loading]))
+    long = (lengths >= LONG_NS) & (loads.between(trace.starts[rows], trace.ends[rows]) == 0)
+    rows, lengths = rows[long], lengths[long]
+    if trace.steps.starts.size:
+        in_steps = trace.steps.step_of[rows] >= 0
+        rows, lengths = rows[in_steps], lengths[in_steps]
+    low, high = trace.span
+    if lengths.sum() < LEAST_SHARE * (high - low):
+        return
+    usable = min(seen.usable_cores or _MOST_CORES, _MOST_CORES)
+    threads = min(1 + round(seen.idle_cores), usable)
+    if threads < 2:  # it may not use more
+        return
+    likely, least, most = (
+        Edit(host=evidence.host_time(rows, 1 / (1 + adds * (threads - 1)))) for adds in _ADDS
+    )
+    longest = int(rows[np.argmax(lengths)])
+    yield Finding(
+        f"{lengths.sum() / (high - low):.0%} of the time are operators that threads could share; the run keeps "
+        f"{seen.busy_cores:.1f} cores busy, and {seen.idle_cores:.1f} others are idle",
+        f"longest in {operator_label(trace.name(longest))}",
+        "XLA_FLAGS without --xla_cpu_multi_thread_eigen=false, and all cores for the process (taskset, the scheduler)"
+        if evidence.is_jax
+        else f"torch.set_num_threads({threads}), or OMP_NUM_THREADS unset, and all cores for the process (taskset, the "
+        "scheduler)",
+        "medium",
+        "processor time of the process while it trains, as the session recorded it",
+        likely,
+        least,
+        most,
+        event=longest,
+        environment={} if evidence.is_jax else {"OMP_NUM_THREADS": str(threads)},
+    )
+
+
+RULE = AdviceRule("cpu-threads", find)

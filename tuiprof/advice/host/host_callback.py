@@ -1,0 +1,64 @@
+"""A compiled function of JAX calls back into Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding, times
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit
+
+#: What runs a callback (jax/_src/callback.py and debugging.py), by the name of its Python frame.
+_RUNS_CALLBACK: Final = (
+    r"\bcallback\.py\(\d+\): (pure|io)_callback_impl$|\bdebugging\.py\(\d+\): debug_(callback|print)_impl$"
+)
+#: What calls the user's function in them.
+_CALLS: Final = r"\bcallback\.py\(\d+\): __call__$|\bdebugging\.py\(\d+\): _flat_callback$"
+#: What happens in fewer of the steps is what the script does now and then.
+LEAST_SHARE: Final = 0.75
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for callbacks, those of one function together."""
+    if not evidence.is_jax:
+        return
+    rows = np.flatnonzero(trace.named(_RUNS_CALLBACK) & trace.on_host)
+    rows = rows[outermost(trace, rows)]
+    places: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        places.setdefault(_called(trace, row), []).append(row)
+    for place, found in places.items():
+        mine = np.array(found)
+        if len(mine) < LEAST_SHARE * evidence.step_count:
+            continue
+        per_step = len(mine) / evidence.step_count if evidence.stepped else None
+        yield Finding(
+            f"a compiled function calls back into Python {times(per_step, len(mine))}, and computes nothing meanwhile",
+            place,
+            "compute it with jnp in the compiled function; what is only shown or logged: return it, and read it every "
+            "N steps (jax.debug.print is for debugging)",
+            "high",
+            "frames of jax.pure_callback, io_callback or jax.debug around a Python function",
+            Edit(host=evidence.host_time(mine)),
+            event=int(mine[np.argmax((trace.ends - trace.starts)[mine])]),
+        )
+
+
+def _called(trace: Trace, row: int) -> str:
+    """Return the function that a callback is for; else what runs it."""
+    inside: Ints = trace.between(int(trace.starts[row]), int(trace.ends[row]))
+    inside = inside[(inside > row) & (trace.track_codes[inside] == trace.track_codes[row])]
+    callers = np.flatnonzero(trace.named(_CALLS, inside))
+    called = inside[callers[0] + 1 :] if len(callers) else inside[:0]
+    called = called[trace.named(r"\.py\(\d+\): ", called)]
+    user = next((one for one in called.tolist() if _frames.is_user(trace.name(one))), row)
+    return _frames.function_label(trace.name(user))
+
+
+RULE = AdviceRule("host-callback", find)

@@ -1,0 +1,77 @@
+"""The verb that tries what advice says: fix."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tuiprof.cli import completing
+from tuiprof.cli.common import Invocation, say
+
+
+@click.command(
+    short_help="Try what the environment alone can change.",
+    epilog="No file is changed. For example: tuiprof fix last --try fp32-matmul --trials 5",
+)
+@click.argument("target", shell_complete=completing.targets)
+@click.option(
+    "--try", "tried", metavar="RULE", help="Run the session's command with and without it, in turns."
+)
+@click.option(
+    "--trials", type=click.IntRange(min=2), default=3, show_default=True, help="Runs with it, and without it."
+)
+@click.pass_obj
+def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> int:
+    """List what the advice on a SESSION can change by environment variables alone, or try one of it."""
+    from tuiprof.advice import priorities
+    from tuiprof.cli.common import session_or_none, traces_at
+    from tuiprof.errors import UsageProblem
+    from tuiprof.ladder.fixing import attempt
+    from tuiprof.model.units import format_ns, format_share
+
+    session = session_or_none(invocation, target)
+    if session is None:
+        raise UsageProblem(f"{target} is no session", "a trace alone does not say what command to run")
+    trace = traces_at(session.path / "traces", None, None, None).open(None)
+    able = {item.rule: item for item in priorities(trace).findings if item.finding.environment}
+    if tried is None:
+        if not able:
+            sys.stdout.write("nothing that the environment alone can change: see tuiprof report advice\n")
+        for rule, item in able.items():
+            variables = " ".join(f"{name}={value}" for name, value in item.finding.environment.items())
+            wins = f": about {format_ns(item.win.ns)} a step to win" if item.win is not None else ""
+            sys.stdout.write(f"{rule}{wins}\n  {variables}\n  tuiprof fix {target} --try {rule}\n")
+        return 0
+    if tried not in able:
+        known = f"there are {', '.join(able)}" if able else "there are none"
+        raise UsageProblem(f"no finding {tried!r} that the environment alone can change", known)
+    item = able[tried]
+    result = attempt(
+        session,
+        item.finding.environment,
+        trials,
+        on_trial=lambda trial: say(
+            f"{trial.session.id}: {'with' if trial.changed else 'without'} it {format_ns(trial.step_ns)} a step"
+        ),
+        root=invocation.sessions,
+    )
+    measured = "undecided"
+    if result.ratio is not None:
+        measured = (
+            f"{result.word}: a step takes {format_share(result.ratio.value)} of what it did "
+            f"(95 %: {format_share(result.ratio.low)} to {format_share(result.ratio.high)}, {trials} runs each)"
+        )
+    if item.win is not None:
+        measured += f"; predicted {format_ns(item.win.ns)} a step less"
+    sys.stdout.write(f"{tried}: {measured}\n")
+    for name, (before, after) in result.differing.items():
+        sys.stdout.write(f"  {name} is another: {before:.6g} without it, {after:.6g} with it\n")
+    if not result.differing:
+        logged = bool(result.trials[0].numbers)
+        sys.stdout.write(
+            "  what the script logs is the same with it\n"
+            if logged
+            else "  numbers not compared: the script logs none (tuiprof.step(loss=…))\n"
+        )
+    return 1 if result.differing else 0

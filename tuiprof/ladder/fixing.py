@@ -1,0 +1,140 @@
+"""Tries what the environment alone can change: the command of a session with and without it, in turns.
+
+No file is changed, and every trial is an ordinary session without a capture, which stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tuiprof.errors import SessionError
+from tuiprof.ladder.statistics import Interval, Word, ratio_interval, word_for
+from tuiprof.ladder.trial import DEFAULT_WARMUP
+from tuiprof.session.live.replay import load
+from tuiprof.session.run.control import stop_unless_over
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.store.folders import Session
+
+#: A number that a script logs may differ by this share of it, or by so many times what two unchanged runs differ by.
+_SAME: Final = 0.02
+_TIMES_OWN: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run.
+
+    Attributes:
+        session: Its session.
+        changed: Whether it ran with the change.
+        step_ns: Median of its steps, without the first ones, ns.
+        numbers: What it logged at its last step, by name.
+    """
+
+    session: Session
+    changed: bool
+    step_ns: float
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What trials say.
+
+    Attributes:
+        trials: They, in the order in which they ran.
+        ratio: Step time with the change over that without; None = too few trials.
+        word: What that allows to say.
+        differing: Logged numbers that the change alters, by name: without and with it.
+    """
+
+    trials: tuple[Trial, ...]
+    ratio: Interval | None
+    word: Word
+    differing: Mapping[str, tuple[float, float]]
+
+
+def attempt(
+    session: Session,
+    environment: Mapping[str, str],
+    rounds: int,
+    *,
+    on_trial: Callable[[Trial], None] = lambda _: None,
+    root: Path | None = None,
+) -> Tried:
+    """Run a session's command with and without environment variables, in turns; the first of a round alternates.
+
+    Args:
+        session: The session.
+        environment: The variables.
+        rounds: How often each runs, 2 or more.
+        on_trial: Called after each trial.
+        root: Where to keep the trials; None = the default.
+
+    Raises:
+        SessionError: A run failed, or marks no steps.
+        LaunchError: It cannot be started.
+    """
+    trials: list[Trial] = []
+    for number in range(rounds):
+        for changed in (False, True) if number % 2 == 0 else (True, False):
+            trials.append(_run(session, environment if changed else {}, changed, root))
+            on_trial(trials[-1])
+    with_it, without = ([trial for trial in trials if trial.changed == which] for which in (True, False))
+    pairs = [(ours.step_ns, theirs.step_ns) for ours, theirs in zip(with_it, without, strict=True)]
+    ratio = ratio_interval(pairs)
+    return Tried(tuple(trials), ratio, word_for(ratio), _differing(without, with_it))
+
+
+def _run(session: Session, environment: Mapping[str, str], changed: bool, root: Path | None) -> Trial:
+    meta = session.meta
+    spec = LaunchSpec(
+        tuple(meta.argv),
+        name=f"{meta.name}-{'changed' if changed else 'unchanged'}",
+        cwd=Path(meta.cwd),
+        python=meta.python,
+        env=environment,
+        capture=None,
+        root=root,
+        keep_source=False,
+    )
+    trial = start(spec)
+    try:
+        status = wait(trial)
+    except BaseException:  # Ctrl-C: a run would go on by itself
+        stop_unless_over(trial)
+        raise
+    if status.state != "finished":
+        raise SessionError(f"a trial {status}", f"see {trial.stderr}")
+    lead = load(trial).lead
+    if lead is None or len(lead.steps.rows["dur_ns"]) < 2:
+        raise SessionError(f"{trial.id} marks no steps: nothing to time", "mark them with tuiprof.step()")
+    rows, count = lead.steps.rows, len(lead.steps.rows["dur_ns"])
+    timed = slice(min(DEFAULT_WARMUP, count // 2), count)
+    measured = rows["dur_ns"][timed][lead.steps.comparable(timed)]
+    numbers = {}
+    for name in lead.steps.metrics:
+        values = rows[f"v:{name}"]
+        known = values[np.isfinite(values)]
+        if len(known):
+            numbers[name] = float(known[-1])
+    return Trial(trial, changed, float(np.median(measured)), numbers)
+
+
+def _differing(without: list[Trial], with_it: list[Trial]) -> dict[str, tuple[float, float]]:
+    """Return the logged numbers that differ by more than two unchanged runs do."""
+    found = {}
+    names = set.intersection(*(set(trial.numbers) for trial in (*without, *with_it)))
+    for name in sorted(names):
+        theirs = [trial.numbers[name] for trial in without]
+        ours = [trial.numbers[name] for trial in with_it]
+        before, after = float(np.median(theirs)), float(np.median(ours))
+        most = max(_SAME * abs(before), _TIMES_OWN * (max(theirs) - min(theirs)))
+        if abs(after - before) > most:
+            found[name] = (before, after)
+    return found
