@@ -34,6 +34,7 @@ from tuiprof.cli.reading import list_, open_, report
 from tuiprof.cli.running import attach, record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
+from tuiprof.cli.stacks import stacks
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.threads import bound_threads
@@ -131,6 +132,7 @@ _VERBS = (
     record,
     attach,
     replay,
+    stacks,
     ladder,
     open_,
     report,

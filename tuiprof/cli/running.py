@@ -172,6 +172,7 @@ def launch_spec(
     shapes: bool,
     memory: bool,
     no_source: bool = False,
+    watch_nan: bool = False,
     capture_slower: str | None = None,
     capture_every: int | None = None,
     capture_budget: str | None = None,
@@ -191,6 +192,7 @@ def launch_spec(
         shapes: Capture operator input shapes.
         memory: Capture allocator events.
         no_source: Do not keep the script's text.
+        watch_nan: Check loss and gradients for NaN once a step.
         capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
         capture_every: Capture at every multiple of this step.
         capture_budget: Size of the traces above which no triggered capture is begun.
@@ -227,6 +229,7 @@ def launch_spec(
         triggers=armed,
         root=invocation.sessions,
         keep_source=not no_source,
+        watch_nan=watch_nan,
     )
     command = invocation.command
     if target is None:

@@ -10,9 +10,10 @@ from time import monotonic_ns
 from typing import Any
 
 from . import steps as kind
+from .black_box import BlackBox
 from .capture import Capturer
 from .exceptions import raised_by_signal_handler
-from .lines import plain_numbers
+from .lines import RECORD, plain_numbers
 from .log import Log
 from .ranks import rank_and_world, versions
 from .requests import Requests
@@ -63,6 +64,7 @@ class Runtime:
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
+        self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
@@ -80,8 +82,17 @@ class Runtime:
         """Return what watches the steps for slow ones."""
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
-        self.log.on_steps = triggers.look
+        self.log.on_steps = self._steps_ended
         return triggers
+
+    def _new_black_box(self) -> BlackBox:
+        """Return what keeps what is needed when the run goes wrong."""
+        return BlackBox(self.session, lambda: self.steps.out, self.note)
+
+    def _steps_ended(self, steps: list[Any]) -> None:
+        """Let those look at steps who watch them."""
+        self.triggers.look(steps)
+        self.black_box.saw(steps)
 
     def hook(self, name: str) -> Hook:
         """Return a new hook."""
@@ -111,6 +122,8 @@ class Runtime:
             if raised_by_signal_handler(error):
                 raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+        if hooks == "torch_hooks":
+            self.black_box.watch_torch(self, module)
 
     # -- the script's own marks -----------------------------------------------------------------------------
 
@@ -128,6 +141,8 @@ class Runtime:
                     values, bad = plain_numbers(metrics)
                     for name, why in bad:
                         self.note("warn", f"metric {name} is not recorded: {why}")
+                        if why.startswith("it is "):
+                            self.black_box.not_finite(f"metric {name}", self.steps.n, why[6:])
                 self.steps.end(kind.EXPLICIT, monotonic_ns(), values)
             except Exception:
                 hook.failed()
@@ -162,6 +177,7 @@ class Runtime:
             self.triggers.arm(triggers)
         for request in requests:
             self.capture.offer(request)
+        self.black_box.poll(self.requests, self.log.writer, self.steps.n, self.capture.disturbing)
 
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
@@ -185,6 +201,7 @@ class Runtime:
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
+        self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         for phase in self._phases.values():
             phase.forget()
@@ -203,6 +220,7 @@ class Runtime:
             if self.log.is_open:
                 self._poll()
                 self.capture.finish()
+                self.black_box.ending(self.steps.n)
                 if self.steps.device is not None:
                     self.steps.device.read()
                 why = "exit" if error is None else _in_words(error)
@@ -226,7 +244,8 @@ class Runtime:
             return
         self._poll()
         self.capture.finish()
-        if any(item[0] in (kind.NOTE, kind.CAPTURE) for item in self.steps.out):
+        self.black_box.ending(self.steps.n)
+        if any(item[0] in (kind.NOTE, kind.CAPTURE, RECORD) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
 

@@ -21,7 +21,7 @@ from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.hangup import IGNORED
 from tuiprof.session.command import choose_python, must_be_python, resolve
-from tuiprof.session.control import put_capture, put_trigger
+from tuiprof.session.control import put_black_box, put_capture, put_trigger
 from tuiprof.session.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
 from tuiprof.session.plan import Plan, Reply
 from tuiprof.session.process import boot_id
@@ -54,6 +54,7 @@ class LaunchSpec:
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
         keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
+        watch_nan: Check loss and gradients for numbers that are none, once a step.
         stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
             terminal, which it would share with the screen.
     """
@@ -70,6 +71,7 @@ class LaunchSpec:
     patience_s: tuple[float, float] = (10.0, 10.0)
     keep_source: bool = True
     stdin: bool = False
+    watch_nan: bool = False
 
 
 def parse_capture(
@@ -136,6 +138,7 @@ def start(spec: LaunchSpec) -> Session:
             put_capture(session, spec.capture)
         for trigger in spec.triggers:
             put_trigger(session, trigger)
+        put_black_box(session, nan=spec.watch_nan, memory=spec.capture is not None and spec.capture.memory)
         with _piped_in(spec.stdin) as stdin:
             plan = Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin, sorted(IGNORED))
             _supervise(session, plan)

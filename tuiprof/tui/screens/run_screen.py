@@ -102,6 +102,8 @@ class RunScreen(RunClock):
             return self.can_arm()
         if action == "open_trace":
             return bool(self.traces)
+        if action == "stacks":
+            return self.running or bool(self.base.fold.stacks)
         if action == "open_ready":
             return self.ready() if self.selected is None else self.trace_of_step() is not None
         if action in ("speed", "now"):
@@ -133,6 +135,27 @@ class RunScreen(RunClock):
             name = control.request_capture(self.session, steps, stack=stack, shapes=shapes, memory=memory)
             self.asked = (name, time.monotonic())
             self.redraw_now()
+
+    def action_stacks(self) -> None:
+        """Show where every thread is; of a run that is over, where they were when that was kept last."""
+        if self.running:
+            self.app.notify("asking the processes where they are …", timeout=2)
+        self._take_stacks(running=self.running)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="stacks")
+    def _take_stacks(self, *, running: bool) -> None:
+        """Ask for stacks, and show the answers."""
+        from tuiprof.tui.stacks_view import read
+
+        title, paragraphs = read(self.session, self.base.fold, running=running)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_stacks, title, paragraphs)
+
+    def _show_stacks(self, title: str, paragraphs: list[tuple[str, str]]) -> None:
+        from tuiprof.tui.screens.reading import ReadingScreen
+
+        if self.app.screen is self:
+            self.app.push_screen(ReadingScreen(title, paragraphs, opened_by="stacks"))
 
     def action_capture_form(self) -> None:
         """Ask what to profile, then profile it."""
