@@ -171,13 +171,11 @@ def _at_peak(
     """
     live = dict(held)
     total = peak = sum(size for size, _ in live.values())
-    undone = 0
     at = 0  # events to undo to reach the peak
     events = [entry for entry in trace if entry.get("action") in ("alloc", "free_completed")]
     if not events:
         return None, ()
-    for entry in reversed(events):
-        undone += 1
+    for undone, entry in enumerate(reversed(events), 1):
         total += _undo(live, entry)
         if total > peak:
             peak, at = total, undone
@@ -239,9 +237,10 @@ def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -
             )
         free = device.reserved - device.allocated - device.waiting
         if device.wanted and free > device.wanted > device.largest_free:
+            largest = format_bytes(device.largest_free)
             more.append(
-                f"{name}: {format_bytes(free)} are reserved and free, but in pieces of {format_bytes(device.largest_free)} "
-                "and less: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that"
+                f"{name}: {format_bytes(free)} are reserved and free, but in pieces of {largest} and less: "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that"
             )
     failed = any(device.wanted for device in devices)
     return Report(

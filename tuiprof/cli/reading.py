@@ -24,6 +24,7 @@ from tuiprof.cli.common import (
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable, Window
     from tuiprof.model.traceset import TraceSet
+    from tuiprof.session.fold import Fold
     from tuiprof.session.store import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -94,6 +95,8 @@ def report(
 ) -> int:
     """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
 
+    FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
+
     ANALYSES name what to print, for example `sync_events kernel_launches`; `all` prints every one. `--format html`
     makes one page that needs nothing else: tuiprof report last -f html > report.html
     """
@@ -104,6 +107,9 @@ def report(
     from tuiprof.report import render_all, stdout_style
 
     session = session_or_none(invocation, target)
+    if session is None and (snapshot := _snapshot_of(target)) is not None:
+        sys.stdout.write(render_all([snapshot], format_, style=stdout_style()))
+        return 0
     if session is not None:
         reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
@@ -116,6 +122,15 @@ def report(
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
     sys.stdout.write(render_all(reports, format_, trust=said, style=replace(stdout_style(), title=title)))
     return 0
+
+
+def _snapshot_of(target: str) -> Report | None:
+    """Return the report of an allocator's snapshot; None = the target is something else."""
+    from tuiprof.blackbox.allocator import snapshot_report
+    from tuiprof.blackbox.unpickle import is_pickle
+
+    path = Path(target)
+    return snapshot_report(path) if path.is_file() and is_pickle(path) else None
 
 
 def session_reports(
@@ -140,9 +155,10 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats.directory import open_set
     from tuiprof.model import Unavailable
-    from tuiprof.session.summary import summarise
+    from tuiprof.session.summary import read_fold, summarise
 
-    reports: list[Report | Unavailable] = [summarise(session)]
+    fold = read_fold(session)
+    reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
     said = ""
     if not session.traces():
         reports += [
@@ -159,6 +175,36 @@ def session_reports(
         said = trust(trace).text
         reports.extend(run_analyses(trace, names, step))
     return reports, said
+
+
+def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
+    """Report what went wrong in a session: how it failed, what held the memory, where it stood still.
+
+    Args:
+        session: The session.
+        fold: Its state.
+
+    Returns:
+        Reports, none where nothing went wrong.
+    """
+    from tuiprof.blackbox import allocator, failure
+    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.errors import TraceError
+    from tuiprof.model import Unavailable
+
+    reports: list[Report | Unavailable] = []
+    ended = failure.failure_report(session, fold, session.status())
+    if ended is not None:
+        reports.append(ended)
+    for path in failure.snapshots(fold)[-1:]:
+        try:
+            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+        except TraceError as error:
+            reports.append(Unavailable("allocator", error.message, error.remedy))
+    stall = newest(fold)
+    if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
+        reports.append(report)
+    return reports
 
 
 def open_rank(found: TraceSet, rank: int | None) -> Trace:

@@ -36,9 +36,7 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
     SESSION is a name, a path or a prefix (default: the last one). While it runs its processes are asked; of one that
     is over, or has died, the stacks that were kept last are shown. The processes go on meanwhile.
     """
-    from dataclasses import replace
-
-    from tuiprof.report import render_all, stdout_style
+    from tuiprof.report import render_all
 
     if pid is not None and session is not None:
         raise click.UsageError("a session or --pid, not both")
@@ -50,7 +48,7 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
         from tuiprof.session.store import find_session, sessions_root
 
         found = of_session(find_session(sessions_root(invocation.sessions), session or "last"))
-    sys.stdout.write(render_all([found], format_, style=replace(stdout_style(), details=True, rows=None)))
+    sys.stdout.write(render_all([found], format_))
     return 0
 
 

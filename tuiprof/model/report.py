@@ -134,6 +134,8 @@ class Table:
         note: One line below the table, for example what was excluded and why.
         empty: What to say when there are no rows: why, and what it means.
         prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
+        whole: Its order is that of time or of calls, so a part of it says little: people are shown all of its rows,
+            also where they are shown the first tables of a report alone.
     """
 
     key: str
@@ -143,6 +145,7 @@ class Table:
     note: str = ""
     empty: str = "nothing found"
     prose: bool = False
+    whole: bool = False
 
     def __post_init__(self) -> None:
         """Check that every column exists."""
