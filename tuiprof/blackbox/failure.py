@@ -152,7 +152,7 @@ def _memory(fold: Fold, rank: WriterState | None) -> list[Fact]:
 
 
 def _notes(fold: Fold, status: Status, first: WriterState | None) -> list[str]:
-    said = []
+    said: list[str] = []
     began_ns = first.end.at + first.offset_ns if first is not None and first.end is not None else 0
     for rank in fold.ranks:
         if rank is not first and rank.end is not None and rank.end.code and len(said) < _STEPS:
