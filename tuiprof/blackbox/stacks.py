@@ -248,11 +248,5 @@ def _stack(index: int, one: Group) -> Table:
     if len(one.frames) > len(shown):
         notes.append(f"{len(one.frames) - len(shown)} outer frames left out")
     frame = pl.DataFrame(rows, schema={"line": pl.String, "function": pl.String})
-    return Table(
-        f"stack_{index}",
-        f"Stack {index}: {one.who}",
-        columns,
-        frame,
-        "; ".join(notes),
-        empty="no Python frame",
-    )
+    title = f"Stack {index}: {one.who}"
+    return Table(f"stack_{index}", title, columns, frame, "; ".join(notes), "no Python frame", whole=True)

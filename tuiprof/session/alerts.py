@@ -150,8 +150,8 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     since_ns = now_ns - int(rank.steps.rows["t_ns"][last - 1])
     if not since_ns >= stall_after_ns(median_ns):
         return []
-    text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}; stacks show where it stands"
-    return [_alert(_STALLED, text, "bad")]
+    text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
+    return [_alert(_STALLED, f"{text}: stacks show where it stands", "bad")]
 
 
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
