@@ -25,13 +25,14 @@ import click
 
 from tuiprof import __version__
 from tuiprof.cli import completing
+from tuiprof.cli.attaching import attach, detach
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
-from tuiprof.cli.running import attach, record, replay, run
+from tuiprof.cli.running import record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
@@ -131,6 +132,7 @@ _VERBS = (
     run,
     record,
     attach,
+    detach,
     replay,
     stacks,
     ladder,

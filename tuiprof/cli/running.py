@@ -124,19 +124,6 @@ def record(
 
 @click.command()
 @click.argument("session", default="last", shell_complete=completing.sessions)
-@click.pass_obj
-def attach(invocation: Invocation, session: str) -> int:
-    """Watch a run that is going on.
-
-    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
-    """
-    from tuiprof.tui.start import Start
-
-    return open_screen(Start.live(_find(invocation, session).path))
-
-
-@click.command()
-@click.argument("session", default="last", shell_complete=completing.sessions)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0.01, max=10_000),

@@ -55,7 +55,10 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.session = os.environ.get("TUIPROF_SESSION", "")
+        # Set where the probe has entered a process that was running (see :mod:`.attached`).
+        self.session = getattr(sys.modules.get(__package__ or ""), "attached_to", "") or os.environ.get(
+            "TUIPROF_SESSION", ""
+        )
         self._world: int | None = None
         self.steps = Steps(self._first_step)
         self._phases = Phases(self.steps)
@@ -69,7 +72,7 @@ class Runtime:
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
         self._paused = False
-        self._ended = False
+        self._ended = self._detached = False
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -179,8 +182,18 @@ class Runtime:
             self.capture.offer(request)
         self.black_box.poll(self.requests, self.log.writer, self.steps.n, self.capture.disturbing)
 
+    def detach(self) -> None:
+        """Write the last line and do nothing from now on; fork handlers cannot be taken back, but stay idle."""
+        self._ended = self._detached = True
+        if self.log.is_open:
+            self.log.end(None, "detached")
+        self.steps.silence()
+        self.steps.device = self.steps.capture = None
+
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
+        if self._detached:
+            return
         self.capture.wait(5.0)
         self._paused = self.log.pause()
         if self._paused:
@@ -194,6 +207,8 @@ class Runtime:
 
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
+        if self._detached:
+            return
         self.log.forget()
         device, call = self.steps.device, self.steps.call
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
