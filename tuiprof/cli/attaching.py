@@ -98,20 +98,22 @@ def _chosen() -> int:
             "no Python process here has loaded PyTorch or JAX, or none may be looked at",
             "processes of other users need sudo; name one: tuiprof attach --pid N",
         )
-    say("\n".join(_line(index, one) for index, one in enumerate(found, 1)))
+    say("\n".join(map(_line, found)))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageProblem("which of these?", "tuiprof attach --pid N")
-    number = click.prompt("which", type=click.IntRange(1, len(found)), default=1, err=True)
-    return found[number - 1].pid
+    # By its own number and without a default: nobody enters a process by a key too many.
+    numbers = [str(one.pid) for one in found]
+    answer = click.prompt("process", type=click.Choice(numbers), show_choices=False, err=True)
+    return int(answer)
 
 
-def _line(index: int, one: Candidate) -> str:
+def _line(one: Candidate) -> str:
     from tuiprof.model.units import format_bytes, format_ns
 
     where = "on a device" if one.on_device else "on the CPU"
     what = f"Python {one.python[0]}.{one.python[1]}, {' and '.join(one.frameworks)}, {where}"
     since = f"{one.user}, since {format_ns(int(one.age_s) * 1_000_000_000)}, {format_bytes(one.rss_bytes)}"
-    return f"{index:>3}  process {one.pid}  {what}  ({since})\n     {one.command[:120]}"
+    return f"{one.pid:>8}  {what}  ({since})\n          {one.command[:120]}"
 
 
 @click.command()
