@@ -157,16 +157,14 @@ def send(pid: int, control: Path, what: str) -> Answer:
     )
 
 
-def _remote_exec(pid: int, control: Path, names: dict[str, str]) -> None:
+def _remote_exec(pid: int, control: Path, code: str) -> None:
     """Let Python 3.14 and newer do it; only an interpreter of the same version may ask."""
     script = control / "enter.py"
-    script.write_text(
-        f"exec(compile(open({str(PAYLOAD)!r}, 'rb').read(), {str(PAYLOAD)!r}, 'exec'), {names!r})\n"
-    )
-    code = f"import sys; sys.remote_exec({pid}, {str(script)!r})"
+    script.write_text(code + "\n")
+    ask = f"import sys; sys.remote_exec({pid}, {str(script)!r})"
     try:
         done = subprocess.run(
-            [os.path.realpath(_PROC / str(pid) / "exe"), "-I", "-c", code],
+            [os.path.realpath(_PROC / str(pid) / "exe"), "-I", "-c", ask],
             capture_output=True,
             timeout=_ANSWER_S,
         )

@@ -60,9 +60,6 @@ def _forget() -> None:
 def _work() -> None:
     before = sys.dont_write_bytecode
     try:
-        if sys.version_info < (3, 9):
-            _answer({"error": f"it runs Python {sys.version_info[0]}.{sys.version_info[1]}; 3.9 is needed"})
-            return
         loaded = sys.modules.get(_NAME)
         if what == "leave":
             found = sys.modules.get(f"{_NAME}.attached")
