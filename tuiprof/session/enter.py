@@ -84,6 +84,17 @@ def python_of(pid: int) -> tuple[int, int] | None:
     return None
 
 
+def _readable(pid: int) -> bool:
+    """Whether the system lets this process look into another one, which it decides as for ptrace."""
+    try:
+        os.readlink(_PROC / str(pid) / "exe")
+    except PermissionError:
+        return False
+    except OSError:  # it has just ended
+        return True
+    return True
+
+
 def check(pid: int) -> tuple[int, int]:
     """Return the version of a process's Python if it can be entered, as far as that can be seen beforehand.
 
@@ -98,6 +109,8 @@ def check(pid: int) -> tuple[int, int]:
     told = ptrace.forbidden(pid)
     if told is not None:
         raise SessionError(*told)
+    if not _readable(pid):
+        raise SessionError(*ptrace.refused())
     version = python_of(pid)
     if version is None:
         raise SessionError(
