@@ -254,7 +254,7 @@ def main(wanted: list[str]) -> int:
             continue
         try:
             print(f"ok      {case.__name__}: {case()}", flush=True)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one that fails must not hide the others
             failed += 1
             print(f"FAILED  {case.__name__}\n{traceback.format_exc()}", flush=True)
     return failed

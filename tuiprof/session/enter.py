@@ -150,12 +150,12 @@ def send(pid: int, control: Path, what: str) -> Answer:
     answer = control / f"{what}-{pid}.json"
     answer.unlink(missing_ok=True)
     names = {"__name__": "_tuiprof_enter", "session": str(control.parent), "what": what, "here": str(PAYLOAD)}
+    # By its text, as to open the file in there could leave a warning; in a namespace of its own, not __main__.
+    code = f"exec(compile({PAYLOAD.read_text()!r}, {str(PAYLOAD)!r}, 'exec'), {names!r})"
     if version >= _REMOTE_EXEC:
-        _remote_exec(pid, control, names)
+        _remote_exec(pid, control, code)
     else:
-        _inject(
-            pid, f"exec(compile(open({str(PAYLOAD)!r}, 'rb').read(), {str(PAYLOAD)!r}, 'exec'), {names!r})"
-        )
+        _inject(pid, code)
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
         found = read_small_json(answer, Answer)
