@@ -2,9 +2,10 @@
 
 Python 3.14 and newer does that itself (``sys.remote_exec``), at a moment when it is safe. Into older ones hypno brings
 the code: it borrows one thread of the process by ptrace, lets it load a small library, and gives it back. A thread that
-is stopped in the middle of an allocation could wait for itself there for ever, so only a thread that waits in the
-kernel (for a lock, a file, a time) is borrowed: those of thread pools and of the GPU's driver do nothing else, and the
-main thread now and then. All that runs on it is a line that starts a thread of the probe's own.
+is stopped in the middle of an allocation could wait for itself there for ever, and one that waits for the interpreter's
+lock has it a moment later. So only a thread is borrowed that has been waiting in the kernel for a while, without a time
+after which it goes on by itself: those of thread pools and of the GPU's driver do little else. If there is none, one
+that sleeps or waits for files for a limited time will do. All that runs on it is a line that starts a thread.
 """
 
 from __future__ import annotations
@@ -32,11 +33,27 @@ OLDEST: Final = (3, 9)
 _REMOTE_EXEC: Final = (3, 14)
 _PROC: Final = Path("/proc")
 _LIBRARY: Final = re.compile(r"(?:libpython|/python)(\d)\.(\d+)")
-#: Numbers of system calls in which a thread waits and holds nothing: futex, (p)poll, (p)select, epoll, sleeps, read.
-_WAITS: Final = {
-    "x86_64": {202, 7, 271, 23, 270, 232, 281, 35, 230, 449},
-    "aarch64": {98, 73, 72, 22, 101, 115, 449},
+#: System calls in which a thread waits and holds nothing: its number, and which argument is the limit of the wait, with
+#: the value that means none. Futexes are waited for without a limit alone: with one a thread waits for the interpreter.
+_NO_LIMIT: Final = {
+    "x86_64": {
+        202: (3, 0),
+        7: (2, -1),
+        271: (2, 0),
+        23: (4, 0),
+        270: (4, 0),
+        232: (3, -1),
+        281: (3, -1),
+        0: (0, None),
+    },
+    "aarch64": {98: (3, 0), 73: (2, 0), 72: (4, 0), 22: (3, -1), 63: (0, None)},
 }
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
+_SLEEPS: Final = {"x86_64": {35, 230}, "aarch64": {101, 115}}
+#: A thread is left alone until it has not run for so long …
+_STILL_S: Final = 0.05
+#: … and one whose wait has a limit is borrowed only where there was no other for so long.
+_RATHER_S: Final = 3.0
 #: A main thread that computes without a pause, in a process without any other thread, never waits.
 _PATIENCE_S: Final = 20.0
 _ANSWER_S: Final = 30.0
@@ -130,7 +147,7 @@ def check(pid: int) -> tuple[int, int]:
             raise SessionError(
                 f"hypno is needed to enter a process of Python {version[0]}.{version[1]}", INSTALL
             )
-        if platform.machine() not in _WAITS:
+        if platform.machine() not in _NO_LIMIT:
             raise SessionError(f"a running process cannot be entered on {platform.machine()}")
     return version
 
@@ -193,33 +210,50 @@ def _remote_exec(pid: int, control: Path, code: str) -> None:
 
 
 def _inject(pid: int, code: str) -> None:
-    from hypno import inject_py
+    from hypno import api
     from pyinjector import PyInjectorError
 
-    thread = _waiting_thread(pid)
+    inject = api.inject
+
+    def inject_into_waiting_thread(_: int, *args: object, **kwargs: object) -> object:
+        return inject(_waiting_thread(pid), *args, **kwargs)
+
+    # hypno prepares a file first, in which time a thread that was chosen before would have gone on.
+    api.inject = inject_into_waiting_thread
     try:
-        inject_py(thread, code)
+        api.inject_py(pid, code)
     except PyInjectorError as error:
         if "ermission" in str(error) or "not permitted" in str(error):
             raise SessionError(*ptrace.refused()) from error
         raise SessionError(f"process {pid} cannot be entered: {str(error).splitlines()[0]}") from error
+    finally:
+        api.inject = inject
 
 
 def _waiting_thread(pid: int) -> int:
-    """Return a thread that waits in the kernel, rather one that Python knows nothing of than the main one.
+    """Return a thread that waits in the kernel, and did not run for a while.
 
     Raises:
         SessionError: There was none for long.
     """
-    waits = _WAITS[platform.machine()]
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            threads = sorted((int(name) for name in os.listdir(_PROC / str(pid) / "task")), reverse=True)
-        except OSError as error:
-            raise SessionError(f"process {pid} ended meanwhile") from error
-        for thread in threads:  # the main thread, which has the process's own number, comes last
-            if _waits(pid, thread, waits):
+    began = time.monotonic()
+    seen: dict[int, tuple[str, float]] = {}
+    while (now := time.monotonic()) < began + _PATIENCE_S:
+        still = []
+        for thread in _threads(pid):
+            state = _state(pid, thread)
+            if state is None:
+                seen.pop(thread, None)
+                continue
+            if seen.get(thread, ("", 0.0))[0] != state:
+                seen[thread] = state, now
+            if now - seen[thread][1] >= _STILL_S:
+                still.append(thread)
+        rather = [thread for thread in still if _waits(seen[thread][0], limited=False)]
+        if not rather and now - began >= _RATHER_S:
+            rather = [thread for thread in still if _waits(seen[thread][0], limited=True)]
+        for thread in rather:
+            if _state(pid, thread) == seen[thread][0]:
                 return thread
         time.sleep(_LOOK_S)
     raise SessionError(
@@ -229,19 +263,44 @@ def _waiting_thread(pid: int) -> int:
     )
 
 
-def _waits(pid: int, thread: int, waits: set[int]) -> bool:
-    """Whether a thread is in one of these system calls, now and a moment later."""
-    path = _PROC / str(pid) / "task" / str(thread) / "syscall"
+def _threads(pid: int) -> list[int]:
+    """Return the threads of a process, the main one last."""
     try:
-        first = path.read_text().split()
-        if not first or not first[0].isdigit() or int(first[0]) not in waits:
-            return False
-        time.sleep(_LOOK_S)
-        return path.read_text().split() == first
+        return sorted((int(name) for name in os.listdir(_PROC / str(pid) / "task")), reverse=True)
+    except OSError as error:
+        raise SessionError(f"process {pid} ended meanwhile") from error
+
+
+def _state(pid: int, thread: int) -> str | None:
+    """Return the system call that a thread is in, and how often it has run; None = it is in none, or has ended."""
+    folder = _PROC / str(pid) / "task" / str(thread)
+    try:
+        call = (folder / "syscall").read_text().strip()
+        switches = [line for line in (folder / "status").read_text().splitlines() if "ctxt_switches" in line]
     except PermissionError as error:
         raise SessionError(*ptrace.refused()) from error
-    except OSError:  # it has just ended
-        return False
+    except OSError:
+        return None
+    return " ".join([call, *switches]) if call[:1].isdigit() else None
+
+
+def _waits(state: str, *, limited: bool) -> bool:
+    """Whether the system call of a thread is a wait that holds nothing.
+
+    Args:
+        state: As :func:`_state` gives it.
+        limited: Also one that ends by itself after some time.
+    """
+    machine = platform.machine()
+    number, *arguments = state.split()[:7]
+    known = _NO_LIMIT[machine].get(int(number))
+    if known is None:
+        return limited and int(number) in _SLEEPS[machine]
+    index, none = known
+    if none is None:
+        return True
+    value = int(arguments[index], 16) & 0xFFFFFFFF if none < 0 else int(arguments[index], 16)
+    return value == none & 0xFFFFFFFF or (limited and int(number) != _FUTEX[machine])
 
 
 def _command(pid: int) -> str:
