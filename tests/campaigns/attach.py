@@ -265,7 +265,7 @@ def _turn(child: subprocess.Popen[str], folder: Path, entered: list[float]) -> l
     """Enter, wait for steps, leave; return what went wrong."""
     began = time.monotonic()
     try:
-        session, answer = attach(child.pid, root=folder / "sessions")
+        session, [answer] = attach([child.pid], root=folder / "sessions")
         entered.append(time.monotonic() - began)
         steps = _steps(session)
         detach(session)

@@ -83,13 +83,13 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
     from tuiprof.session.control import request_capture
     from tuiprof.session.summary import read_fold
 
-    session, answer = attach(trains.pid, root=tmp_path / "sessions")
+    session, [answer] = attach([trains.pid], root=tmp_path / "sessions")
     assert (answer.frameworks, answer.optimizers) == (["torch"], 1)
-    assert (session.meta.name, session.meta.attached) == ("train", trains.pid)
+    assert (session.meta.name, session.meta.attached) == ("train", [trains.pid])
     _until_stepping(session.path)
     assert session.status().state == "running"
     with pytest.raises(SessionError, match="it is recorded already") as second:
-        attach(trains.pid, root=tmp_path / "sessions")
+        attach([trains.pid], root=tmp_path / "sessions")
     assert session.id in second.value.remedy
     assert [path.name for path in session_dirs(tmp_path / "sessions")] == [session.id]
 
@@ -115,7 +115,7 @@ def test_a_process_that_ends_while_it_is_recorded(
     trains: subprocess.Popen[str], tmp_path: Path, line: str, status: str
 ) -> None:
     """Its parent alone is told the status; the probe knows of an exception, here that it is still in there."""
-    session, _ = attach(trains.pid, root=tmp_path / "sessions")
+    session, _ = attach([trains.pid], root=tmp_path / "sessions")
     _until_stepping(session.path)
     trains.communicate(line, timeout=60)
     assert str(wait(session, 60)) == status
@@ -124,7 +124,7 @@ def test_a_process_that_ends_while_it_is_recorded(
 def test_stopping_the_session_leaves_the_process(trains: subprocess.Popen[str], tmp_path: Path) -> None:
     from tuiprof.session.control import request_stop
 
-    session, _ = attach(trains.pid, root=tmp_path / "sessions")
+    session, _ = attach([trains.pid], root=tmp_path / "sessions")
     request_stop(session, firm=True)
     assert wait(session, 60).state == "finished"
     assert trains.poll() is None

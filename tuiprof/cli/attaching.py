@@ -37,10 +37,13 @@ class _Pid(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 @click.argument("session", default=None, required=False, shell_complete=completing.sessions)
 @click.option(
     "--pid",
+    "pids",
     type=_Pid(),
+    multiple=True,
     is_flag=False,
     flag_value=_CHOOSE,
-    help="Enter this Python process, which was started without tuiprof; without a number choose from a list.",
+    help="Enter this Python process, which was started without tuiprof; without a number choose from a list. Several "
+    "times for the ranks of one run.",
 )
 @click.option("--name", default="", help="Name of the session (with --pid; default: that of the script).")
 @click.option(
@@ -49,7 +52,9 @@ class _Pid(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     help="Check loss and gradients for NaN once a step, without waiting (with --pid).",
 )
 @click.pass_obj
-def attach(invocation: Invocation, session: str | None, pid: int | None, name: str, watch_nan: bool) -> int:
+def attach(
+    invocation: Invocation, session: str | None, pids: tuple[int, ...], name: str, watch_nan: bool
+) -> int:
     """Watch a run that is going on.
 
     SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
@@ -61,29 +66,29 @@ def attach(invocation: Invocation, session: str | None, pid: int | None, name: s
     from tuiprof.session.store import find_session, sessions_root
     from tuiprof.tui.start import Start
 
-    if pid is None:
+    if not pids:
         if name or watch_nan:
             raise click.UsageError("--name and --watch-nan go with --pid")
         found = find_session(sessions_root(invocation.sessions), session or "last")
         return open_screen(Start.live(found.path))
     if session is not None:
         raise click.UsageError("a session or --pid, not both")
-    path = _enter(pid or _chosen(), invocation.sessions, name, watch_nan)
+    path = _enter([pid or _chosen() for pid in pids], invocation.sessions, name, watch_nan)
     if sys.stdin.isatty() and sys.stdout.isatty():
         return open_screen(Start.live(path, launched=True))
     click.echo(path.name)
     return 0
 
 
-def _enter(pid: int, root: Path | None, name: str, watch_nan: bool) -> Path:
+def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Path:
     from tuiprof.session.attach import attach as enter
     from tuiprof.session.attach import describe
 
-    session, answer = enter(pid, name=name, root=root, watch_nan=watch_nan)
-    version = ".".join(map(str, answer.python))
-    say(
-        f"tuiprof: in process {pid} (Python {version}): {describe(answer)}; leave it: tuiprof detach {session.id}"
-    )
+    session, answers = enter(list(dict.fromkeys(pids)), name=name, root=root, watch_nan=watch_nan)
+    for answer in answers:
+        version = ".".join(map(str, answer.python))
+        say(f"tuiprof: in process {answer.pid} (Python {version}): {describe(answer)}")
+    say(f"         leave it: tuiprof detach {session.id}")
     return session.path
 
 

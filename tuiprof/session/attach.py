@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -109,40 +112,51 @@ def _on_device(pid: int) -> bool:
 
 
 def attach(
-    pid: int,
+    pids: Sequence[int],
     *,
     name: str = "",
     root: Path | None = None,
     watch_nan: bool = False,
-) -> tuple[Session, enter.Answer]:
-    """Enter a running process and record it from now on.
+) -> tuple[Session, list[enter.Answer]]:
+    """Enter running processes and record them from now on, in one session.
 
     Args:
-        pid: The process.
-        name: Name of the session; empty = that of its script.
+        pids: The processes: one, or the ranks of one run.
+        name: Name of the session; empty = that of the first one's script.
         root: Where to keep the session; None = the default.
         watch_nan: Check loss and gradients for numbers that are none.
 
     Returns:
-        The session, and what was found in the process.
+        The session, and what was found in each process.
 
     Raises:
-        SessionError: It cannot be entered, or is recorded already; nothing is left behind.
+        SessionError: One cannot be entered, or is recorded already. The others are left again; nothing stays behind.
         LaunchError: The recorder cannot be started.
     """
-    enter.check(pid)
-    session = create(sessions_root(root), _meta(pid, name))
+    for pid in pids:
+        enter.check(pid)
+    session = create(sessions_root(root), _meta(pids, name))
     put_black_box(session, nan=watch_nan)
+    answers: list[enter.Answer] = []
     try:
-        answer = enter.send(pid, session.control, "enter")
-        if answer.error:
-            remedy = f"watch it: tuiprof attach {Path(answer.session).name}" if answer.session else ""
-            raise SessionError(f"process {pid} was not entered: {answer.error}", remedy)
-        _record(session, pid)
+        for pid in pids:
+            answers.append(_enter(session, pid))  # noqa: PERF401 - those before one that fails are needed
+        _record(session, pids)
     except (SessionError, LaunchError):
-        _remove(session)
+        for answer in answers:
+            with contextlib.suppress(SessionError):  # it has ended
+                enter.send(answer.pid, session.control, "leave")
+        shutil.rmtree(session.path, ignore_errors=True)
         raise
-    return session, answer
+    return session, answers
+
+
+def _enter(session: Session, pid: int) -> enter.Answer:
+    answer = enter.send(pid, session.control, "enter")
+    if answer.error:
+        remedy = f"watch it: tuiprof attach {Path(answer.session).name}" if answer.session else ""
+        raise SessionError(f"process {pid} was not entered: {answer.error}", remedy)
+    return answer
 
 
 def detach(session: Session) -> None:
@@ -163,7 +177,8 @@ def detach(session: Session) -> None:
         raise SessionError(f"{session.id} has not been left yet", "see tuiprof attach")
 
 
-def _meta(pid: int, name: str) -> SessionMeta:
+def _meta(pids: Sequence[int], name: str) -> SessionMeta:
+    pid = pids[0]
     try:
         process = psutil.Process(pid)
         argv, cwd = process.cmdline(), process.cwd()
@@ -179,7 +194,7 @@ def _meta(pid: int, name: str) -> SessionMeta:
         mono_ns=time.monotonic_ns(),
         boot=boot_id(),
         host=platform.node(),
-        attached=pid,
+        attached=list(pids),
         versions={
             "tuiprof": import_module("tuiprof").__version__,
             "tuiprof's python": platform.python_version(),
@@ -187,7 +202,7 @@ def _meta(pid: int, name: str) -> SessionMeta:
     )
 
 
-def _record(session: Session, pid: int) -> None:
+def _record(session: Session, pids: Sequence[int]) -> None:
     """Start the recorder, which outlives this process."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), env.get("PYTHONPATH"))))
@@ -195,7 +210,7 @@ def _record(session: Session, pid: int) -> None:
     try:
         with open(log, "wb") as errors:
             done = subprocess.run(
-                [sys.executable, "-P", "-m", "tuiprof.session.attached", str(session.path), str(pid)],
+                [sys.executable, "-P", "-m", "tuiprof.session.attached", str(session.path), *map(str, pids)],
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
@@ -207,13 +222,6 @@ def _record(session: Session, pid: int) -> None:
     if done.returncode != 0:
         said = log.read_text(errors="replace").strip().splitlines()
         raise LaunchError(f"the recorder died: {said[-1] if said else 'it said nothing'}", f"see {log}")
-
-
-def _remove(session: Session) -> None:
-    """Delete the session of a process that was not entered."""
-    import shutil
-
-    shutil.rmtree(session.path, ignore_errors=True)
 
 
 def describe(answer: enter.Answer) -> str:

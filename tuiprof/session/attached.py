@@ -1,7 +1,7 @@
-"""The process that records a process which tuiprof did not start (see :mod:`tuiprof.session.attach`).
+"""The process that records processes which tuiprof did not start (see :mod:`tuiprof.session.attach`).
 
-It samples the devices and waits for one of two ends: that of the process, or the request to leave it. It never sends
-the process a signal.
+It samples the devices and waits for one of two ends: that of the processes, or the request to leave them. It never
+sends them a signal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -36,18 +37,19 @@ _LAST_LINE_S: Final = 1.0
 
 
 def main(argv: list[str]) -> int:
-    """Record a process until it ends or is left.
+    """Record processes until all have ended or are left.
 
     Args:
-        argv: The session directory, and the process.
+        argv: The session directory, and the processes; the devices are held against the first one's descendants.
 
     Returns:
         0 in the process that was started; the one it leaves behind records.
     """
-    session, pid = Session(argv[0]), int(argv[1])
-    who = process.identify(pid)
-    if who is None:
-        sys.stderr.write(f"process {pid} has ended\n")
+    session = Session(argv[0])
+    found = {pid: process.identify(pid) for pid in map(int, argv[1:])}
+    who = [one for one in found.values() if one is not None]
+    if len(who) < len(found):
+        sys.stderr.write("a process has ended meanwhile\n")
         return 1
     reading, writing = os.pipe()
     if os.fork():
@@ -75,17 +77,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _record(session: Session, who: process.ProcessId, log: LogWriter) -> None:
+def _record(session: Session, who: Sequence[process.ProcessId], log: LogWriter) -> None:
     leaving = _Signals()
-    recorder = Recorder(session.path, session.meta, log, who.pid, _environment(who.pid))
+    recorder = Recorder(session.path, session.meta, log, who[0].pid, _environment(who[0].pid))
     recorder.start()
     why = ENDED
     log.write(
         Note(time.monotonic_ns(), "info", "the process had begun before; its output goes where it went")
     )
-    while process.alive(who):
+    while any(map(process.alive, who)):
         if leaving.asked or read_stop(session) is not None:
-            why = _leave(session, who, log)
+            for one in filter(process.alive, who):
+                _leave(session, one, log)
+            why = DETACHED
             break
         select.select([], [], [], _TICK_S)
     recorder.stop(_LAST_READINGS_S)
@@ -107,20 +111,18 @@ class _Signals:
         self.asked = True
 
 
-def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> str:
-    """Have the probe take itself out; return how the recording ended."""
+def _leave(session: Session, who: process.ProcessId, log: LogWriter) -> None:
+    """Have the probe take itself out."""
     try:
         answer = enter.send(who.pid, session.control, "leave")
     except TuiprofError as error:
-        if not process.alive(who):
-            return ENDED
-        text = f"the probe is still in the process, and records no more devices: {error}"
-        log.write(Note(time.monotonic_ns(), "warn", text))
-        return DETACHED
+        if process.alive(who):
+            text = f"the probe is still in process {who.pid}: {error}"
+            log.write(Note(time.monotonic_ns(), "warn", text))
+        return
     if answer.error or answer.left:
         said = answer.error or f"not put back, but idle: {', '.join(answer.left[:5])}"
-        log.write(Note(time.monotonic_ns(), "warn", said))
-    return DETACHED
+        log.write(Note(time.monotonic_ns(), "warn", f"process {who.pid}: {said}"))
 
 
 def _code(session: Session) -> int | None:

@@ -143,7 +143,7 @@ class SessionMeta(msgspec.Struct):
         absent: Telemetry backends that found nothing, by name, and why.
         versions: Versions of tuiprof and its Python.
         git: State of the checkout in ``cwd``; None = not a checkout.
-        attached: The process that was entered while it ran; None = the command was started for this session.
+        attached: The processes that were entered while they ran; empty = the command was started for this session.
         source: The script; None = the command runs no Python file, or an earlier tuiprof wrote this.
     """
 
@@ -162,5 +162,5 @@ class SessionMeta(msgspec.Struct):
     absent: dict[str, str] = {}
     versions: dict[str, str] = {}
     git: Git | None = None
-    attached: int | None = None
+    attached: list[Whole] = []
     source: Source | None = None

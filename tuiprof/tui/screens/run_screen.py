@@ -385,19 +385,23 @@ class RunScreen(RunClock):
             "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",
             "What was recorded stays.",
         ]
-        if attached is not None:
-            lines = [f"Process {attached} goes on as it did before.", "What was recorded stays."]
+        if attached:
+            goes = "goes" if len(attached) == 1 else "go"
+            lines = [
+                f"Process {', '.join(map(str, attached))} {goes} on as before.",
+                "What was recorded stays.",
+            ]
 
         def answered(yes: bool | None) -> None:
             if yes:
                 with self.app.telling_errors():
                     known = self.base.processes() if isinstance(self.base, Live) else None
                     control.request_stop(self.session, known=known)
-                    self.app.notify("asked the script to stop" if attached is None else "leaving the process")
+                    self.app.notify("leaving the process" if attached else "asked the script to stop")
 
         self.app.push_screen(
             ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run")
-            if attached is None
+            if not attached
             else ConfirmScreen(f"Detach from {self.session.title}?", lines, yes="detach", no="stay"),
             answered,
         )
