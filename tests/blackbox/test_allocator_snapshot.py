@@ -73,7 +73,13 @@ def test_the_peak_of_the_history_is_found_and_what_held_it(tmp_path: Path) -> No
             _event("free_completed", 0, GIB, 60, "short"),
             _event("alloc", 0, 2 * GIB, 81, "forward"),
             _event("free_completed", 3 * GIB, GIB, 55, "attention"),
-            _event("oom", 0, 3 * GIB, 81, "forward"),
+            {
+                "action": "oom",
+                "device_free": 1 << 20,
+                "size": 3 * GIB,
+                "stream": 0,
+                "frames": _frames(81, "forward"),
+            },
         ],
     )
     [device] = read_snapshot(_written(tmp_path, found))

@@ -49,11 +49,8 @@ class OutOfMemoryWatch:
     def _begin(self) -> None:
         """Attach to the allocator (while CUDA is being initialised, or at once)."""
         try:
-            # Two names: without the underscores before PyTorch 2.1.
-            attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None) or (
-                self._torch._C._cuda_attachOutOfMemoryObserver
-            )
-            attach(self._failed)
+            # It cannot be taken back: once the probe has left a process it does nothing (see _failed).
+            self._torch._C._cuda_attach_out_of_memory_observer(self._failed)
             if self._history and not self._torch._C._cuda_isHistoryEnabled():
                 self._torch.cuda.memory._record_memory_history(
                     "all", context="all", stacks="python", max_entries=MOST_ENTRIES
@@ -67,7 +64,7 @@ class OutOfMemoryWatch:
     def _failed(self, device: int, wanted: int, allocated: int, free: int) -> None:
         """Take down what held the memory; called by the allocator, which raises afterwards."""
         try:
-            if self._records >= _MOST_RECORDS:
+            if self._runtime.has_left or self._records >= _MOST_RECORDS:
                 return
             self._records += 1
             path, why = self._snapshot()

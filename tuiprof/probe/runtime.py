@@ -52,6 +52,7 @@ class Runtime:
 
     Attributes:
         phase: Returns a context manager that times the part of a step with this name.
+        has_left: The process was attached to, and has been left again.
     """
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Runtime:
         self._explicit = self.hook("tuiprof.step")
         self._told: set[str] = set()
         self._paused = False
-        self._ended = self._detached = False
+        self._ended = self.has_left = False
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -184,7 +185,7 @@ class Runtime:
 
     def detach(self) -> None:
         """Write the last line and do nothing from now on; fork handlers cannot be taken back, but stay idle."""
-        self._ended = self._detached = True
+        self._ended = self.has_left = True
         if self.log.is_open:
             self.log.end(None, "detached")
         self.steps.silence()
@@ -192,7 +193,7 @@ class Runtime:
 
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
-        if self._detached:
+        if self.has_left:
             return
         self.capture.wait(5.0)
         self._paused = self.log.pause()
@@ -207,7 +208,7 @@ class Runtime:
 
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
-        if self._detached:
+        if self.has_left:
             return
         self.log.forget()
         device, call = self.steps.device, self.steps.call

@@ -65,10 +65,10 @@ class StallWatch:
         gap, self._looked_ns = now - self._looked_ns, now
         if gap > _SUSPENDED_NS:
             self._last_ns = now if self._last_ns else 0
-        if self._done or len(self._times) < _FEWEST_STEPS:
+        since = now - self._last_ns
+        if self._done or since < self.least_ns or len(self._times) < _FEWEST_STEPS:
             return None
         median = sorted(self._times)[len(self._times) // 2]
-        since = now - self._last_ns
         if since < stall_after_ns(median, self.least_ns):
             return None
         self._done = True
