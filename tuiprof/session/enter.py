@@ -28,7 +28,7 @@ from tuiprof.session.files import read_small_json
 
 INSTALL: Final = "pip install 'tuiprof[attach]'"
 #: The file that the process executes.
-PAYLOAD: Final = Path(__file__).resolve().parents[1] / "probe" / "inject" / "enter.py"
+PAYLOAD: Final = Path(__file__).resolve().parents[1] / "probe" / "enter.py"
 OLDEST: Final = (3, 9)
 _REMOTE_EXEC: Final = (3, 14)
 _PROC: Final = Path("/proc")

@@ -35,7 +35,7 @@ def _load() -> Any:
     from importlib import import_module
     from importlib.machinery import ModuleSpec, SourceFileLoader
 
-    folder = os.path.dirname(os.path.dirname(here))
+    folder = os.path.dirname(here)
     path = os.path.join(folder, "__init__.py")
     loader = SourceFileLoader(_NAME, path)
     spec = ModuleSpec(_NAME, loader, origin=path, is_package=True)
