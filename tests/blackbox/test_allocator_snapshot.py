@@ -164,3 +164,10 @@ def test_the_command_reads_a_snapshot(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "What holds the memory" in out
     assert "train.py:81" in out
+
+
+def test_the_screens_name_the_command_that_reads_a_snapshot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["open", str(_written(tmp_path, _snapshot(_block(0, GIB))))]) == 2
+    assert "tuiprof report" in capsys.readouterr().err

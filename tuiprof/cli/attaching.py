@@ -121,7 +121,7 @@ def _line(one: Candidate) -> str:
     return f"{one.pid:>8}  {what}  ({since})\n          {one.command[:120]}"
 
 
-@click.command()
+@click.command(short_help="Leave a process that was attached to.")
 @click.argument("session", default="last", shell_complete=completing.sessions)
 @click.pass_obj
 def detach(invocation: Invocation, session: str) -> int:

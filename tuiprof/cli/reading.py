@@ -56,9 +56,17 @@ def open_(
     session = session_or_none(invocation, target)
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
+    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
     from tuiprof.formats.conversion import refuse
+    from tuiprof.model.characters import shell_word
 
+    if session is None and Path(target).is_file() and is_pickle(Path(target)):
+        raise UsageProblem(
+            f"{target} is a pickle, which the screens do not show",
+            f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
+        )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run_, rank, convert)
     path = found.file(rank).path
