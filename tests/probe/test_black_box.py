@@ -159,3 +159,61 @@ def test_a_metric_that_is_none_is_told_with_its_step(run: Callable[..., Run]) ->
     done = run("import tuiprof\nfor i in range(9):\n    tuiprof.step(loss=1.0 if i < 5 else float('inf'))\n")
     [found] = done.of(records.NotFinite)
     assert (found.what, found.n, found.value) == ("metric loss", 5, "inf")
+
+
+RANKS = """
+import os, sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(30):
+    model(torch.ones(2, 4)).sum().backward()
+    if rank == 1 and i == 20:
+        print("late", flush=True)
+        sys.stdin.read()
+    dist.all_reduce(model.weight.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
+    from tuiprof.blackbox.flight import of_session
+    from tuiprof.blackbox.stacks import Process, group
+
+    pytest.importorskip("torch.distributed")
+    if not hasattr(__import__("torch")._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this PyTorch has no Flight Recorder for gloo")
+    session = new_session(tmp_path / "session")
+    (session / "control" / "black-box.json").write_text('{"stall_s": 3}')
+    (tmp_path / "ranks.py").write_text(RANKS)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "ranks.py"), str(tmp_path / "meet")],
+            env=environment(session, RANK=str(rank), WORLD_SIZE="2"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + 90
+        stacks: dict[int, records.Stacks] = {}
+        flights: dict[int, str] = {}
+        while len(stacks) < 2 or len(flights) < 2:
+            assert time.monotonic() < deadline, (stacks.keys(), flights)
+            time.sleep(0.05)
+            for name, log in read(session)[0].items():
+                stacks |= {int(name[4:]): it for it in log if isinstance(it, records.Stacks)}
+                flights |= {int(name[4:]): it.path for it in log if isinstance(it, records.Flight)}
+        said = of_session(session, flights)
+    finally:
+        for rank in reversed(ranks):
+            rank.communicate("", timeout=60)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said == ["rank 1 never entered all_reduce 21 of default_pg; rank 0 did"]
+    groups = group([Process(f"rank {n}", stacks[n].threads, n) for n in stacks])
+    assert {(one.who, one.call) for one in groups if one.main} == {("rank 0", "all_reduce"), ("rank 1", "")}
