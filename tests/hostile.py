@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from tests.tui.synthetic import Synthetic
-from tuiprof.session.labels import Labels, RunNote
-from tuiprof.session.ladder_state import LadderMeta, Rung, Trial
-from tuiprof.session.meta import Scenario
+from tuiprof.ladder.state import LadderMeta, Rung, Trial
+from tuiprof.session.store.labels import Labels, RunNote
+from tuiprof.session.store.meta import Scenario
 
 #: What a page would do if it ran: change its title and ask a host that only a test resolves.
 RAN: Final = "OWNED"

@@ -21,8 +21,8 @@ import tuiprof
 from tuiprof.cli import main
 from tuiprof.config import scenario_folders
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.ladder_runner import start
-from tuiprof.session.ladder_state import LadderRun
+from tuiprof.ladder.process import start
+from tuiprof.ladder.state import LadderRun
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.session.process import alive
-from tuiprof.session.status import processes
-from tuiprof.session.store import Session, session_dirs
+from tuiprof.session.store.folders import Session, session_dirs
+from tuiprof.session.store.status import processes
+from tuiprof.system.process import alive
 
 _DELETES = """
 import os, shutil, sys, time

@@ -13,12 +13,12 @@ import pytest
 from session.session_logs import append, head, new_session, step
 
 from tuiprof.cli import main
-from tuiprof.comparison import compare_sides, compare_targets, open_side
+from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
 from tuiprof.errors import UsageProblem
+from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
 from tuiprof.report import render
 from tuiprof.resources import shipped
-from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
-from tuiprof.session.store import Scenario, Session
+from tuiprof.session.store.folders import Scenario, Session
 
 NAIVE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FIXED = shipped("traces") / "metrics-no-nan-check.pt.trace.json.gz"

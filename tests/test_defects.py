@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 
 from tuiprof import advice, analyses, formats, plugins, report, telemetry
-from tuiprof.advice import nan_check
+from tuiprof.advice.waits import nan_check
 from tuiprof.analyses import device_idle, kernels
 from tuiprof.cli import main
-from tuiprof.doctor import examine, find_hardware
+from tuiprof.cli.examination import examine, find_hardware
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.report import render_all
@@ -112,7 +112,7 @@ def test_a_comparison_has_the_rest(
 
 
 def test_the_screens_show_it_in_its_place(trace: Trace, broken_kernels: str) -> None:
-    from tuiprof.tui.results import Results
+    from tuiprof.tui.timeline.results import Results
 
     results = Results(trace, list(analyses.available()))
     assert "kernels" in results.names
@@ -170,7 +170,8 @@ def test_a_format_that_cannot_be_loaded_is_named_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tuiprof.errors import TraceError
-    from tuiprof.formats import kineto, xplane
+    from tuiprof.formats import xplane
+    from tuiprof.formats.kineto import format as kineto
 
     _unload(monkeypatch, xplane)
     assert len(open_trace(SAMPLE, cache=False))

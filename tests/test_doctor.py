@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof import doctor
+from tuiprof.cli import examination as doctor
 from tuiprof.report import render
 from tuiprof.telemetry import Absent, Device
 

@@ -25,8 +25,8 @@ def _imported(statement: str) -> set[str]:
         ("from tuiprof.cli import main; main(['--help'])", _HEAVY),
         ("import tuiprof.analyses, tuiprof.report, tuiprof.formats", ("textual", "torch", "jax")),
         ("from tuiprof.analyses import available; available()", ("textual", "torch", "jax")),
-        ("import tuiprof.session.supervisor", ("textual", "torch", "jax", "polars")),
-        ("import tuiprof.tui.app", ("torch", "jax", "polars")),
+        ("import tuiprof.session.run.supervisor", ("textual", "torch", "jax", "polars")),
+        ("import tuiprof.tui.app.app", ("torch", "jax", "polars")),
     ],
 )
 def test_clean_interpreter(statement: str, forbidden: tuple[str, ...]) -> None:

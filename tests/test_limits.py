@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tuiprof.cli.limits import check, parse
 from tuiprof.errors import UsageProblem
-from tuiprof.limits import check, parse
 from tuiprof.model import Fact, Report, Unavailable, Verdict
 
 

@@ -8,8 +8,8 @@ from tuiprof.analyses import run
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
 from tuiprof.resources import shipped
-from tuiprof.session.store import Session
-from tuiprof.session.summary import summarise
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.store.folders import Session
 
 SAMPLES = shipped("traces")
 

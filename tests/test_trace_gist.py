@@ -12,10 +12,10 @@ from analyses.made import Made
 
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
+from tuiprof.headline.trace import ask, gist
 from tuiprof.model import Report
 from tuiprof.model.units import format_share
 from tuiprof.resources import shipped
-from tuiprof.trace_gist import ask, gist
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 

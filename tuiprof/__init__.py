@@ -135,7 +135,7 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
     """
     import os
 
-    from tuiprof.comparison import Side, compare_sides, open_side
+    from tuiprof.comparison.sides import Side, compare_sides, open_side
     from tuiprof.model import Trace
 
     def side(one: str | os.PathLike[str] | Trace, name: str) -> Side:

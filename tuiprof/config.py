@@ -5,7 +5,7 @@
     scenarios = ["~/ladders", "/data/team/ladders"]
     keep_source = false         # sessions do not keep the text of the script that ran
 
-The dashboard reads its keys and theme from the same file (:mod:`tuiprof.tui.keys`).
+The dashboard reads its keys and theme from the same file (:mod:`tuiprof.tui.terminal.keys`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def scenario_folders(path: Path | None = None) -> tuple[Path, ...]:
 
 
 def keeps_source(path: Path | None = None) -> bool:
-    """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.source`).
+    """Return whether sessions keep the text of the script that ran (see :mod:`tuiprof.session.run.source`).
 
     Args:
         path: The file; None = the user's. Where it cannot be read, nothing is kept.

@@ -1,6 +1,6 @@
 """What a variant needs, and which of it this process lacks. Standard library only; torch is asked last.
 
-``tuiprof`` answers the same question from outside, without importing anything (``tuiprof/session/availability.py``);
+``tuiprof`` answers the same question from outside, without importing anything (``tuiprof/ladder/availability.py``);
 a test holds the two to the same words.
 """
 

@@ -11,9 +11,9 @@ from analyses.made import Made, site
 from tuiprof.advice import advise, available
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
+from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
 from tuiprof.report import render
-from tuiprof.session.scenarios import ladders
 
 
 def advice(trace: Trace) -> Report:

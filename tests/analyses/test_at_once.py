@@ -13,7 +13,7 @@ from analyses.made import Made
 
 import tuiprof
 from tuiprof import analyses
-from tuiprof.analyses._memo import is_remembered, remember
+from tuiprof.analyses.shared.memo import is_remembered, remember
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Trace
 from tuiprof.report import render_all

@@ -12,8 +12,10 @@ from analyses.made import BACKWARD, MAIN, OTHER_STREAM, STREAM, Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _emptied, _waits, available, run
+from tuiprof.analyses import available, run
 from tuiprof.analyses.kernels import self_times
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.syncs import emptied as _emptied
 from tuiprof.model import Report, Trace, Window
 
 MOMENT, LENGTH, THREAD = (

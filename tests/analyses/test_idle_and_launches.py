@@ -10,7 +10,8 @@ from analyses.made import BACKWARD, OTHER_STREAM, Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _idle, run
+from tuiprof.analyses import run
+from tuiprof.analyses.shared import idle as _idle
 from tuiprof.model import Report, Trace, Unavailable, Window
 
 

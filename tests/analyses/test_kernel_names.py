@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuiprof.analyses._kernel_names import short_name
+from tuiprof.analyses.shared.kernel_names import short_name
 
 
 @pytest.mark.parametrize(

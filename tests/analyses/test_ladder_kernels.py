@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.chips import find_chip
-from tuiprof.ladder_kernels import kernel_words
-from tuiprof.ladder_report import report
+from tuiprof.ladder.kernels import kernel_words
+from tuiprof.ladder.report import report
+from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
 from tuiprof.model import Report
+from tuiprof.model.chips import find_chip
 from tuiprof.report import Style, render
-from tuiprof.session.ladder_state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
 
 
 def told(tmp_path: Path, figures: dict[str, list[Figures]], *, wrong: str = "") -> Report:

@@ -10,13 +10,13 @@ import pytest
 from made import Made, site
 
 from tuiprof.formats import open_trace
-from tuiprof.ladder_report import change, report
-from tuiprof.ladder_why import Seen, changes, same_work
+from tuiprof.ladder.report import change, report
+from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
+from tuiprof.ladder.why import Seen, changes, same_work
 from tuiprof.model import Trace
 from tuiprof.report import Style, render
-from tuiprof.session.ladder_state import Figures, LadderMeta, Rung, Trial, create
-from tuiprof.session.store import SessionMeta
-from tuiprof.session.store import create as create_session
+from tuiprof.session.store.folders import SessionMeta
+from tuiprof.session.store.folders import create as create_session
 
 
 def naive() -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuiprof.analyses._frames import operator_label
+from tuiprof.analyses.shared.frames import operator_label
 
 
 @pytest.mark.parametrize(

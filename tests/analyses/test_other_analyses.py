@@ -8,7 +8,7 @@ import pytest
 from analyses.made import Made
 
 from tuiprof.analyses import available, run
-from tuiprof.analyses.compare import compare
+from tuiprof.analyses.compare.traces import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
 
 

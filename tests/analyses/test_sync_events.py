@@ -12,7 +12,11 @@ from analyses.made import BACKWARD, Made, site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _emptied, _idle, _refill, _wait_table, run
+from tuiprof.analyses import run
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.syncs import emptied as _emptied
+from tuiprof.analyses.syncs import refill as _refill
+from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.intervals import total, union
 from tuiprof.model.trust import ReadStats

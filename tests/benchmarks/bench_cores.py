@@ -3,7 +3,7 @@
     pytest -m bench tests/benchmarks/bench_cores.py -s
 
 NumPy's and Polars' threads are as many as the machine has cores unless they are bounded, and the more cores there are,
-the more is saved: the same verbs run in turns with and without the bound of :mod:`tuiprof.threads`. Figures are
+the more is saved: the same verbs run in turns with and without the bound of :mod:`tuiprof.system.threads`. Figures are
 processor time, user and system, of a process and all that it starts; medians.
 """
 
@@ -27,7 +27,7 @@ import pytest
 from tests.benchmarks.bench_live import growing as growing  # a fixture
 from tests.benchmarks.bench_live import say, terminal
 from tuiprof.resources import shipped
-from tuiprof.threads import cores
+from tuiprof.system.threads import cores
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -81,7 +81,7 @@ def watched(screens: int, code: str, session: Path) -> tuple[float, int, float]:
                 for process in (screen, *screen.children(recursive=True)):
                     try:
                         times = process.cpu_times()
-                        if "tuiprof.trace_gist" in process.cmdline():
+                        if "tuiprof.headline.trace" in process.cmdline():
                             readers.add(process.pid)
                     except psutil.Error:  # it has just ended
                         continue

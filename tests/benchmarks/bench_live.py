@@ -46,7 +46,7 @@ Trivial().run()
 SCREEN = """
 import sys
 from pathlib import Path
-from tuiprof.tui.app import run_app
+from tuiprof.tui.app.app import run_app
 from tuiprof.tui.start import Start
 run_app(getattr(Start, sys.argv[1])(Path(sys.argv[2])) if sys.argv[1] != "library"
         else Start.library(sessions=Path(sys.argv[2])))

@@ -25,17 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tui"))
 from made_traces import large_trace
 
 from tuiprof.model import Column, Trace
-from tuiprof.tui import lanes as lane_builder
-from tuiprof.tui.lane_cells import paint
-from tuiprof.tui.lane_sketch import sketch
-from tuiprof.tui.lanes import Lanes
-from tuiprof.tui.minimap import overview
-from tuiprof.tui.themes import DEFAULTS
-from tuiprof.tui.timeline_marks import Search
-from tuiprof.tui.viewport import Viewport
+from tuiprof.tui.terminal.themes import DEFAULTS
+from tuiprof.tui.timeline import lanes as lane_builder
+from tuiprof.tui.timeline.lane_cells import paint
+from tuiprof.tui.timeline.lane_sketch import sketch
+from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.marks import Search
+from tuiprof.tui.timeline.minimap import overview
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.widgets.frame_rows import FrameRows
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.timeline import Timeline
 
 pytestmark = pytest.mark.bench
 

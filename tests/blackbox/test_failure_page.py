@@ -13,13 +13,13 @@ import pytest
 from tuiprof.blackbox.failure import failure_report
 from tuiprof.cli import main
 from tuiprof.model.units import format_bytes
-from tuiprof.session import process
-from tuiprof.session.alerts import alerts
-from tuiprof.session.meta import SessionMeta
-from tuiprof.session.records import SCHEMA_VERSION
-from tuiprof.session.replay import load
-from tuiprof.session.store import Session, create
-from tuiprof.session.summary import read_fold
+from tuiprof.session.live.alerts import alerts
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.summary import read_fold
+from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.meta import SessionMeta
+from tuiprof.system import process
 
 MS = 1_000_000
 

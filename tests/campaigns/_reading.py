@@ -265,9 +265,10 @@ def read_trace(path: Path) -> None:
         TraceError: It is refused.
         AssertionError: Something is not as promised.
     """
-    from tuiprof import analyses, trace_gist
+    from tuiprof import analyses
     from tuiprof.formats import open_trace
     from tuiprof.formats.directory import open_set
+    from tuiprof.headline import trace as trace_gist
     from tuiprof.model import Unavailable
     from tuiprof.report import formats, render_all
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from tuiprof.session import output_writer
-from tuiprof.session.fold import Fold
-from tuiprof.session.replay import load
-from tuiprof.session.status import processes
-from tuiprof.session.store import Session, session_dirs
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.replay import load
+from tuiprof.session.run import output_writer
+from tuiprof.session.store.folders import Session, session_dirs
+from tuiprof.session.store.status import processes
 
 #: Says whose process it is: every process that a case starts inherits it.
 _MARK = "TUIPROF_CAMPAIGN_CASE"

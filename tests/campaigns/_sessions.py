@@ -167,13 +167,14 @@ def read_session(root: Path) -> None:
     Raises:
         TuiprofError: Part of it is refused.
     """
-    from tuiprof import comparison, ladder_report
+    from tuiprof.comparison import sides as comparison
     from tuiprof.errors import SessionError
+    from tuiprof.ladder import report as ladder_report
+    from tuiprof.ladder.state import list_ladders
     from tuiprof.report import render_all
-    from tuiprof.session.ladder_state import list_ladders
-    from tuiprof.session.store import find_session, list_sessions
-    from tuiprof.session.summary import listing
-    from tuiprof.tui.library_data import Library
+    from tuiprof.session.live.summary import listing
+    from tuiprof.session.store.folders import find_session, list_sessions
+    from tuiprof.tui.library.data import Library
 
     refused: list[Exception] = []
 
@@ -222,7 +223,7 @@ def _session_reports(session: Any) -> list[Any]:
 
 def _watch(session: Any) -> None:
     """Do what the live screen does, now and at three moments of the past."""
-    from tuiprof.session.replay import Live, Replay, load
+    from tuiprof.session.live.replay import Live, Replay, load
 
     load(session)
     live = Live(session, tail_bytes=4096)
@@ -242,12 +243,15 @@ def _watch(session: Any) -> None:
 
 
 def _draw(session: Any, fold: Any) -> None:
-    from tuiprof.session import alerts, control, crowding, ownership, straggler
-    from tuiprof.session.labels import read_labels
-    from tuiprof.session.output import OutputReader, last_lines
-    from tuiprof.session.source import texts
-    from tuiprof.session.viewing import viewings
-    from tuiprof.tui import live_rows, live_view, live_words
+    from tuiprof.session.live import alerts, crowding, ownership, straggler
+    from tuiprof.session.run import control
+    from tuiprof.session.run.source import texts
+    from tuiprof.session.store.labels import read_labels
+    from tuiprof.session.store.output import OutputReader, last_lines
+    from tuiprof.session.store.viewing import viewings
+    from tuiprof.tui.live import rows as live_rows
+    from tuiprof.tui.live import view as live_view
+    from tuiprof.tui.live import words as live_words
 
     status = session.status()
     rank = fold.lead

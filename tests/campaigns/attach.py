@@ -21,7 +21,7 @@ from typing import Any
 
 from tuiprof.errors import TuiprofError
 from tuiprof.session.attach import attach, detach
-from tuiprof.session.store import Session
+from tuiprof.session.store.folders import Session
 
 from .campaign import Options, Outcome
 from .same_script import _python

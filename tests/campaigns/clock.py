@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.campaigns._recorded import Recorded, alive, recorded, until
 from tests.campaigns.campaign import Options, Outcome
-from tuiprof.session.control import request_capture, request_stop
+from tuiprof.session.run.control import request_capture, request_stop
 
 PROMISE = "A wall clock that is stepped changes no step time, loses no step, and neither ends nor hides a run"
 

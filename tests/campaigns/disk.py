@@ -22,10 +22,10 @@ from typing import Final
 from tests.campaigns._recorded import PLAIN, TORCH, Missed, Recorded, alive, recorded, until
 from tests.campaigns.campaign import Options, Outcome
 from tuiprof.resources import shipped
-from tuiprof.session.control import request_capture
-from tuiprof.session.output_pipes import read_counts
-from tuiprof.session.records import SCHEMA_VERSION
-from tuiprof.session.store import session_dirs
+from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.run.control import request_capture
+from tuiprof.session.run.output_pipes import read_counts
+from tuiprof.session.store.folders import session_dirs
 
 PROMISE = (
     "No full, read-only or vanished file system fails the script, or ends a command in a traceback; nothing that "
@@ -452,8 +452,8 @@ def _two_recordings(folder: Path) -> list[str]:
 
 def _two_recorders(folder: Path) -> list[str]:
     from tuiprof.errors import SessionError
-    from tuiprof.session import launch
-    from tuiprof.session.plan import Plan
+    from tuiprof.session.run import launch
+    from tuiprof.session.run.plan import Plan
 
     with recorded(folder) as run:
         until(lambda: run.steps > 5, "5 steps")
@@ -534,7 +534,7 @@ def _two_ladders(folder: Path) -> list[str]:
 def _list_and_delete(folder: Path) -> list[str]:
     """Sessions come and go while they are listed, thrown away and brought back."""
     from tuiprof.errors import TuiprofError
-    from tuiprof.tui.library_data import Library
+    from tuiprof.tui.library.data import Library
 
     run = _recorded_once(folder)
     root, original = run.root, run.session.path

@@ -22,16 +22,16 @@ from tests import hostile
 from tests.campaigns.campaign import Options, Outcome
 from tests.hostile import Made, within
 from tuiprof.errors import TuiprofError
-from tuiprof.session import process
-from tuiprof.session.control import armed, disarm, put_capture, request_stop
-from tuiprof.session.labels import add_note
-from tuiprof.session.ladder_runner import Runner, stop
-from tuiprof.session.ladder_state import LadderRun
-from tuiprof.session.meta import CaptureRequest
-from tuiprof.session.records import Capture
-from tuiprof.session.store import Session
-from tuiprof.session.viewing import store_viewing
-from tuiprof.tui.library_data import Library
+from tuiprof.ladder.process import Runner, stop
+from tuiprof.ladder.state import LadderRun
+from tuiprof.session.log.records import Capture
+from tuiprof.session.run.control import armed, disarm, put_capture, request_stop
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.labels import add_note
+from tuiprof.session.store.meta import CaptureRequest
+from tuiprof.session.store.viewing import store_viewing
+from tuiprof.system import process
+from tuiprof.tui.library.data import Library
 
 PROMISE = "Opening what others made ends, in bounded memory, runs nothing and changes nothing outside of it."
 

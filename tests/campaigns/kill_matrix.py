@@ -25,7 +25,7 @@ from tests.campaigns._recorded import PLAIN, TORCH, Missed, Recorded, alive, rec
 from tests.campaigns.campaign import Options, Outcome
 from tests.served_page import served_page
 from tests.terminals import InTerminal
-from tuiprof.session.control import request_capture
+from tuiprof.session.run.control import request_capture
 
 PROMISE = (
     "Whichever process is killed, ended, stopped or hung up, and whenever: the script goes on as it would without "

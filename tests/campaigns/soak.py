@@ -26,9 +26,19 @@ import psutil
 from tests.campaigns._recorded import SCRIPT, alive, recorded, until
 from tests.campaigns.campaign import Options, Outcome
 from tests.terminals import InTerminal
-from tuiprof.session import process
-from tuiprof.session.records import SCHEMA_VERSION, Cost, End, Head, Memory, Printed, Record, Step, Telemetry
-from tuiprof.session.store import SessionMeta, create, write_meta
+from tuiprof.session.log.records import (
+    SCHEMA_VERSION,
+    Cost,
+    End,
+    Head,
+    Memory,
+    Printed,
+    Record,
+    Step,
+    Telemetry,
+)
+from tuiprof.session.store.folders import SessionMeta, create, write_meta
+from tuiprof.system import process
 
 PROMISE = (
     "A screen that watches a run for hours, the recorder and the probe take no more memory, descriptors or threads "

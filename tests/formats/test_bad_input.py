@@ -16,8 +16,8 @@ import pytest
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_trace
-from tuiprof.formats.chrome import clock
 from tuiprof.formats.directory import open_set
+from tuiprof.formats.kineto import clock
 from tuiprof.model import Report, Trace, Unavailable
 
 ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"

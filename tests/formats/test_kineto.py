@@ -10,9 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tuiprof.formats import kineto, open_trace
-from tuiprof.formats.chrome import words
-from tuiprof.formats.chrome.pairs import match
+from tuiprof.formats import open_trace
+from tuiprof.formats.kineto import format as kineto
+from tuiprof.formats.kineto import words
+from tuiprof.formats.kineto.pairs import match
 from tuiprof.model import Trace
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import Cancelled, open_trace
-from tuiprof.formats.chrome import digits
-from tuiprof.formats.chrome.columns import Books
-from tuiprof.formats.chrome.decode import Chunk, ChunkDecoder
-from tuiprof.formats.chrome.lines import LineReader
+from tuiprof.formats.kineto.columns import Books
+from tuiprof.formats.kineto.fastpath import digits
+from tuiprof.formats.kineto.fastpath.lines import LineReader
+from tuiprof.formats.kineto.reading.decode import Chunk, ChunkDecoder
 
 HEAD = ("ph", "cat", "name", "pid", "tid")
 

@@ -19,7 +19,7 @@ import pytest
 from tests.campaigns._samples import in_lines
 from tuiprof.analyses import available, run
 from tuiprof.formats import open_trace
-from tuiprof.formats.chrome import stretches
+from tuiprof.formats.kineto.reading import stretches
 from tuiprof.model import Trace
 from tuiprof.report import Style, render_all
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tuiprof.formats import open_trace
-from tuiprof.formats.chrome import clock, tolerant
-from tuiprof.formats.chrome.decode import ChunkDecoder
+from tuiprof.formats.kineto import clock, tolerant
+from tuiprof.formats.kineto.reading.decode import ChunkDecoder
 
 
 def ns(text: str) -> int:
@@ -119,7 +119,7 @@ def test_any_bytes_decode_to_a_chunk(data: bytes) -> None:
 
 
 def test_time_order_is_stable() -> None:
-    from tuiprof.formats.chrome.gather import time_order
+    from tuiprof.formats.kineto.gather import time_order
 
     ts, dur = np.array([5, 1, 5, 5, 1]), np.array([1, 2, 3, 3, 2])
     assert time_order(ts, dur, np.arange(5, dtype=np.uint32)).tolist() == [1, 4, 2, 3, 0]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tuiprof.formats import open_trace, sniff
-from tuiprof.formats.chrome import words
+from tuiprof.formats.kineto import words
 from tuiprof.model import Trace
 from tuiprof.model.intervals import total, union
 

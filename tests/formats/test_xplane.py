@@ -14,8 +14,8 @@ import xspace
 
 from tuiprof import analyses
 from tuiprof.formats import open_trace, sniff
+from tuiprof.formats.xplane.protobuf.wire import PADDING
 from tuiprof.formats.xplane.space import decode
-from tuiprof.formats.xplane.wire import PADDING
 from tuiprof.model import Report, Trace, Unavailable
 from tuiprof.model.intervals import total, union
 

@@ -64,8 +64,8 @@ def timed(name: str) -> dict[str, Any]:
 
 def recorded(name: str, out: Path) -> None:
     """Record a case; its session becomes ``out/name``."""
-    from tuiprof.session.launch import LaunchSpec, start, wait
-    from tuiprof.session.meta import CaptureRequest
+    from tuiprof.session.run.launch import LaunchSpec, start, wait
+    from tuiprof.session.store.meta import CaptureRequest
 
     spec = LaunchSpec(
         (sys.executable, "-m", "tests.predictions.run", name, "--steps", str(RECORDED)),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tuiprof.session import records
+    from tuiprof.session.log import records
 
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
 
@@ -30,7 +30,7 @@ class Run:
         return [record for record in self.logs[writer] if type(record) is kind]
 
     def captures(self, identity: str) -> list[records.Capture]:
-        from tuiprof.session import records
+        from tuiprof.session.log import records
 
         return [record for record in self.of(records.Capture) if record.id == identity]
 
@@ -62,7 +62,7 @@ def read(session: Path) -> tuple[dict[str, list[records.Record]], dict[str, byte
     """Decode every line of every log with the session's own types; what follows the last newline is kept."""
     import msgspec  # not above: the tests on a GPU machine have only pytest and torch
 
-    from tuiprof.session import records
+    from tuiprof.session.log import records
 
     decode = msgspec.json.Decoder(records.Record, strict=True).decode
     logs, cut = {}, {}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run, environment, new_session, read
 
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 pytest.importorskip("torch")
 

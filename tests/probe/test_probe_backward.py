@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run
 
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 pytest.importorskip("torch")
 

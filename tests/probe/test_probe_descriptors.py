@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run
 
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 STEPPED = """
 import os, pathlib, sys, time, tuiprof

@@ -15,7 +15,7 @@ from probe_runs import Run
 from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 JAX = """
 import sys, jax, jax.numpy as jnp, tuiprof

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from probe_runs import Run, environment, read
 
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 MARKS = """
 import tuiprof

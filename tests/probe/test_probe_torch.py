@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from probe_runs import Run
 
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 pytest.importorskip("torch")
 

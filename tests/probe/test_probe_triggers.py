@@ -12,7 +12,7 @@ from probe_runs import Run, new_session
 
 from tuiprof.probe.requests import Requests
 from tuiprof.probe.triggers import Trigger, Triggers
-from tuiprof.session import records
+from tuiprof.session.log import records
 
 # Steps of 5 ms; those named in the arguments take half a second.
 SCRIPT = """

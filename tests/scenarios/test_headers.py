@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
+from tuiprof.ladder.runner import plan
+from tuiprof.ladder.scenarios import Ladder, Missing, availability, least_steps, scan
 from tuiprof.resources import shipped
-from tuiprof.session import interpreter
-from tuiprof.session.ladder import plan
-from tuiprof.session.launch import DEFAULT_CAPTURE, in_time
-from tuiprof.session.scenarios import Ladder, Missing, availability, least_steps, scan
+from tuiprof.session.run import interpreter
+from tuiprof.session.run.launch import DEFAULT_CAPTURE, in_time
 
 SCANNED = scan()
 LADDERS = {ladder.name: ladder for ladder in SCANNED.ladders}

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from tuiprof.ladder.scenarios import find_ladder
 from tuiprof.resources import shipped
-from tuiprof.session.scenarios import find_ladder
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tuiprof.ladder.scenarios import Missing, Variant, availability, command, find
 from tuiprof.resources import shipped
-from tuiprof.session import interpreter
-from tuiprof.session.scenarios import Missing, Variant, availability, command, find
+from tuiprof.session.run import interpreter
 
 SCENARIOS = shipped("scenarios")
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tuiprof.session import interpreter
-from tuiprof.session.scenarios import Available, Missing, Variant, availability, ladders
+from tuiprof.ladder.scenarios import Available, Missing, Variant, availability, ladders
+from tuiprof.session.run import interpreter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -7,9 +7,9 @@ import sys
 import msgspec
 import pytest
 
-from tuiprof.session import interpreter
-from tuiprof.session.ladder import plan
-from tuiprof.session.scenarios import Missing, Variant, availability, ladders
+from tuiprof.ladder.runner import plan
+from tuiprof.ladder.scenarios import Missing, Variant, availability, ladders
+from tuiprof.session.run import interpreter
 
 LADDERS = {ladder.name: ladder for ladder in ladders()}
 VARIANTS = {str(variant): variant for ladder in LADDERS.values() for variant in ladder.variants}

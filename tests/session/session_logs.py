@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tuiprof.session import process
-from tuiprof.session.records import SCHEMA_VERSION
-from tuiprof.session.store import Session, SessionMeta, create
+from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.store.folders import Session, SessionMeta, create
+from tuiprof.system import process
 
 
 def new_session(root: Path, name: str = "run", *, age_s: float = 0.0, **fields: Any) -> Session:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from session_logs import append, head, line, new_session
 
-from tuiprof.session.alerts import alerts
-from tuiprof.session.records import Memory, Step, Telemetry
-from tuiprof.session.replay import load
-from tuiprof.session.store import Session
-from tuiprof.session.straggler import lanes
+from tuiprof.session.live.alerts import alerts
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.straggler import lanes
+from tuiprof.session.log.records import Memory, Step, Telemetry
+from tuiprof.session.store.folders import Session
 
 S = 1_000_000_000
 ORIGIN = 1_000  # where the made sessions' monotonic clock begins

@@ -17,8 +17,8 @@ from tuiprof.cli import main
 from tuiprof.errors import SessionError
 from tuiprof.session import enter, ptrace
 from tuiprof.session.attach import Candidate, attach, candidates, detach
-from tuiprof.session.launch import wait
-from tuiprof.session.store import session_dirs
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import session_dirs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ptrace and /proc of Linux")
 
@@ -80,8 +80,8 @@ def _until_stepping(session: Path) -> None:
 
 
 def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], tmp_path: Path) -> None:
-    from tuiprof.session.control import request_capture
-    from tuiprof.session.summary import read_fold
+    from tuiprof.session.live.summary import read_fold
+    from tuiprof.session.run.control import request_capture
 
     session, [answer] = attach([trains.pid], root=tmp_path / "sessions")
     assert (answer.frameworks, answer.optimizers) == (["torch"], 1)
@@ -122,7 +122,7 @@ def test_a_process_that_ends_while_it_is_recorded(
 
 
 def test_stopping_the_session_leaves_the_process(trains: subprocess.Popen[str], tmp_path: Path) -> None:
-    from tuiprof.session.control import request_stop
+    from tuiprof.session.run.control import request_stop
 
     session, _ = attach([trains.pid], root=tmp_path / "sessions")
     request_stop(session, firm=True)

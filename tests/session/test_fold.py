@@ -15,13 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
-from tuiprof.session import fold as fold_module
-from tuiprof.session import writer_state
-from tuiprof.session.clock import Clock
-from tuiprof.session.fold import Fold
-from tuiprof.session.glance import glance
-from tuiprof.session.meta import SessionMeta
-from tuiprof.session.records import (
+from tuiprof.session.live import fold as fold_module
+from tuiprof.session.live import writer_state
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.replay import Replay, load
+from tuiprof.session.live.series import Histogram, Overview
+from tuiprof.session.live.stats import step_stats
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.log.records import (
     Capture,
     Cost,
     DeviceStep,
@@ -33,12 +35,10 @@ from tuiprof.session.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.replay import Replay, load
-from tuiprof.session.series import Histogram, Overview
-from tuiprof.session.stats import step_stats
-from tuiprof.session.summary import summarise
-from tuiprof.session.tail import Batch
-from tuiprof.tui.inline import strip_rows
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.glance import glance
+from tuiprof.session.store.meta import SessionMeta
+from tuiprof.tui.app.inline import strip_rows
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
 

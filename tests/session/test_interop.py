@@ -18,7 +18,7 @@ import pytest
 from tuiprof.analyses import run
 from tuiprof.formats.directory import open_set
 from tuiprof.model import Report, Trace
-from tuiprof.session.store import Session
+from tuiprof.session.store.folders import Session
 
 pytestmark = pytest.mark.slow
 

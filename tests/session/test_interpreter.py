@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.errors import LaunchError
-from tuiprof.session import ask, interpreter
+from tuiprof.session.run import ask, interpreter
 
 
 def fake_python(path: Path, body: str) -> Path:

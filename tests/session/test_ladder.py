@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session.interpreter import facts
-from tuiprof.session.ladder import Progress, pending, plan, run, schedule
-from tuiprof.session.ladder_runner import RUNNER_LOG
-from tuiprof.session.ladder_runner import start as start_runner
-from tuiprof.session.ladder_state import (
+from tuiprof.ladder.process import RUNNER_LOG
+from tuiprof.ladder.process import start as start_runner
+from tuiprof.ladder.runner import Progress, pending, plan, run, schedule
+from tuiprof.ladder.scenarios import find_ladder as find_scenario
+from tuiprof.ladder.state import (
     KernelFigures,
     LadderMeta,
     LadderRun,
@@ -24,11 +24,11 @@ from tuiprof.session.ladder_state import (
     find_ladder,
     list_ladders,
 )
-from tuiprof.session.ladder_stats import judge
-from tuiprof.session.ladder_trial import begin, conclude
-from tuiprof.session.launch import wait
-from tuiprof.session.scenarios import find_ladder as find_scenario
-from tuiprof.session.store import find_session, list_sessions
+from tuiprof.ladder.statistics import judge
+from tuiprof.ladder.trial import begin, conclude
+from tuiprof.session.run.interpreter import facts
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import find_session, list_sessions
 
 SCRIPT = """
 import argparse, json, sys, time

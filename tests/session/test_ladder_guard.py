@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from tuiprof.errors import SessionError
+from tuiprof.ladder.guard import differences, sources
+from tuiprof.ladder.runner import plan, run
+from tuiprof.ladder.scenarios import find_ladder
+from tuiprof.ladder.state import LadderMeta, LadderRun, create
 from tuiprof.resources import shipped
-from tuiprof.session.interpreter import Facts, facts
-from tuiprof.session.ladder import plan, run
-from tuiprof.session.ladder_guard import differences, sources
-from tuiprof.session.ladder_state import LadderMeta, LadderRun, create
-from tuiprof.session.scenarios import find_ladder
+from tuiprof.session.run.interpreter import Facts, facts
 
 FILES = {
     "toy.py": "import json\nimport helpers.timing\nfrom helpers import data\n\ndef late():\n    import extra\n",

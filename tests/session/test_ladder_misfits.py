@@ -9,11 +9,11 @@ from typing import NamedTuple
 import pytest
 
 from tuiprof.errors import SessionError
-from tuiprof.session import ladder as runner
-from tuiprof.session.interpreter import facts
-from tuiprof.session.ladder import pending, plan, run
-from tuiprof.session.ladder_state import LadderRun, Trial, create
-from tuiprof.session.scenarios import find_ladder
+from tuiprof.ladder import runner
+from tuiprof.ladder.runner import pending, plan, run
+from tuiprof.ladder.scenarios import find_ladder
+from tuiprof.ladder.state import LadderRun, Trial, create
+from tuiprof.session.run.interpreter import facts
 
 SCRIPT = """
 import json, os, signal, sys, time

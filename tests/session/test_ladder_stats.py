@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.session.interpreter import facts
-from tuiprof.session.ladder import left_s, plan
-from tuiprof.session.ladder_state import Figures, LadderMeta, Trial
-from tuiprof.session.ladder_stats import judge, median_interval, ratio_interval, t95, word_for
-from tuiprof.session.scenarios import find_ladder
+from tuiprof.ladder.runner import left_s, plan
+from tuiprof.ladder.scenarios import find_ladder
+from tuiprof.ladder.state import Figures, LadderMeta, Trial
+from tuiprof.ladder.statistics import judge, median_interval, ratio_interval, t95, word_for
+from tuiprof.session.run.interpreter import facts
 
 HEADER = """
 [tool.tuiprof]

@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
-from tuiprof.session import launch
-from tuiprof.session.control import request_capture, request_stop, stop_unless_over
-from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
-from tuiprof.session.plan import Plan
-from tuiprof.session.process import alive
-from tuiprof.session.replay import load
-from tuiprof.session.status import Status, processes
-from tuiprof.session.store import Session, find_session, list_sessions
+from tuiprof.session.live.replay import load
+from tuiprof.session.run import launch
+from tuiprof.session.run.control import request_capture, request_stop, stop_unless_over
+from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture, start, wait
+from tuiprof.session.run.plan import Plan
+from tuiprof.session.store.folders import Session, find_session, list_sessions
+from tuiprof.session.store.status import Status, processes
+from tuiprof.system.process import alive
 
 Run = Callable[..., Session]
 
@@ -220,7 +220,7 @@ def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time; time.sleep(1.5); print('trained')")
     viewer = (
-        "import os, sys; from pathlib import Path; from tuiprof.session.launch import LaunchSpec, start\n"
+        "import os, sys; from pathlib import Path; from tuiprof.session.run.launch import LaunchSpec, start\n"
         "start(LaunchSpec((sys.argv[1],), root=Path(sys.argv[2]), python=sys.executable))\n"
         "os.killpg(0, 9)"
     )
@@ -337,7 +337,7 @@ def test_a_launch_that_comes_to_nothing_is_told_at_once(
 
 
 def test_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.session.command import choose_python, resolve
+    from tuiprof.session.run.command import choose_python, resolve
 
     for folder in ("venv", "conda", "path"):
         python = tmp_path / folder / "bin" / "python"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_logs import new_session
 
-from tuiprof.session.output import LONGEST_LINE, OutputReader, Tee, last_lines, safe_line
+from tuiprof.session.store.output import LONGEST_LINE, OutputReader, Tee, last_lines, safe_line
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuiprof.session import output_writer
-from tuiprof.session.glance import glance
-from tuiprof.session.launch import LaunchSpec, start, wait
-from tuiprof.session.output_pipes import Counts, read_counts
-from tuiprof.session.process import alive
-from tuiprof.session.replay import load
-from tuiprof.session.status import Status, processes
-from tuiprof.session.storage import lost_output, trouble
-from tuiprof.session.store import Session
-from tuiprof.session.summary import summarise
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.run import output_writer
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.run.output_pipes import Counts, read_counts
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.glance import glance
+from tuiprof.session.store.status import Status, processes
+from tuiprof.session.store.storage import lost_output, trouble
+from tuiprof.system.process import alive
 
 Run = Callable[..., Session]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from session_logs import append, head, line, new_session
 
-from tuiprof.session.alerts import alerts
-from tuiprof.session.fold import Fold
-from tuiprof.session.meta import DeviceMeta
-from tuiprof.session.ownership import of_others
-from tuiprof.session.replay import Replay, load
-from tuiprof.session.store import Session
-from tuiprof.session.summary import summarise
+from tuiprof.session.live.alerts import alerts
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.ownership import of_others
+from tuiprof.session.live.replay import Replay, load
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.meta import DeviceMeta
 
 S = 1_000_000_000
 

@@ -16,14 +16,14 @@ import pytest
 from session_logs import new_session
 
 from tuiprof.errors import SessionError
-from tuiprof.session.append import LogWriter
-from tuiprof.session.control import put_capture
-from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
-from tuiprof.session.recorder import Recorder, git_state
-from tuiprof.session.records import Head, Note
-from tuiprof.session.replay import load
-from tuiprof.session.store import create
-from tuiprof.session.tail import LogReader
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.tail import LogReader
+from tuiprof.session.log.append import LogWriter
+from tuiprof.session.log.records import Head, Note
+from tuiprof.session.run.control import put_capture
+from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, start, wait
+from tuiprof.session.run.recorder import Recorder, git_state
+from tuiprof.session.store.folders import create
 from tuiprof.telemetry import Absent, Backend, Device, Sample
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tuiprof.errors import UsageProblem
-from tuiprof.session.availability import satisfies
-from tuiprof.session.interpreter import Facts
-from tuiprof.session.scenarios import Available, Missing, availability, command, find, ladders, scan
+from tuiprof.ladder.availability import satisfies
+from tuiprof.ladder.scenarios import Available, Missing, availability, command, find, ladders, scan
+from tuiprof.session.run.interpreter import Facts
 from tuiprof.telemetry import Device
 
 HEADER = """\

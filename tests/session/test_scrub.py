@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from session_logs import append, head, line, new_session, step
 
-from tuiprof.session import replay as replay_module
-from tuiprof.session import tail
-from tuiprof.session.replay import Live, Replay, load
-from tuiprof.session.store import Session
-from tuiprof.session.tail import LogFile
+from tuiprof.session.live import replay as replay_module
+from tuiprof.session.live import tail
+from tuiprof.session.live.replay import Live, Replay, load
+from tuiprof.session.live.tail import LogFile
+from tuiprof.session.store.folders import Session
 
 MS = 1_000_000
 STEPS = 40_000

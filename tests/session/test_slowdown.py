@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from session_logs import append, head, line, new_session
 
-from tuiprof.comparison import compare_targets
+from tuiprof.comparison.sides import compare_targets
 from tuiprof.probe.slowdown import FEWEST, WARM_UP, SlowdownWatch
-from tuiprof.session.alerts import alerts
-from tuiprof.session.glance import glance
-from tuiprof.session.replay import load
-from tuiprof.session.store import Session
-from tuiprof.session.straggler import lanes
-from tuiprof.session.summary import read_fold, summarise
-from tuiprof.session.writer_state import StepSeries
+from tuiprof.session.live.alerts import alerts
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.straggler import lanes
+from tuiprof.session.live.summary import read_fold, summarise
+from tuiprof.session.live.writer_state import StepSeries
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.glance import glance
 
 MS = 1_000_000
 
@@ -186,7 +186,7 @@ def test_captures_close_to_each_other_are_judged_as_one(tmp_path: Path) -> None:
 
 def test_long_runs_keep_the_figures_of_the_steps_before(tmp_path: Path) -> None:
     """More steps than are kept whole, before the capture and after it."""
-    from tuiprof.session.records import DeviceStep, Step
+    from tuiprof.session.log.records import DeviceStep, Step
 
     def feed(steps: StepSeries, times: list[int], first: int, captured: bool = False) -> None:
         steps.extend([Step(first + i, 0, dur, {}, {}, captured) for i, dur in enumerate(times)], 0)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.comparison import compare_targets
+from tuiprof.comparison.sides import compare_targets
 from tuiprof.report import render
-from tuiprof.session.launch import LaunchSpec, start, wait
-from tuiprof.session.meta import Scenario, Source
-from tuiprof.session.source import LARGEST, own_files, script_of, texts
-from tuiprof.session.store import Session, write_meta
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.run.source import LARGEST, own_files, script_of, texts
+from tuiprof.session.store.folders import Session, write_meta
+from tuiprof.session.store.meta import Scenario, Source
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_file_that_a_command_runs(tmp_path: Path) -> None:
 def test_of_a_full_folder_always_the_same_files_belong_to_a_scenario(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuiprof.session.source._MOST_FILES", 3)
+    monkeypatch.setattr("tuiprof.session.run.source._MOST_FILES", 3)
     found = []
     for names in (["a/1.cu", "a/2.cu", "b.py", "c.py"], ["c.py", "b.py", "a/2.cu", "a/1.cu"]):
         folder = tmp_path / str(len(found)) / "kernel"

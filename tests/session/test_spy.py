@@ -12,8 +12,8 @@ import pytest
 
 from tuiprof.cli import main
 from tuiprof.session import ptrace, spy
-from tuiprof.session.control import request_stop
-from tuiprof.session.launch import LaunchSpec, start, wait
+from tuiprof.session.run.control import request_stop
+from tuiprof.session.run.launch import LaunchSpec, start, wait
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ptrace of Linux"),

@@ -14,12 +14,9 @@ import pytest
 from session_logs import append, head, line, new_session, step
 
 from tuiprof.errors import SessionError, UsageProblem
-from tuiprof.session import process
-from tuiprof.session.control import request_stop
-from tuiprof.session.labels import Labels, read_labels
-from tuiprof.session.process import Processes, ProcessId
-from tuiprof.session.replay import load
-from tuiprof.session.store import (
+from tuiprof.session.live.replay import load
+from tuiprof.session.run.control import request_stop
+from tuiprof.session.store.folders import (
     RecorderLock,
     Session,
     create,
@@ -27,6 +24,9 @@ from tuiprof.session.store import (
     list_sessions,
     sessions_root,
 )
+from tuiprof.session.store.labels import Labels, read_labels
+from tuiprof.system import process
+from tuiprof.system.process import Processes, ProcessId
 
 
 def test_root_is_option_then_variable_then_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_two_recorders_are_refused_across_processes(tmp_path: Path) -> None:
     session = new_session(tmp_path)
     lock = RecorderLock(session.control)
     code = (
-        "import sys; from pathlib import Path; from tuiprof.session.store import RecorderLock\n"
+        "import sys; from pathlib import Path; from tuiprof.session.store.folders import RecorderLock\n"
         "RecorderLock(Path(sys.argv[1]))"
     )
     run = [sys.executable, "-c", code, str(session.control)]

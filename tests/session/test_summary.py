@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from session.session_logs import append, head, line, new_session, step
 
-from tuiprof.comparison import compare_targets
-from tuiprof.session.store import Session
-from tuiprof.session.summary import summarise
+from tuiprof.comparison.sides import compare_targets
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.store.folders import Session
 
 
 def recorded(

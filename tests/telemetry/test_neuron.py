@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tuiprof.formats.neuron.report import Reports, replay
 from tuiprof.telemetry import Absent, neuron
-from tuiprof.telemetry._neuron_report import Reports, replay
 from tuiprof.telemetry._stream import documents
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.neuron import BACKEND, Neuron

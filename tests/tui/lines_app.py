@@ -15,7 +15,7 @@ class Host(App[None]):
         self.widget = widget
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        from tuiprof.tui.themes import DEFAULTS
+        from tuiprof.tui.terminal.themes import DEFAULTS
 
         return dict(DEFAULTS)
 

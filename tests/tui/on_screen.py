@@ -9,7 +9,7 @@ from pathlib import Path
 from textual._context import active_app
 from textual.pilot import Pilot
 
-from tuiprof.tui.app import TuiprofApp
+from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
 
 

@@ -14,10 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tuiprof.session import process
-from tuiprof.session.files import write_atomic
-from tuiprof.session.meta import DeviceMeta, Scenario, SessionMeta
-from tuiprof.session.records import (
+from tuiprof.session.log.records import (
     Capture,
     Cost,
     End,
@@ -29,7 +26,10 @@ from tuiprof.session.records import (
     Step,
     Telemetry,
 )
-from tuiprof.session.store import Session, create
+from tuiprof.session.store.folders import Session, create
+from tuiprof.session.store.meta import DeviceMeta, Scenario, SessionMeta
+from tuiprof.system import process
+from tuiprof.system.files import write_atomic
 
 GIB = 1 << 30
 PHASES = {
@@ -273,7 +273,7 @@ def main() -> None:
     )
     made.mono_ns -= int(given.before * 1e9)
     made.session.meta.mono_ns = made.mono_ns
-    from tuiprof.session.store import write_meta
+    from tuiprof.session.store.folders import write_meta
 
     write_meta(made.session.path, made.session.meta)
     made.start()

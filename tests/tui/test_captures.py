@@ -11,11 +11,11 @@ from on_screen import screen_text, until, until_shown
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.captures import Captures, captures_of, figures
-from tuiprof.tui.screens.captures import CapturesScreen
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.opening.captures import Captures, captures_of, figures
+from tuiprof.tui.opening.captures_dialog import CapturesScreen
 from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import TraceScreen
 
 SAMPLES = ("planted-syncs", "planted-kinds")
 

@@ -9,17 +9,17 @@ from made_traces import MS, small_trace, trace_of
 from on_screen import screen_text, until, until_shown
 from textual.pilot import Pilot
 
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.compare_targets import beside
-from tuiprof.tui.counterpart import counterpart, shift_between
-from tuiprof.tui.screens.compare import CompareScreen
-from tuiprof.tui.screens.export import ExportScreen
-from tuiprof.tui.screens.pick import PickScreen
-from tuiprof.tui.screens.reading import ReadingScreen
-from tuiprof.tui.screens.text_form import TextForm
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.compare.counterpart import counterpart, shift_between
+from tuiprof.tui.compare.screen import CompareScreen
+from tuiprof.tui.compare.step_pair import column_heights
+from tuiprof.tui.compare.view import CompareView
+from tuiprof.tui.dialogs.export import ExportScreen
+from tuiprof.tui.dialogs.pick import PickScreen
+from tuiprof.tui.dialogs.reading import ReadingScreen
+from tuiprof.tui.dialogs.text_form import TextForm
+from tuiprof.tui.opening.compare_targets import beside
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.compare_view import CompareView
-from tuiprof.tui.widgets.step_pair import column_heights
 
 STEPS = 5
 

@@ -6,10 +6,10 @@ import pytest
 from rich.style import Style
 from trace_app import app_of, settle
 
-from tuiprof.tui import themes
-from tuiprof.tui.lane_cells import Kind
+from tuiprof.tui.terminal import themes
+from tuiprof.tui.timeline.canvas import _Over
+from tuiprof.tui.timeline.lane_cells import Kind
 from tuiprof.tui.widgets.lines import ROLES
-from tuiprof.tui.widgets.timeline_canvas import _Over
 
 #: Solid shapes: what they say lies in their height or shade, as in any chart.
 SHAPES = {Kind.KERNEL, Kind.IDLE, Kind.COUNTER}

@@ -14,13 +14,13 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tuiprof.session import ladder_runner
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.ladder import LadderScreen
-from tuiprof.tui.screens.library import LibraryScreen
-from tuiprof.tui.screens.library_keys import library_keys
-from tuiprof.tui.screens.live import LiveScreen
-from tuiprof.tui.screens.live_keys import live_keys
+from tuiprof.ladder import process as ladder_runner
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.ladder.screen import LadderScreen
+from tuiprof.tui.library.keys import library_keys
+from tuiprof.tui.library.screen import LibraryScreen
+from tuiprof.tui.live.keys import live_keys
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 
 LEAVING = {"leave", "quit", "escape"}

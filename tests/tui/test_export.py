@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input
 from trace_app import app_of, settle
 
-from tuiprof.tui.screens.export import ExportScreen, write
+from tuiprof.tui.dialogs.export import ExportScreen, write
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.model import Column
-from tuiprof.tui.filter_expression import FilterError, find_columns, parse
+from tuiprof.tui.widgets.filter_expression import FilterError, find_columns, parse
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
 COLUMNS = (

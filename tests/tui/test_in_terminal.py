@@ -17,9 +17,9 @@ import pytest
 from terminals import InTerminal, in_terminal
 
 from tuiprof.resources import shipped
-from tuiprof.session.control import request_stop
-from tuiprof.session.launch import wait
-from tuiprof.session.store import Session, session_dirs
+from tuiprof.session.run.control import request_stop
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import Session, session_dirs
 
 TRACE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 CTRL_L, CTRL_Z = "\x0c", "\x1a"

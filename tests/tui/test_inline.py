@@ -13,11 +13,11 @@ from synthetic import Synthetic
 from terminals import InTerminal, in_terminal
 
 from tuiprof.report.terminal import Terminal
-from tuiprof.session.control import request_stop
-from tuiprof.session.launch import wait
-from tuiprof.session.replay import load
-from tuiprof.session.store import Session, session_dirs
-from tuiprof.tui.inline import Strip, strip_rows
+from tuiprof.session.live.replay import load
+from tuiprof.session.run.control import request_stop
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import Session, session_dirs
+from tuiprof.tui.app.inline import Strip, strip_rows
 from tuiprof.tui.widgets.lines import Row, row_width
 
 _TRAIN = """

@@ -11,13 +11,13 @@ from textual.binding import Binding
 from textual.widgets import OptionList
 
 from tuiprof.resources import shipped
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.keys import load_settings
-from tuiprof.tui.screens.help import HelpScreen, all_bindings
-from tuiprof.tui.screens.live_keys import live_keys
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.app.help import HelpScreen, all_bindings
+from tuiprof.tui.live.keys import live_keys
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal.keys import load_settings
+from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.timeline import Timeline
 
 
 @pytest.fixture

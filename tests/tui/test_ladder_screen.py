@@ -13,9 +13,8 @@ import pytest
 from on_screen import screen_text, until, until_shown
 
 from tuiprof.cli.common import Invocation, ladder_or_none
-from tuiprof.resources import shipped
-from tuiprof.session.ladder_runner import runner_of
-from tuiprof.session.ladder_state import (
+from tuiprof.ladder.process import runner_of
+from tuiprof.ladder.state import (
     Figures,
     KernelFigures,
     LadderMeta,
@@ -25,12 +24,13 @@ from tuiprof.session.ladder_state import (
     create,
     list_ladders,
 )
-from tuiprof.session.meta import SessionMeta
-from tuiprof.session.store import create as create_session
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.ladder import LadderScreen
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.resources import shipped
+from tuiprof.session.store.folders import create as create_session
+from tuiprof.session.store.meta import SessionMeta
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.ladder.screen import LadderScreen
 from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import TraceScreen
 from tuiprof.tui.widgets.choices import Choices
 
 SCRIPT = """# /// script

@@ -15,11 +15,11 @@ from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
-from tuiprof.session.meta import Scenario
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
-from tuiprof.tui.library_words import items, when
-from tuiprof.tui.screens.library import LibraryScreen
+from tuiprof.session.store.meta import Scenario
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library.screen import LibraryScreen
+from tuiprof.tui.library.words import items, when
 from tuiprof.tui.start import Start
 
 
@@ -66,7 +66,7 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
     running.run_until(3)
     cut = Synthetic(start.sessions, scenario=None, name="cut")
     cut.session.meta.unix_ns -= 3600 * 10**9
-    from tuiprof.session.store import write_meta
+    from tuiprof.session.store.folders import write_meta
 
     write_meta(cut.session.path, cut.session.meta)
     (start.sessions / "20200101T000000Z-newer").mkdir()
@@ -168,8 +168,8 @@ def test_first_paint_needs_no_heavy_library() -> None:
     import subprocess
 
     code = (
-        "import sys; from tuiprof.tui.app import TuiprofApp; from tuiprof.tui.start import Start;"
-        "import tuiprof.tui.screens.library;"
+        "import sys; from tuiprof.tui.app.app import TuiprofApp; from tuiprof.tui.start import Start;"
+        "import tuiprof.tui.library.screen;"
         "print([m for m in ('torch', 'jax', 'polars', 'numpy', 'pynvml') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,11 +13,11 @@ from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
 
 from tuiprof.resources import shipped
-from tuiprof.session.meta import Scenario
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.ladder import LadderScreen
-from tuiprof.tui.screens.library import LibraryScreen
-from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.session.store.meta import Scenario
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.ladder.screen import LadderScreen
+from tuiprof.tui.library.screen import LibraryScreen
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
 
 

@@ -9,9 +9,9 @@ from lines_app import Host, text_of_widget
 from rich.cells import cell_len
 from textual.geometry import Region
 
-from tuiprof.tui.widgets.device_panel import DevicePanel, DeviceView
+from tuiprof.tui.live.device_panel import DevicePanel, DeviceView
+from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.widgets.lines import Lines, Row, _changed, fit, row_width, spread
-from tuiprof.tui.widgets.phase_bar import PhaseBar
 
 
 class Words(Lines):

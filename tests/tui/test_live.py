@@ -12,20 +12,20 @@ from on_screen import live, screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from textual.pilot import Pilot
 
-from tuiprof.session import control
-from tuiprof.session.launch import LaunchSpec, start, wait
-from tuiprof.session.meta import Scenario
-from tuiprof.session.output_pipes import Counts
-from tuiprof.session.replay import load
-from tuiprof.session.store import write_meta
-from tuiprof.session.summary import summarise
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.live_view import View, chart_data, stats_in_view
-from tuiprof.tui.screens.confirm import ConfirmScreen
-from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.session.live.replay import load
+from tuiprof.session.live.summary import summarise
+from tuiprof.session.run import control
+from tuiprof.session.run.launch import LaunchSpec, start, wait
+from tuiprof.session.run.output_pipes import Counts
+from tuiprof.session.store.folders import write_meta
+from tuiprof.session.store.meta import Scenario
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.dialogs.confirm import ConfirmScreen
+from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.live.strip_chart import StripChart
+from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.output_pane import OutputPane
-from tuiprof.tui.widgets.strip_chart import StripChart
 
 
 def recorded(root: Path, seconds: float = 30.0, lasting: float = 0.0, **options: object) -> Synthetic:
@@ -371,7 +371,7 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.tui import live_view
+    from tuiprof.tui.live import view as live_view
 
     made = recorded(tmp_path, 60)
     fold = load(made.session)

@@ -7,8 +7,8 @@ from pathlib import Path
 from on_screen import live, until, until_shown
 from synthetic import Synthetic
 
-from tuiprof.session.records import Stacks, Thread
-from tuiprof.tui.screens.live import LiveScreen
+from tuiprof.session.log.records import Stacks, Thread
+from tuiprof.tui.live.screen import LiveScreen
 
 _FRAMES = [
     ("/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),

@@ -12,19 +12,19 @@ from synthetic import Synthetic
 from test_live import recorded
 
 from tuiprof.resources import shipped
-from tuiprof.session import control
-from tuiprof.session.labels import read_labels
-from tuiprof.session.records import Capture, Printed, Step
-from tuiprof.session.replay import load
-from tuiprof.session.status import Status
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.live_view import View, slowdown_in_view, stats_in_view
-from tuiprof.tui.live_words import no_step_lines
-from tuiprof.tui.screens.arm_form import parse_slow
-from tuiprof.tui.screens.live import LiveScreen
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.session.live.replay import load
+from tuiprof.session.log.records import Capture, Printed, Step
+from tuiprof.session.run import control
+from tuiprof.session.store.labels import read_labels
+from tuiprof.session.store.status import Status
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.live.arm_form import parse_slow
+from tuiprof.tui.live.output_pane import OutputPane
+from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.live.view import View, slowdown_in_view, stats_in_view
+from tuiprof.tui.live.words import no_step_lines
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.output_pane import OutputPane
+from tuiprof.tui.trace.screen import TraceScreen
 
 
 @pytest.fixture(autouse=True)
@@ -295,8 +295,8 @@ async def test_captures_are_armed_from_a_slow_step_and_by_a_form(tmp_path: Path)
 async def test_what_watching_cost_is_left_in_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tuiprof.session.viewing import viewings
-    from tuiprof.tui.screens import run_verdict
+    from tuiprof.session.store.viewing import viewings
+    from tuiprof.tui.live import run_verdict
 
     monkeypatch.setattr(run_verdict, "_MEASURE_S", 0.5)
     made = recorded(tmp_path, 10)

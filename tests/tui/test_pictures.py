@@ -10,10 +10,10 @@ from on_screen import live, until_shown, workers_done
 from synthetic import Synthetic
 from textual.pilot import Pilot
 
-from tuiprof.session.glance import Summary
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.library_data import Library
-from tuiprof.tui.library_items import LadderItem, Shelf, VariantItem
+from tuiprof.session.store.glance import Summary
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.library.data import Library
+from tuiprof.tui.library.items import LadderItem, Shelf, VariantItem
 from tuiprof.tui.start import Start
 
 DAY = 1_583_150_400 * 10**9  # a day long ago, which every machine says the same way

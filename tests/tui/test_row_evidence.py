@@ -7,8 +7,8 @@ import pytest
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
-from tuiprof.tui.widgets.glimpse import Waiting, glimpses
-from tuiprof.tui.widgets.row_evidence import field_rows, fields_of
+from tuiprof.tui.answers.glimpse import Waiting, glimpses
+from tuiprof.tui.answers.row_evidence import field_rows, fields_of
 from tuiprof.tui.widgets.rows import Heading, ListRows
 
 STACK = "/site/metric.py:93 check\n/home/me/train.py:7 main"

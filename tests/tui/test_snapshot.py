@@ -13,7 +13,7 @@ from synthetic import Synthetic
 
 from tuiprof.errors import TuiprofError
 from tuiprof.resources import shipped
-from tuiprof.tui.raster import to_png
+from tuiprof.tui.terminal.raster import to_png
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 

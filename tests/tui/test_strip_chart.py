@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lines_app import Host, text_of_widget
 
-from tuiprof.tui import glyphs
+from tuiprof.tui.live.strip_chart import ChartData, Mark, StripChart
+from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.braille import (
     BRAILLE_BASE,
     cells,
@@ -20,7 +21,6 @@ from tuiprof.tui.widgets.braille import (
     nice_step,
     text_of,
 )
-from tuiprof.tui.widgets.strip_chart import ChartData, Mark, StripChart
 
 
 def test_columns_hold_every_step_and_cover_long_ones() -> None:

@@ -17,9 +17,9 @@ from served_page import served_page
 from terminals import InTerminal, in_terminal
 
 from tuiprof.resources import shipped
-from tuiprof.session.control import request_stop
-from tuiprof.session.launch import wait
-from tuiprof.session.store import Session, session_dirs
+from tuiprof.session.run.control import request_stop
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import Session, session_dirs
 
 TRACE = shipped("traces") / "planted-syncs.pt.trace.json.gz"
 _TRAIN = """
@@ -126,12 +126,12 @@ def test_a_recording_goes_on_where_hangups_are_ignored(run: list[str], tmp_path:
 
 def test_what_works_for_a_viewer_ends_when_it_is_killed() -> None:
     child = (
-        "import time; from tuiprof.hangup import exit_with_parent\n"
+        "import time; from tuiprof.system.hangup import exit_with_parent\n"
         "exit_with_parent(); print(1, flush=True); time.sleep(99)"
     )
     viewer = f"""
 import subprocess, sys
-from tuiprof.hangup import lifeline
+from tuiprof.system.hangup import lifeline
 with lifeline() as stdin:
     subprocess.run([sys.executable, "-c", {child!r}], stdin=stdin)
 """

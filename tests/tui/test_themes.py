@@ -13,12 +13,12 @@ from textual.screen import Screen
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.sanitize import width
 from tuiprof.report.terminal import Terminal, detect
-from tuiprof.tui import themes
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.capture_form import CaptureForm
-from tuiprof.tui.screens.ladder_form import LadderForm
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.ladder.form import LadderForm
+from tuiprof.tui.live.capture_form import CaptureForm
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal import themes
+from tuiprof.tui.trace.screen import TraceScreen
 
 UTF8 = {"LANG": "en_GB.UTF-8"}
 
@@ -134,7 +134,7 @@ def test_an_unknown_theme_is_said_and_a_short_name_will_do(monkeypatch: pytest.M
 
 def test_without_a_wish_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUIPROF_THEME", raising=False)
-    monkeypatch.setattr("tuiprof.tui.terminal_app.this_terminal", lambda: Terminal("16", plain=True))
+    monkeypatch.setattr("tuiprof.tui.terminal.guest.this_terminal", lambda: Terminal("16", plain=True))
     app = TuiprofApp(Start.library())
     assert app.theme == "tuiprof-16"
     assert app.terminal.plain

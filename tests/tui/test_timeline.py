@@ -8,13 +8,13 @@ from made_traces import HOSTILE, MS, large_trace, small_trace, trace_of
 from textual.app import App, ComposeResult
 
 from tuiprof.model import Window
-from tuiprof.tui import lanes as lane_builder
-from tuiprof.tui.lane_cells import paint, short_name
-from tuiprof.tui.lanes import Bars, idle_gap
-from tuiprof.tui.readout import offset_text, read_out
-from tuiprof.tui.themes import DEFAULTS
-from tuiprof.tui.viewport import Viewport
-from tuiprof.tui.widgets.timeline import Timeline
+from tuiprof.tui.terminal.themes import DEFAULTS
+from tuiprof.tui.timeline import lanes as lane_builder
+from tuiprof.tui.timeline.lane_cells import paint, short_name
+from tuiprof.tui.timeline.lanes import Bars, idle_gap
+from tuiprof.tui.timeline.readout import offset_text, read_out
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.timeline.viewport import Viewport
 
 
 class TimelineApp(App[None]):

@@ -6,16 +6,16 @@ import pytest
 from made_traces import MS, large_trace, small_trace, trace_of
 
 from tuiprof.model import Trace
-from tuiprof.tui import event_links
-from tuiprof.tui import lanes as lane_builder
-from tuiprof.tui.event_links import links_of
-from tuiprof.tui.lane_cells import paint, short_name
-from tuiprof.tui.lane_extras import Samples, counter_samples, memory_samples, python_levels
-from tuiprof.tui.lane_sketch import sketch
-from tuiprof.tui.minimap import overview
-from tuiprof.tui.readout import event_words, range_words, read_out
-from tuiprof.tui.timeline_marks import Search, link_cells
-from tuiprof.tui.viewport import Viewport
+from tuiprof.tui.timeline import lanes as lane_builder
+from tuiprof.tui.timeline import links as event_links
+from tuiprof.tui.timeline.lane_cells import paint, short_name
+from tuiprof.tui.timeline.lane_extras import Samples, counter_samples, memory_samples, python_levels
+from tuiprof.tui.timeline.lane_sketch import sketch
+from tuiprof.tui.timeline.links import links_of
+from tuiprof.tui.timeline.marks import Search, link_cells
+from tuiprof.tui.timeline.minimap import overview
+from tuiprof.tui.timeline.readout import event_words, range_words, read_out
+from tuiprof.tui.timeline.viewport import Viewport
 
 
 def drawn(source: tuple[int, int], target: tuple[int, int], columns: int = 12) -> list[str]:

@@ -9,13 +9,13 @@ from on_screen import live, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
 
-from tuiprof.tui import tour
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.jump import JumpScreen, panes_of
-from tuiprof.tui.screens.library import LibraryScreen
-from tuiprof.tui.screens.live import LiveScreen
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.app import tour
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.app.jump import JumpScreen, panes_of
+from tuiprof.tui.library.screen import LibraryScreen
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import TraceScreen
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])

@@ -17,13 +17,13 @@ from trace_app import TraceApp, app_of, settle
 
 from tuiprof import formats
 from tuiprof.errors import TraceError
-from tuiprof.formats import kineto
+from tuiprof.formats.kineto import format as kineto
 from tuiprof.model import Trace, Window
-from tuiprof.tui.lanes import Lanes
-from tuiprof.tui.loading import Opening
-from tuiprof.tui.screens.trace import TraceScreen
-from tuiprof.tui.timeline_marks import Search
-from tuiprof.tui.widgets.loading_panel import LoadingPanel
+from tuiprof.tui.opening.loading import Opening
+from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.marks import Search
+from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -98,7 +98,7 @@ async def test_a_bug_of_a_decoder_is_told_and_does_not_end_the_dashboard(
 
 
 async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuiprof.tui import lanes
+    from tuiprof.tui.timeline import lanes
 
     def broken(trace: Trace) -> lanes.Lanes:
         raise IndexError("off by one")
@@ -111,7 +111,7 @@ async def test_a_bug_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_screen_itself_imports_nothing_heavy() -> None:
 
-    code = "import sys, tuiprof.tui.screens.trace; print([m for m in ('polars', 'numpy', 'torch') if m in sys.modules])"
+    code = "import sys, tuiprof.tui.trace.screen; print([m for m in ('polars', 'numpy', 'torch') if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"

@@ -11,7 +11,7 @@ from trace_app import app_of, settle
 
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
-from tuiprof.tui.widgets.detail import DetailPane
+from tuiprof.tui.answers.detail import DetailPane
 from tuiprof.tui.widgets.verdict import VerdictLine
 
 pytestmark = pytest.mark.usefixtures("made_analyses")

@@ -10,8 +10,8 @@ from on_screen import until
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
-from tuiprof.tui.screens.columns import ColumnsScreen
-from tuiprof.tui.screens.reading import ReadingScreen
+from tuiprof.tui.dialogs.columns import ColumnsScreen
+from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.widgets.filter_bar import FilterLine
 from tuiprof.tui.widgets.tab_bar import TabBar
 

@@ -8,11 +8,11 @@ from on_screen import until_shown
 from trace_app import TraceApp, app_of, settle
 
 from tuiprof.model import Trace
-from tuiprof.tui import lane_sketch, lanes
-from tuiprof.tui.screens.help import HelpScreen
-from tuiprof.tui.screens.pick import PickScreen
-from tuiprof.tui.screens.trace import TraceScreen
-from tuiprof.tui.widgets.timeline import Timeline
+from tuiprof.tui.app.help import HelpScreen
+from tuiprof.tui.dialogs.pick import PickScreen
+from tuiprof.tui.timeline import lane_sketch, lanes
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.trace.screen import TraceScreen
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 

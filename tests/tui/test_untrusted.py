@@ -16,13 +16,13 @@ from textual.widgets import Label
 
 from tests.hostile import CORPUS, WORST, obeyed, run_of
 from tuiprof.report.terminal import Terminal
-from tuiprof.session.replay import load
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.filters import TextAlone
-from tuiprof.tui.inline import Strip, strip_rows
-from tuiprof.tui.screens.confirm import ConfirmScreen
-from tuiprof.tui.snapshot import text_of
+from tuiprof.session.live.replay import load
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.app.inline import Strip, strip_rows
+from tuiprof.tui.app.snapshot import text_of
+from tuiprof.tui.dialogs.confirm import ConfirmScreen
 from tuiprof.tui.start import Start
+from tuiprof.tui.terminal.filters import TextAlone
 
 MARKUP = "[red]x[/red] [/] [@click=app.leave_all]OWNED[/]"
 

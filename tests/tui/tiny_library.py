@@ -7,8 +7,8 @@ from pathlib import Path
 
 from synthetic import Synthetic
 
-from tuiprof.session.meta import Scenario
-from tuiprof.tui.app import TuiprofApp
+from tuiprof.session.store.meta import Scenario
+from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
 from tuiprof.tui.widgets.choices import Choices
 
@@ -58,7 +58,7 @@ def tiny_start(folder: Path) -> Start:
 def ended(root: Path, scenario: Scenario | None, step_ms: float, code: int = 0) -> Synthetic:
     import platform
 
-    from tuiprof.session.store import write_meta
+    from tuiprof.session.store.folders import write_meta
 
     made = Synthetic(root, step_ms=step_ms, scenario=scenario, name="tiny", slow=())
     made.session.meta.host = platform.node()

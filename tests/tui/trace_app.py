@@ -12,22 +12,22 @@ from made_traces import small_trace
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-import tuiprof.tui.app
+import tuiprof.tui.app.app
 from tuiprof import analyses
 from tuiprof.analyses import Analysis
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
-from tuiprof.tui.app import TuiprofApp
-from tuiprof.tui.screens.trace import TraceScreen
+from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
+from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.trace.screen import TraceScreen
+from tuiprof.tui.trace.view import TraceView
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.timeline import Timeline
-from tuiprof.tui.widgets.trace_view import TraceView
 
 
 class TraceApp(TuiprofApp):
     """The dashboard with one trace screen in front."""
 
-    CSS_PATH = str(Path(tuiprof.tui.app.__file__).with_name("app.tcss"))
+    CSS_PATH = str(Path(tuiprof.tui.app.app.__file__).with_name("app.tcss"))
 
     def __init__(self, make: Callable[[], TraceScreen]) -> None:
         super().__init__(Start.library())

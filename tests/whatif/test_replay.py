@@ -12,9 +12,10 @@ from analyses.made import BACKWARD, Made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuiprof.analyses import _wait_table, _waits
-from tuiprof.analyses._scope import Scope
+from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace, Window
 from tuiprof.model.uncaptured import Uncaptured

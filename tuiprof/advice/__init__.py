@@ -13,13 +13,13 @@ from functools import cache
 
 import polars as pl
 
-from tuiprof.advice.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.pricing import LEAST_SHARE, Priced, Priorities, prioritise
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.pricing import LEAST_SHARE, Priced, Priorities, prioritise
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
-from tuiprof.analyses._memo import remember
-from tuiprof.analyses._scope import plural
+from tuiprof.analyses.shared.memo import remember
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict, Window
 from tuiprof.model.units import format_ns, format_share

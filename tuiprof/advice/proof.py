@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from tuiprof.advice import priorities
-from tuiprof.advice.pricing import Priced, all_of
+from tuiprof.advice.shared.pricing import Priced, all_of
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.model import Column, Table, Trace
 from tuiprof.model.units import format_change, format_ns

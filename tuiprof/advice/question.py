@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.advice import Evidence, priorities
-from tuiprof.advice.loader_workers import with_workers
+from tuiprof.advice.host.loader_workers import with_workers
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.launching import launched_faster
 from tuiprof.analyses.shared.replay import replayed

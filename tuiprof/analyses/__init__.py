@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from polars.exceptions import PanicException
 
-from tuiprof.analyses._memo import remember
+from tuiprof.analyses.shared.memo import remember
 from tuiprof.errors import REPORT_IT, TuiprofError, UsageProblem, describe
 from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.trust_checks import EVENTLESS

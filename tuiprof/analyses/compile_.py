@@ -7,9 +7,12 @@ import re
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _idle, _waits
-from tuiprof.analyses._codes import distinct
-from tuiprof.analyses._scope import Scope, plural
+from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import by_step as _by_step
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.scope import Scope, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, total, union
 from tuiprof.model.units import format_ns, format_share

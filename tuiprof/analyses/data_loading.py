@@ -6,10 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _frames, _idle, _waits
-from tuiprof.analyses._codes import distinct
-from tuiprof.analyses._scope import Scope, device_word, plural
+from tuiprof.analyses import Analysis
 from tuiprof.analyses.kernels import self_times
+from tuiprof.analyses.shared import by_step as _by_step
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.scope import Scope, device_word, plural
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, total, union
 from tuiprof.model.report import Level

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _ancestry, _frames, _idle, _kernel_names
-from tuiprof.analyses._reported_use import reported_use
-from tuiprof.analyses._scope import Scope, device_word, no_device
+from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import ancestry as _ancestry
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.reported_use import reported_use
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tuiprof.analyses import Analysis, _kernel_names
-from tuiprof.analyses._codes import distinct
-from tuiprof.analyses._frames import operator_label
-from tuiprof.analyses._scope import Scope, device_word
+from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, total, union
 from tuiprof.model.units import format_ns, format_share

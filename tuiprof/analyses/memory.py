@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses._codes import distinct
-from tuiprof.analyses._frames import operator_label
-from tuiprof.analyses._scope import Scope
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.scope import Scope
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level

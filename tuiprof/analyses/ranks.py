@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses import Analysis
-from tuiprof.analyses._collectives import RankSteps, Waiting, of_rank, waiting
-from tuiprof.analyses._scope import plural
+from tuiprof.analyses.shared.collectives import RankSteps, Waiting, of_rank, waiting
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import TraceError
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from tuiprof.analyses import Analysis, _by_step, _idle, _waits
-from tuiprof.analyses._codes import distinct
-from tuiprof.analyses._scope import Scope, device_word, plural
-from tuiprof.analyses._step_times import RULE as PERIOD_RULE
-from tuiprof.analyses._step_times import StepTimes, step_times
+from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import by_step as _by_step
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.scope import Scope, device_word, plural
+from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
+from tuiprof.analyses.shared.step_times import StepTimes, step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level

@@ -12,12 +12,12 @@ from tuiprof.blackbox.session import END, newest
 from tuiprof.blackbox.stacks import processes_of, stacks_report
 from tuiprof.model import Column, Fact, Report, Table, Verdict
 from tuiprof.model.units import format_bytes, format_ns, format_share
-from tuiprof.session.fold import Fold
-from tuiprof.session.output import last_lines
-from tuiprof.session.records import NotFinite, OutOfMemory
-from tuiprof.session.status import Status, signal_name
-from tuiprof.session.store import Session
-from tuiprof.session.writer_state import WriterState
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.log.records import NotFinite, OutOfMemory
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.output import last_lines
+from tuiprof.session.store.status import Status, signal_name
 
 #: Steps and lines of output that are shown.
 _STEPS: Final = 8

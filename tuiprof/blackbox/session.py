@@ -10,11 +10,12 @@ from tuiprof.blackbox.stacks import Process, processes_of, stacks_report
 from tuiprof.errors import SessionError
 from tuiprof.model import Report
 from tuiprof.model.units import format_ns
-from tuiprof.session import process, spy
-from tuiprof.session.fold import Fold, StacksState
+from tuiprof.session import spy
+from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.stacks import expected, take_stacks
-from tuiprof.session.status import processes
-from tuiprof.session.store import Session
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.status import processes
+from tuiprof.system import process
 
 _RANK = re.compile(r"rank(\d+)")
 #: Id of the stack that an exception left when it ended the script.

@@ -9,10 +9,10 @@ from typing import Final
 
 import polars as pl
 
-from tuiprof.analyses._frames import is_framework, shorten
+from tuiprof.analyses.shared.frames import is_framework, shorten
 from tuiprof.model import Column, Report, Rule, Table, Verdict
-from tuiprof.session.fold import Fold, StacksState
-from tuiprof.session.records import Thread
+from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.log.records import Thread
 
 Frame = tuple[str, int, str]
 

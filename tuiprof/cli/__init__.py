@@ -38,7 +38,7 @@ from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
-from tuiprof.threads import bound_threads
+from tuiprof.system.threads import bound_threads
 
 #: Verbs whose arguments after ``--`` are a command of the user's, not ours.
 _TAKES_COMMAND = ("run", "record")

@@ -63,7 +63,7 @@ def attach(
     it had been launched here. It needs ptrace, and `pip install 'tuiprof[attach]'` below Python 3.14. `tuiprof
     detach` leaves the process as it was. Without a terminal it attaches and returns.
     """
-    from tuiprof.session.store import find_session, sessions_root
+    from tuiprof.session.store.folders import find_session, sessions_root
     from tuiprof.tui.start import Start
 
     if not pids:
@@ -127,7 +127,7 @@ def _line(one: Candidate) -> str:
 def detach(invocation: Invocation, session: str) -> int:
     """Leave a process that `tuiprof attach --pid` has entered; it goes on as it did before."""
     from tuiprof.session.attach import detach as leave
-    from tuiprof.session.store import find_session, sessions_root
+    from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session)
     leave(found)

@@ -15,7 +15,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, trace_options
 
 if TYPE_CHECKING:
-    from tuiprof.limits import Limit, Result
+    from tuiprof.cli.limits import Limit, Result
     from tuiprof.model import Report, Unavailable
 
 _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
@@ -51,7 +51,7 @@ def check(
     run_: str | None,
 ) -> int:
     """Fail when a figure is beyond its limit."""
-    from tuiprof import limits
+    from tuiprof.cli import limits
 
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
@@ -69,7 +69,7 @@ def _reports(
     invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
-    from tuiprof import limits
+    from tuiprof.cli import limits
     from tuiprof.cli.common import session_or_none, traces_at
     from tuiprof.cli.reading import open_rank, run_analyses, session_reports
 

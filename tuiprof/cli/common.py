@@ -17,7 +17,7 @@ import click
 if TYPE_CHECKING:
     from tuiprof.model import Trace
     from tuiprof.model.traceset import TraceSet
-    from tuiprof.session.store import Session
+    from tuiprof.session.store.folders import Session
     from tuiprof.tui.start import Start
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -126,7 +126,7 @@ def open_screen(start: Start) -> int:
             "the dashboard needs a terminal on stdin and stdout. "
             "Without one: tuiprof record …, tuiprof report …, tuiprof list."
         )
-    from tuiprof.tui.app import run_app
+    from tuiprof.tui.app.app import run_app
 
     return run_app(start)
 
@@ -143,7 +143,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
     """
     from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
-    from tuiprof.session.store import find_session, sessions_root
+    from tuiprof.session.store.folders import find_session, sessions_root
 
     if is_url(text):
         return None
@@ -167,8 +167,8 @@ def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
     """
     from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
-    from tuiprof.session.ladder_state import find_ladder
-    from tuiprof.session.store import LADDER_FILE, find_session, sessions_root
+    from tuiprof.ladder.state import find_ladder
+    from tuiprof.session.store.folders import LADDER_FILE, find_session, sessions_root
 
     path = Path(text)
     if is_url(text) or (os.path.exists(path) and not (path / LADDER_FILE).exists()):

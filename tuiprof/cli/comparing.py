@@ -39,9 +39,9 @@ def compare(
         return open_screen(Start.compare(before, after, sessions=invocation.sessions))
     from dataclasses import replace
 
-    from tuiprof.analyses._step_pair import KEY as STEP_PAIR
+    from tuiprof.analyses.compare.step_pair import KEY as STEP_PAIR
     from tuiprof.cli.common import open_with_progress
-    from tuiprof.comparison import compare_targets
+    from tuiprof.comparison.sides import compare_targets
     from tuiprof.report import render, stdout_style
 
     report = compare_targets(before, after, root=invocation.sessions, opener=open_with_progress, rank=rank)

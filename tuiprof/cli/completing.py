@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import BashComplete, CompletionItem
 
-    from tuiprof.session.scenarios import Ladder
+    from tuiprof.ladder.scenarios import Ladder
 
 # Bash ends words at a colon, so what it is given back must begin behind the one of metrics:naive. As in click's own
 # script, files are left to bash itself.
@@ -54,7 +54,7 @@ def ladders(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Com
 
 def sessions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a session: ``last``, or its id, the newest first."""
-    from tuiprof.session.store import session_dirs, sessions_root
+    from tuiprof.session.store.folders import session_dirs, sessions_root
 
     root = sessions_root(ctx.find_root().params.get("sessions"))
     return _items(("last", *(path.name for path in session_dirs(root))), incomplete)
@@ -118,7 +118,7 @@ def _bash() -> type[BashComplete]:
 
 def _ladders(ctx: click.Context) -> tuple[Ladder, ...]:
     from tuiprof.config import scenario_folders
-    from tuiprof.session.scenarios import scan
+    from tuiprof.ladder.scenarios import scan
 
     given: tuple[Path, ...] = ctx.find_root().params.get("scenarios") or ()
     return scan((*given, *scenario_folders())).ladders

@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tuiprof import hangup
 from tuiprof.cli.common import say
 from tuiprof.model.units import format_count, format_ns
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.control import stop_unless_over
-from tuiprof.session.output import Tee
-from tuiprof.session.replay import Live
-from tuiprof.session.storage import trouble
+from tuiprof.session.live.replay import Live
+from tuiprof.session.run.control import stop_unless_over
+from tuiprof.session.store.output import Tee
+from tuiprof.session.store.storage import trouble
+from tuiprof.system import hangup
 
 if TYPE_CHECKING:
-    from tuiprof.session.fold import Fold
-    from tuiprof.session.status import Status
-    from tuiprof.session.store import Session
+    from tuiprof.session.live.fold import Fold
+    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.status import Status
 
 _POLL_S: Final = 0.1
 #: Without a terminal a line of progress is written this often.

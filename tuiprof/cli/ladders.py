@@ -16,13 +16,13 @@ import click
 
 from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, Positive, say
-from tuiprof.hangup import signals_kept
+from tuiprof.system.hangup import signals_kept
 
 if TYPE_CHECKING:
+    from tuiprof.ladder.runner import Progress
+    from tuiprof.ladder.scenarios import Ladder
+    from tuiprof.ladder.state import LadderRun
     from tuiprof.model import Report
-    from tuiprof.session.ladder import Progress
-    from tuiprof.session.ladder_state import LadderRun
-    from tuiprof.session.scenarios import Ladder
     from tuiprof.telemetry import Device
 
 _FORMATS: Final = ("text", "json", "csv", "md", "html")
@@ -105,10 +105,10 @@ def ladder(
     its steps captured; then they are timed in turns (A B C A B C …), without a capture. What cannot run here is
     listed with its reason.
     """
-    from tuiprof.ladder_report import report
-    from tuiprof.session.ladder import pending, plan
-    from tuiprof.session.ladder_state import LadderRun, create, find_ladder
-    from tuiprof.session.store import sessions_root
+    from tuiprof.ladder.report import report
+    from tuiprof.ladder.runner import pending, plan
+    from tuiprof.ladder.state import LadderRun, create, find_ladder
+    from tuiprof.session.store.folders import sessions_root
 
     root = sessions_root(invocation.sessions)
     if resume is not None and show is not None:
@@ -123,7 +123,7 @@ def ladder(
             raise click.UsageError(f"{measured.id} is a ladder {measured.meta.ladder!r}, not {name!r}")
     else:
         found, devices = _wanted(invocation, name)
-        from tuiprof.session.interpreter import facts
+        from tuiprof.session.run.interpreter import facts
 
         meta = plan(
             found,
@@ -156,7 +156,7 @@ def ladder(
 
 def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Device]]:
     """Return the ladder, and what telemetry sees if one of its variants is about that."""
-    from tuiprof.session.scenarios import SameName, find_ladder, scan
+    from tuiprof.ladder.scenarios import SameName, find_ladder, scan
 
     scanned = scan(invocation.scenarios)
     if name is None:
@@ -168,7 +168,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
     found = find_ladder(name, invocation.scenarios)
     if all(variant.needs.device in _ASKED_OF_INTERPRETER for variant in found.variants):
         return found, []
-    from tuiprof.doctor import find_hardware
+    from tuiprof.cli.examination import find_hardware
 
     return found, find_hardware().all
 
@@ -176,7 +176,7 @@ def _wanted(invocation: Invocation, name: str | None) -> tuple[Ladder, list[Devi
 def _trusted(measured: LadderRun) -> None:
     """Let the user look at the commands of a ladder that somebody else may have made before any of them is run."""
     from tuiprof.errors import SessionError
-    from tuiprof.session.ladder_guard import must_be_own
+    from tuiprof.ladder.guard import must_be_own
 
     try:
         must_be_own(measured)
@@ -193,7 +193,7 @@ def _trusted(measured: LadderRun) -> None:
 
 def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float | None) -> bool:
     """Run what is still to be run; return whether the user stopped it."""
-    from tuiprof.session.ladder import pending, run
+    from tuiprof.ladder.runner import pending, run
 
     asked: list[int] = []
 

@@ -25,7 +25,7 @@ def doctor(invocation: Invocation, python_: Path | None, as_json: bool) -> int:
 
     Devices, frameworks and versions, what each scenario lacks, what the terminal can do.
     """
-    from tuiprof.doctor import examine, present
+    from tuiprof.cli.examination import examine, present
 
     found = examine(python_, scenarios=invocation.scenarios, sessions=invocation.sessions)
     sys.stdout.write(present(found, "json" if as_json else "text"))

@@ -24,8 +24,8 @@ from tuiprof.cli.common import (
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable, Window
     from tuiprof.model.traceset import TraceSet
-    from tuiprof.session.fold import Fold
-    from tuiprof.session.store import Session
+    from tuiprof.session.live.fold import Fold
+    from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
 DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "kernels", "advice")
@@ -163,7 +163,7 @@ def session_reports(
     from tuiprof.analyses.shared.replay import trust
     from tuiprof.formats.directory import open_set
     from tuiprof.model import Unavailable
-    from tuiprof.session.summary import read_fold, summarise
+    from tuiprof.session.live.summary import read_fold, summarise
 
     fold = read_fold(session)
     reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
@@ -268,8 +268,8 @@ def _step_window(trace: Trace, number: int) -> Window:
 @click.pass_obj
 def list_(invocation: Invocation, as_json: bool) -> int:
     """List recorded sessions, the newest first."""
-    from tuiprof.session.store import list_sessions, sessions_root
-    from tuiprof.session.summary import listing
+    from tuiprof.session.live.summary import listing
+    from tuiprof.session.store.folders import list_sessions, sessions_root
 
     root = sessions_root(invocation.sessions)
     summaries = list_sessions(root)
@@ -279,7 +279,7 @@ def list_(invocation: Invocation, as_json: bool) -> int:
         for summary in summaries:  # ASCII alone, as the reports in JSON
             sys.stdout.write(json.dumps(msgspec.to_builtins(summary), separators=(",", ":")) + "\n")
         return 0
-    from tuiprof.session.ladder_state import list_ladders
+    from tuiprof.ladder.state import list_ladders
 
     ladders = list_ladders(root)
     if not summaries and not ladders:
@@ -291,7 +291,7 @@ def list_(invocation: Invocation, as_json: bool) -> int:
 
     reports = [listing(root, summaries)] if summaries else []
     if ladders:
-        from tuiprof import ladder_report
+        from tuiprof.ladder import report as ladder_report
 
         reports.append(ladder_report.listing(ladders, root))
     sys.stdout.write(render_all(reports, style=replace(stdout_style(), rows=None)))

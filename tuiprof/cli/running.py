@@ -14,8 +14,8 @@ from tuiprof.cli.common import Invocation, launch_options, open_screen, say
 from tuiprof.cli.triggers import trigger_options, triggers
 
 if TYPE_CHECKING:
-    from tuiprof.session.launch import LaunchSpec
-    from tuiprof.session.store import Session
+    from tuiprof.session.run.launch import LaunchSpec
+    from tuiprof.session.store.folders import Session
 
 _EXAMPLES = "A scenario: metrics:naive. A script of yours: -- python train.py --lr 1e-3."
 
@@ -33,7 +33,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
 
     Quitting the screen leaves the script running: come back with `tuiprof attach`. So does Ctrl+C with `--inline`.
     """
-    from tuiprof.session.launch import start
+    from tuiprof.session.run.launch import start
     from tuiprof.tui.start import Start
 
     spec = launch_spec(invocation, target, **options)
@@ -47,7 +47,7 @@ def run(invocation: Invocation, /, target: str | None, inline: bool, **options: 
 
 def _watch_inline(session: Session) -> int | None:
     """Watch a run in a few lines; return the exit status, None where the whole screen is wanted."""
-    from tuiprof.tui.inline import farewell, watch
+    from tuiprof.tui.app.inline import farewell, watch
 
     outcome = watch(session)
     if outcome == "dashboard":
@@ -57,10 +57,10 @@ def _watch_inline(session: Session) -> int | None:
         return 0
     from dataclasses import replace
 
+    from tuiprof.headline.trace import ask
     from tuiprof.report import render_all
     from tuiprof.report.sanitize import for_log, sanitize
-    from tuiprof.session.summary import summarise
-    from tuiprof.trace_gist import ask
+    from tuiprof.session.live.summary import summarise
 
     report = summarise(session)
     # Where a step went and the verdict; the devices and the rest are a verb away.
@@ -99,7 +99,7 @@ def record(
     from tuiprof.errors import TuiprofError
     from tuiprof.report import render_all
     from tuiprof.report.sanitize import sanitize_lines
-    from tuiprof.session.launch import start
+    from tuiprof.session.run.launch import start
 
     spec = replace(launch_spec(invocation, target, **options), stdin=True)
     with signals_kept() as asked:
@@ -140,7 +140,7 @@ def replay(invocation: Invocation, session: str, speed: float) -> int:
 
 
 def _find(invocation: Invocation, text: str) -> Session:
-    from tuiprof.session.store import find_session, sessions_root
+    from tuiprof.session.store.folders import find_session, sessions_root
 
     return find_session(sessions_root(invocation.sessions), text)
 
@@ -190,7 +190,7 @@ def launch_spec(
     """
     from dataclasses import replace
 
-    from tuiprof.session.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
+    from tuiprof.session.run.launch import DEFAULT_CAPTURE, LaunchSpec, parse_capture
 
     if no_capture:
         if capture or stack or shapes or memory or capture_slower or capture_every:
@@ -246,9 +246,9 @@ def _scenario_spec(
 ) -> LaunchSpec:
     from dataclasses import replace
 
-    from tuiprof.session import scenarios
-    from tuiprof.session.launch import in_time
-    from tuiprof.session.meta import Scenario
+    from tuiprof.ladder import scenarios
+    from tuiprof.session.run.launch import in_time
+    from tuiprof.session.store.meta import Scenario
 
     variant = scenarios.find(target, invocation.scenarios)
     argv = scenarios.command(variant, preset=preset, steps=steps)

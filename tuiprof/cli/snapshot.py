@@ -13,7 +13,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, ladder_or_none, say, session_or_none
 
 if TYPE_CHECKING:
-    from tuiprof.tui.snapshot import Picture
+    from tuiprof.tui.app.snapshot import Picture
     from tuiprof.tui.start import Start
 
 _SUFFIXES: Final = (".svg", ".png", ".html", ".txt")
@@ -77,7 +77,7 @@ def snapshot(
     if output.suffix not in _SUFFIXES:
         raise click.UsageError(f"{output.name!r}: a picture ends in {', '.join(_SUFFIXES)}")
     start = _start(invocation, target, screen)
-    from tuiprof.tui.snapshot import Shot, take
+    from tuiprof.tui.app.snapshot import Shot, take
 
     picture = take(Shot(start, size[0], size[1], step, at_s, press))
     try:
@@ -122,7 +122,7 @@ def _encoded(picture: Picture, suffix: str) -> bytes:
     if suffix == ".svg":
         return picture.svg.encode()
     if suffix == ".png":
-        from tuiprof.tui.raster import to_png
+        from tuiprof.tui.terminal.raster import to_png
 
         return to_png(picture.svg)
     return (

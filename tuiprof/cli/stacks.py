@@ -12,7 +12,7 @@ from tuiprof.cli.common import Invocation
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
-    from tuiprof.session.store import Session
+    from tuiprof.session.store.folders import Session
 
 
 @click.command(short_help="Show where every thread of a run is.")
@@ -45,7 +45,7 @@ def stacks(invocation: Invocation, session: str | None, pid: int | None, childre
     if pid is not None:
         found = _of_process(pid, children)
     else:
-        from tuiprof.session.store import find_session, sessions_root
+        from tuiprof.session.store.folders import find_session, sessions_root
 
         found = of_session(find_session(sessions_root(invocation.sessions), session or "last"))
     sys.stdout.write(render_all([found], format_))
@@ -72,7 +72,7 @@ def of_session(session: Session) -> Report:
     """
     from tuiprof.blackbox.session import asked, kept
     from tuiprof.errors import SessionError
-    from tuiprof.session.summary import read_fold
+    from tuiprof.session.live.summary import read_fold
 
     if session.status().state == "running":
         return asked(session)

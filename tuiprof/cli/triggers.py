@@ -10,7 +10,7 @@ import click
 from tuiprof.cli.common import Function
 
 if TYPE_CHECKING:
-    from tuiprof.session.meta import TriggerRequest
+    from tuiprof.session.store.meta import TriggerRequest
 
 _TIMES_NS: Final = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SIZES: Final = {
@@ -78,8 +78,8 @@ def triggers(
     Raises:
         UsageError: One of them cannot be read, or there is a budget for nothing.
     """
-    from tuiprof.session.control import trigger_requests
-    from tuiprof.session.meta import DEFAULT_BUDGET
+    from tuiprof.session.run.control import trigger_requests
+    from tuiprof.session.store.meta import DEFAULT_BUDGET
 
     if budget is not None and slower is None and every is None:
         raise click.UsageError("--capture-budget is for --capture-slower and --capture-every")

@@ -128,7 +128,7 @@ def open_trace(
     """
     from tuiprof.formats.directory import siblings
     from tuiprof.formats.session_log import read_uncaptured
-    from tuiprof.memory import keep_freed
+    from tuiprof.system.memory import keep_freed
 
     source, found = _look(Path(path), limit)
     keep_freed()

@@ -19,12 +19,12 @@ import psutil
 
 from tuiprof.errors import LaunchError, SessionError
 from tuiprof.session import enter
-from tuiprof.session.control import put_black_box, request_stop
-from tuiprof.session.launch import wait
-from tuiprof.session.meta import SessionMeta
-from tuiprof.session.process import boot_id
-from tuiprof.session.records import SCHEMA_VERSION
-from tuiprof.session.store import Session, create, sessions_root
+from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.run.control import put_black_box, request_stop
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import Session, create, sessions_root
+from tuiprof.session.store.meta import SessionMeta
+from tuiprof.system.process import boot_id
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 #: Libraries by which a process is known to train, or to be able to.

@@ -20,15 +20,16 @@ from typing import Final
 import msgspec
 
 from tuiprof.errors import TuiprofError
-from tuiprof.session import enter, process
-from tuiprof.session.append import LogWriter
-from tuiprof.session.control import read_stop
-from tuiprof.session.files import write_atomic
-from tuiprof.session.recorder import Recorder
-from tuiprof.session.records import End, Note
-from tuiprof.session.status import DETACHED, ENDED, last_end
-from tuiprof.session.store import RecorderLock, Session
-from tuiprof.session.supervisor import head
+from tuiprof.session import enter
+from tuiprof.session.log.append import LogWriter
+from tuiprof.session.log.records import End, Note
+from tuiprof.session.run.control import read_stop
+from tuiprof.session.run.recorder import Recorder
+from tuiprof.session.run.supervisor import head
+from tuiprof.session.store.folders import RecorderLock, Session
+from tuiprof.session.store.status import DETACHED, ENDED, last_end
+from tuiprof.system import process
+from tuiprof.system.files import write_atomic
 
 _TICK_S: Final = 0.2
 _LAST_READINGS_S: Final = 3.0

@@ -24,7 +24,7 @@ import msgspec
 
 from tuiprof.errors import SessionError
 from tuiprof.session import ptrace
-from tuiprof.session.files import read_small_json
+from tuiprof.system.files import read_small_json
 
 INSTALL: Final = "pip install 'tuiprof[attach]'"
 #: The file that the process executes.

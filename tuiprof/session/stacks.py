@@ -7,13 +7,13 @@ from typing import Final
 
 import msgspec
 
-from tuiprof.session import process
-from tuiprof.session.files import write_inside
-from tuiprof.session.fold import Fold, StacksState
-from tuiprof.session.replay import Live
-from tuiprof.session.status import processes
-from tuiprof.session.store import Session
-from tuiprof.session.writer_state import WriterState
+from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.live.replay import Live
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.status import processes
+from tuiprof.system import process
+from tuiprof.system.files import write_inside
 
 #: A probe looks for requests every 100 ms; one whose process holds the interpreter's lock in C code never does.
 PATIENCE_S: Final = 3.0

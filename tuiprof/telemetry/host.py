@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 
+from tuiprof.system.threads import cores
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
 from tuiprof.telemetry._processes import ProcessTree
 from tuiprof.telemetry._rates import Rates
-from tuiprof.threads import cores
 
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tuiprof.formats.neuron.report import Reports
 from tuiprof.telemetry import Absent, Backend, Device, Sample, Source
-from tuiprof.telemetry._neuron_report import Reports
 from tuiprof.telemetry._stream import JsonStream
 
 _TOOLS: Final = "/opt/aws/neuron/bin"  # where aws-neuronx-tools puts them, often outside PATH

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tuiprof.errors import TuiprofError
 from tuiprof.model import Report
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.fold import Fold
-from tuiprof.session.store import Session
-from tuiprof.tui import glyphs
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.store.folders import Session
+from tuiprof.tui.terminal import glyphs
 
 Paragraphs = list[tuple[str, str]]
 

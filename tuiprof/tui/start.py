@@ -104,23 +104,23 @@ class Start:
     def screen(self) -> Screen[Any]:
         """Return a new screen that shows it."""
         if self.compared is not None:
-            from tuiprof.tui.screens.compare import CompareScreen
+            from tuiprof.tui.compare.screen import CompareScreen
 
             return CompareScreen(*self.compared, root=self.sessions)
         if self.view == "library" or self.path is None:
-            from tuiprof.tui.screens.library import LibraryScreen
+            from tuiprof.tui.library.screen import LibraryScreen
 
             return LibraryScreen()
         if self.view == "trace":
-            from tuiprof.tui.screens.trace import TraceScreen
+            from tuiprof.tui.trace.screen import TraceScreen
 
             return TraceScreen(self.path, place=self.place)
         if self.view == "ladder":
-            from tuiprof.session.ladder_state import LadderRun
-            from tuiprof.tui.screens.ladder import LadderScreen
+            from tuiprof.ladder.state import LadderRun
+            from tuiprof.tui.ladder.screen import LadderScreen
 
             return LadderScreen(LadderRun(self.path).meta.ladder, self.path)
-        from tuiprof.session.store import Session
-        from tuiprof.tui.screens.live import LiveScreen
+        from tuiprof.session.store.folders import Session
+        from tuiprof.tui.live.screen import LiveScreen
 
         return LiveScreen(Session(self.path), replay_speed=self.speed if self.view == "replay" else None)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import TuiprofError
-from tuiprof.threads import bound_threads
+from tuiprof.system.threads import bound_threads
 from tuiprof.tui.start import Start
 
 _LOOK_S: Final = 0.5
@@ -38,7 +38,7 @@ def _end_with(server: int) -> None:
 def main() -> int:
     """Show what the argument says, drawn by Textual's driver for the web."""
     threading.Thread(target=_end_with, args=(os.getppid(),), name="end-with-server", daemon=True).start()
-    from tuiprof.tui.app import run_app
+    from tuiprof.tui.app.app import run_app
 
     try:
         run_app(msgspec.convert(json.loads(sys.argv[1]), Start, dec_hook=_as))

@@ -31,9 +31,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tuiprof.errors import TuiprofError, UsageProblem
-from tuiprof.hangup import IGNORED
-from tuiprof.own_process import module_command, module_environment
 from tuiprof.report.sanitize import sanitize_lines
+from tuiprof.system.hangup import IGNORED
+from tuiprof.system.modules import module_command, module_environment
 from tuiprof.tui.start import Start
 from tuiprof.web.dashboard import Dashboard, within
 

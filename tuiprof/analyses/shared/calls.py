@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.analyses import _kernel_names
-from tuiprof.analyses._memo import remember
-from tuiprof.analyses._waits import outermost
+from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, HostTime

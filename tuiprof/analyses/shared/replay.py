@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuiprof.analyses import _waits
-from tuiprof.analyses._memo import remember
-from tuiprof.analyses._wait_kinds import KINDS
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.analyses.shared.wait_kinds import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share

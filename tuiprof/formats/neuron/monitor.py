@@ -9,8 +9,8 @@ import polars as pl
 
 from tuiprof.errors import TraceError
 from tuiprof.formats.neuron.assemble import empty
+from tuiprof.formats.neuron.report import replay
 from tuiprof.formats.source import Damaged, Source
-from tuiprof.telemetry._neuron_report import replay
 from tuiprof.telemetry._stream import documents
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tuiprof.errors import TraceError
-from tuiprof.formats._times import LIMIT_NS
-from tuiprof.memory import available_bytes
+from tuiprof.formats.times import LIMIT_NS
+from tuiprof.system.memory import available_bytes
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint32]

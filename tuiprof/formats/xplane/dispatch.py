@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats._arrange import order_of
+from tuiprof.formats.arrange import order_of
 from tuiprof.formats.xplane.columns import Named, dense
 from tuiprof.formats.xplane.space import Space
 from tuiprof.model.nesting import nest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tuiprof.formats.xplane.protobuf.wire import Damaged
 from tuiprof.formats.xplane.space import Space
-from tuiprof.formats.xplane.wire import Damaged
 
 
 class RawEvents:

@@ -12,9 +12,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.formats.xplane.chain import Chains
-from tuiprof.formats.xplane.messages import Metadata, Value, put_stat, read_entry, read_metadata, read_text
-from tuiprof.formats.xplane.wire import (
+from tuiprof.formats.xplane.protobuf.chain import Chains
+from tuiprof.formats.xplane.protobuf.messages import (
+    Metadata,
+    Value,
+    put_stat,
+    read_entry,
+    read_metadata,
+    read_text,
+)
+from tuiprof.formats.xplane.protobuf.wire import (
     BYTES,
     FIXED64,
     VARINT,
@@ -182,7 +189,7 @@ def decode(data: Data) -> Space:
     """Decode an XSpace.
 
     Args:
-        data: Its bytes and :data:`~tuiprof.formats.xplane.wire.PADDING`.
+        data: Its bytes and :data:`~tuiprof.formats.xplane.protobuf.wire.PADDING`.
 
     Raises:
         Damaged: It is no XSpace, or is cut off.

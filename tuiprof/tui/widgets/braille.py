@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.tui.glyphs import BRAILLE_BASE, BRAILLE_BITS
+from tuiprof.tui.terminal.glyphs import BRAILLE_BASE, BRAILLE_BITS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

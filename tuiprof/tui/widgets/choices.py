@@ -10,8 +10,8 @@ from textual import events
 from textual.binding import BindingType
 from textual.message import Message
 
-from tuiprof.tui import glyphs
-from tuiprof.tui.keys import key
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
 #: Draws the line of a choice for a width, for those whose parts are placed by it.

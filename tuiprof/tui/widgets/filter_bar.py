@@ -11,8 +11,8 @@ from textual.containers import Vertical
 from textual.widgets import Input
 
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.filter_expression import FilterError
-from tuiprof.tui.keys import key
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.filter_expression import FilterError
 from tuiprof.tui.widgets.lines import Row, fit
 from tuiprof.tui.widgets.painted import Painted
 

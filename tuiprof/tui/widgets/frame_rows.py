@@ -16,7 +16,7 @@ from tuiprof.model.report import Column
 from tuiprof.model.trace import Mask
 from tuiprof.model.units import NONE
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui import filter_expression
+from tuiprof.tui.widgets import filter_expression
 from tuiprof.tui.widgets.rows import Heading, Rows
 
 #: From so many rows on, the first sort of a column takes longer than a frame.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tuiprof.tui import glyphs
+from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width
 
 Painter = Callable[[int, int], list[Row]]

@@ -8,7 +8,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Input
 
-from tuiprof.tui.keys import key
+from tuiprof.tui.terminal.keys import key
 
 
 class PromptLine(Input):

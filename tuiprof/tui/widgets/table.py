@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.worker import Worker
 
-from tuiprof.tui.table_keys import KEYS
+from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.widgets.rows import GAP, Rows
 from tuiprof.tui.widgets.table_canvas import LEAD, TableCanvas
-from tuiprof.tui.worker_errors import tell_worker_error
+from tuiprof.tui.widgets.table_keys import KEYS
 
 
 class VirtualTable(TableCanvas, can_focus=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Checkbox, RadioButton
 
-from tuiprof.tui import glyphs
+from tuiprof.tui.terminal import glyphs
 
 
 class Check(Checkbox):

@@ -1,0 +1,47 @@
+"""Device memory is allocated or released in steady state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+_EMPTIED = "call torch.cuda.empty_cache() outside of the loop only: what it hands back is allocated again a step later"
+_TORCH = (
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes (pad to few sizes), or a smaller batch where "
+    "memory is full"
+)
+_JAX = (
+    "let XLA hold the memory from the start (XLA_PYTHON_CLIENT_PREALLOCATE, no XLA_PYTHON_CLIENT_ALLOCATOR=platform), "
+    "donate_argnums where inputs are not needed again, or a smaller batch where memory is full"
+)
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for allocator calls that happen in most steps, all of them together."""
+    rows = list(evidence.waits("allocator"))
+    if not rows:
+        return
+    edit = Edit()
+    for row in rows:
+        edit = edit | evidence.without_waiting(row)
+    calls = sorted({call for row in rows for call in str(row["calls"]).split(" + ")})
+    times = sum(row["per_step"] or row["count"] for row in rows)
+    # Releasing is the cause, and allocating what follows from it.
+    released = [row for row in rows if "Free" in str(row["calls"])]
+    cause = max(released or rows, key=lambda row: row["blocked_ns"])
+    yield Finding(
+        f"{' and '.join(calls)} run {times:.0f} times {'a step' if evidence.stepped else 'in all'}: the framework's "
+        "allocator does not keep what the next step needs",
+        evidence.place(cause),
+        _JAX if evidence.is_jax else f"{_EMPTIED}; else {_TORCH}" if released else _TORCH,
+        "high",
+        "such calls wait for the device, in most steps",
+        edit,
+        event=cause["event"],
+    )
+
+
+RULE = AdviceRule("allocator-in-steps", find, needs=("sync_events",))

@@ -1,0 +1,52 @@
+"""Collectives run while nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.whatif.edit import Edit
+
+_COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
+#: Of what is exposed, so much can be hidden: the first bucket cannot begin before, the last not end with the backward.
+_HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for communication that no computation hides, device by device."""
+    collective = trace.named(_COLLECTIVE) | trace.is_category("collective")
+    rows: list[Ints] = []
+    exposed: list[np.typing.NDArray[np.float64]] = []
+    for device in trace.device_indices:
+        work = trace.work_of(device)
+        mine, others = work[collective[work]], work[~collective[work]]
+        hidden = Coverage(*union(trace.starts[others], trace.ends[others])).between(
+            trace.starts[mine], trace.ends[mine]
+        )
+        rows.append(mine)
+        exposed.append(1 - hidden / np.maximum(trace.ends[mine] - trace.starts[mine], 1))
+    every = np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
+    if not len(every):
+        return
+    shares = np.concatenate(exposed)
+    likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
+    longest = int(every[np.argmax((trace.ends - trace.starts)[every] * shares)])
+    yield Finding(
+        "communication runs while the device computes nothing",
+        trace.name(longest),
+        "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync(); a rank that comes late "
+        "makes all others wait here",
+        "medium",
+        "time of collectives minus what other work overlaps",
+        likely,
+        least,
+        most,
+        event=longest,
+    )
+
+
+RULE = AdviceRule("exposed-collectives", find)

@@ -1,0 +1,36 @@
+"""Python collects garbage in the middle of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.idle import GARBAGE
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for the collector's own ranges."""
+    rows = np.flatnonzero(trace.named(GARBAGE) & trace.on_host)
+    rows = rows[outermost(trace, rows)]
+    if not len(rows):
+        return
+    lengths = (trace.ends - trace.starts)[rows]
+    yield Finding(
+        f"Python collects garbage {len(rows)} times in {evidence.step_count} steps"
+        if evidence.stepped
+        else f"Python collects garbage {len(rows)} times",
+        "",
+        "gc.freeze() after building the model, gc.disable() in the loop and gc.collect() every N steps",
+        "high",
+        "the collector's own ranges lie in the steps",
+        Edit(host=evidence.host_time(rows)),
+        event=int(rows[np.argmax(lengths)]),
+    )
+
+
+RULE = AdviceRule("garbage-collector", find)

@@ -1,0 +1,113 @@
+"""The step waits for its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import IN_PROCESS, WORKERS, fetches
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+#: From this share of the step on.
+LEAST_WAIT: Final = 0.03
+#: Workers that are suggested at most; more of them rarely pay.
+_MOST_WORKERS: Final = 8
+#: What fetching a batch from a worker still takes of the host: at least so long, ns, and this part of making it, since
+#: large ones take long to make, and long to hand over. Likely, at least and at most helpful.
+_HAND_OVER_NS: Final = 300_000.0
+_HAND_OVER: Final = (0.1, 0.3, 0.02)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for a loader without workers, workers that cannot keep up, or loading by other means."""
+    report = evidence.report("data_loading")
+    wait = evidence.figure("data_loading", "data_wait_ns_per_step")
+    wait = evidence.figure("data_loading", "data_wait_ns") if wait is None else wait
+    share = evidence.figure("data_loading", "data_wait_share")
+    if report is None or wait is None or share is None or share < LEAST_WAIT:
+        return
+    kind = str(report.fact("worker_processes") or "")
+    rows, functions = report.table("fetches").rows, evidence.rows("data_loading", "functions")
+    where = str(functions["function"][0]) if len(functions) else str(rows["range"][0])
+    because = "the host stands in the loader's __next__ in every step"
+    if kind == IN_PROCESS and functions.is_empty():
+        because += "; which function takes the time is named with --stack"
+    on_device = bool(trace.device_indices)
+    workers = _workers(trace, on_device)
+    if kind == IN_PROCESS and not workers:
+        because += "; the training itself needs all cores, so workers would only take them away from it"
+    beside = workers if kind == IN_PROCESS else 2
+    likely, least, most = (with_workers(evidence, beside, part) for part in _HAND_OVER)
+    yield Finding(
+        _WHAT.get(kind, "the step waits for its batch"),
+        where,
+        _instead(kind, on_device, workers),
+        "high" if kind else "medium",
+        because if kind else f"the host stands in `{rows['range'][0]}` in every step",
+        likely,
+        least,
+        most,
+        proof="cpu-training:baseline,workers-1",
+        event=int(rows["event"][0]),
+    )
+
+
+_WHAT = {
+    IN_PROCESS: "batches are loaded in the training process, one after the other",
+    WORKERS: "the loader's workers do not keep up with the step",
+}
+
+
+def _workers(trace: Trace, on_device: bool) -> int:
+    """Return how many workers to suggest: never more than there are cores that training does not need."""
+    cores = trace.uncaptured.usable_cores if trace.uncaptured is not None else None
+    if cores is None:
+        return 4 if on_device else 1
+    # With a device one core launches; without one training computes on all of them.
+    return max(min(cores - 1, _MOST_WORKERS), 1) if on_device else min(max(cores // 4, 0), _MOST_WORKERS)
+
+
+def with_workers(evidence: Evidence, workers: int, part: float = _HAND_OVER[0]) -> Edit:
+    """Return the change in which workers make the batches beside the step, and the step fetches them.
+
+    Args:
+        evidence: What rules may look at.
+        workers: How many: the loader's own time is divided among them; 0 = batches are made in the step, as they are.
+        part: The part of making a batch that fetching it takes.
+    """
+    trace = evidence.trace
+    rows = fetches(trace)
+    lengths = (trace.ends - trace.starts)[rows]
+    making = float(lengths.mean()) if len(lengths) else 1.0
+    low, high = trace.span
+    rest = (high - low - float(lengths.sum())) / max(len(rows), 1)
+    # What the workers do not make during the rest of the step is waited for.
+    left = max(_HAND_OVER_NS, part * making, making / workers - rest if workers else making)
+    return Edit(host=evidence.host_time(rows, min(left / max(making, 1.0), 1.0)))
+
+
+def _instead(kind: str, on_device: bool, workers: int) -> str:
+    """Return what to write instead; without a device the workers share the cores with the training itself."""
+    cores = "" if on_device else " while cores are idle (training needs them too)"
+    if kind == IN_PROCESS:
+        if not on_device and not workers:
+            return (
+                "cheaper decoding and augmentation, or batches prepared once and read from disk; workers need idle "
+                "cores"
+            )
+        return (
+            f"DataLoader(num_workers={workers}, pin_memory=True, persistent_workers=True)"
+            if on_device
+            else f"DataLoader(num_workers={workers}, persistent_workers=True){cores}; cheaper decoding always helps"
+        )
+    if kind == WORKERS:
+        return f"more workers{cores}, a larger prefetch_factor, or cheaper decoding and augmentation"
+    return (
+        f"fetch the next batch during the step: a DataLoader with workers{cores}, or a thread that loads ahead; "
+        "cheaper decoding and augmentation"
+    )
+
+
+RULE = AdviceRule("loader-workers", find, needs=("data_loading",))

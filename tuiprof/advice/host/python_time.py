@@ -1,0 +1,90 @@
+"""Python runs for long between two operators, and nothing is launched meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Coverage, Ints, complement, union
+from tuiprof.whatif.edit import Edit, HostTime
+
+#: A stretch without operators and calls that is at least so long, ns, and at least this share of the step. Shorter ones
+#: are what frameworks take between two operators, to call backward() or to begin the optimizer's step.
+LEAST_NS: Final = 500_000
+LEAST_SHARE: Final = 0.02
+#: What happens in one step may not happen in another.
+LEAST_STEPS: Final = 2
+#: Where moving it helps least, so much of it stays in the step.
+_LEAST_KEEP: Final = 0.25
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for long stretches of the main thread outside of operators, calls and data loading."""
+    main = main_thread(trace)
+    if main is None or len(trace.steps) < LEAST_STEPS:
+        return
+    steps = trace.steps
+    low, high = int(steps.starts.min()), int(steps.ends.max())
+    recorded = np.flatnonzero(trace.is_category("cpu_op", "runtime", "driver", "compile"))
+    known = trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")
+    mine = recorded[trace.track_codes[recorded] == main]
+    taken = np.concatenate((mine, fetches(trace), np.flatnonzero(known & trace.on_host)))
+    starts, ends = complement(*union(trace.starts[taken], trace.ends[taken]), low, high)
+    # Where another thread works for it, the main one waits.
+    others = recorded[(trace.track_codes[recorded] != main) & trace.on_host[recorded]]
+    elsewhere = Coverage(*union(trace.starts[others], trace.ends[others])).between(starts, ends)
+    step_ns = (high - low) / len(steps)
+    long = (ends - starts >= max(LEAST_NS, LEAST_SHARE * step_ns)) & (elsewhere < 0.2 * (ends - starts))
+    starts, ends = starts[long], ends[long]
+    places: dict[str, list[int]] = {}
+    for index, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        places.setdefault(_place(trace, main, mine, (begin + end) // 2, end), []).append(index)
+    for place, indices in places.items():
+        if len(indices) < 0.75 * len(steps):
+            continue
+        at = np.array(indices)
+        count = len(at)
+        host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
+        yield Finding(
+            "Python runs without calling an operator in every step, and nothing is launched meanwhile",
+            place,
+            "move it out of the step, to a worker or to tensor operators"
+            + ("" if ".py" in place else "; recorded with --stack it has a name"),
+            "high" if ".py" in place else "medium",
+            f"{count / len(steps):.3g} stretches a step of the thread that steps hold no operator and no call",
+            Edit(host=host),
+            Edit(host=replace(host, keep=np.full(count, _LEAST_KEEP))),
+            event=_next(trace, mine, int(ends[at[0]])),
+        )
+
+
+def _place(trace: Trace, main: int, recorded: Ints, middle: int, end: int) -> str:
+    """Return where a stretch is: the innermost function of the user's around its middle, else what it leads to."""
+    frames = np.flatnonzero(
+        (trace.track_codes == main)
+        & trace.is_category("python_function")
+        & (trace.starts <= middle)
+        & (trace.ends > middle)
+    )
+    users = [row for row in frames.tolist() if _frames.is_user(trace.name(row))]
+    if users:
+        return _frames.function_label(trace.name(users[-1]))
+    following = _next(trace, recorded, end)
+    return f"before {trace.name(following)}" if following is not None else "at the end of the step"
+
+
+def _next(trace: Trace, recorded: Ints, instant: int) -> int | None:
+    at = int(np.searchsorted(trace.starts[recorded], instant, side="left"))
+    return int(recorded[at]) if at < len(recorded) else None
+
+
+RULE = AdviceRule("python-time", find)

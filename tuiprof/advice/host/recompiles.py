@@ -1,0 +1,42 @@
+"""Compiled code is compiled again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+_TORCH = (
+    "mark_dynamic() what changes its size, keep Python numbers out of the graph, warm up before measuring; "
+    "TORCH_LOGS=recompiles names the guard that failed"
+)
+_JAX = (
+    "pad to few sizes, make one jitted function and not one a step, warm up before measuring; "
+    'jax.config.update("jax_explain_cache_misses", True) names what was new'
+)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for recompiled frames and for compiling inside the window."""
+    report = evidence.report("compile")
+    if report is None or report.verdict.level == "good":
+        return
+    rows = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & trace.on_host)
+    rows = rows[outermost(trace, rows)]
+    yield Finding(
+        report.verdict.sentence,
+        "",
+        _JAX if evidence.is_jax else _TORCH,
+        "high",
+        "the compiler's own ranges, or the version in the region's name",
+        Edit(host=evidence.host_time(rows)) if len(rows) else None,
+    )
+
+
+RULE = AdviceRule("recompiles", find, needs=("compile",))

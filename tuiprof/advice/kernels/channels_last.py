@@ -1,0 +1,50 @@
+"""Convolutions want channels last, and each of them turns its tensors round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+_TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
+#: Kernels of PyTorch that have a faster form for channels last.
+_NATIVE: Final = r"batch_norm_(?!.*channels_last)|max_pool_\w*nchw|(avg|adaptive)\w*pool(?!.*nhwc)"
+#: The part of their time that this form takes. Measured on an H100, bf16 (docs/predictions.md); likely, least, most.
+_KEEP_NATIVE: Final = (0.6, 1.0, 0.35)
+#: Fewer of the device's time than this is not worth turning a model round.
+LEAST_SHARE: Final = 0.01
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for kernels that turn layouts round."""
+    work = trace.device_work
+    turns, native = trace.named(_TURNS, work), trace.named(_NATIVE, work)
+    lengths = trace.ends[work] - trace.starts[work]
+    share = float(lengths[turns].sum() / max(lengths.sum(), 1))
+    if share < LEAST_SHARE or evidence.is_jax:
+        return
+    either = turns | native
+    likely, least, most = (
+        Edit(work=work[either], keep=np.where(turns, 0.0, part)[either]) for part in _KEEP_NATIVE
+    )
+    largest = int(work[turns][np.argmax(lengths[turns])])
+    yield Finding(
+        f"{share:.0%} of the device's work turns tensors from channels first to channels last and back, "
+        f"{turns.sum() / evidence.step_count:.0f} times a step",
+        "",
+        "model.to(memory_format=torch.channels_last), and the same for its input",
+        "high",
+        "layout kernels around convolutions; batch norm and pooling have faster kernels for channels last as well",
+        likely,
+        least,
+        most,
+        event=largest,
+    )
+
+
+RULE = AdviceRule("channels-last", find)

@@ -1,0 +1,50 @@
+"""Elementwise operations in a row, each a kernel of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.fusing import fused
+from tuiprof.analyses.shared import regions
+from tuiprof.model import Trace
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for chains of elementwise operators of any size, all of them together."""
+    calls = evidence.calls
+    found = regions.find(calls).chains
+    if not found:
+        return
+    texts = [" → ".join(calls.names[index].removeprefix("aten::") for index in chain.busy) for chain in found]
+    times = Counter[str]()
+    for text, chain in zip(texts, found, strict=True):
+        times[text] += int(calls.work_ns[chain.busy].sum())
+    longest = times.most_common(1)[0][0]
+    likely, least, most = fused(calls, found)
+    first = found[texts.index(longest)]
+    yield Finding(
+        f"{len(times)} chains of elementwise operators could each be one kernel, forward and backward"
+        if len(times) > 1
+        else "a chain of elementwise operators could be one kernel, forward and backward",
+        _shortened(longest),
+        ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
+        + " (it fuses them), or write them as one operation",
+        "medium",
+        "operators that read and write whole tensors follow each other with nothing between them",
+        likely,
+        least,
+        most,
+        proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
+        event=int(calls.rows[first.busy[0]]),
+    )
+
+
+def _shortened(chain: str, most: int = 10) -> str:
+    """Return the beginning of a long chain."""
+    parts = chain.split(" → ")
+    return chain if len(parts) <= most else " → ".join(parts[:most]) + f" → … ({len(parts)} operators)"
+
+
+RULE = AdviceRule("elementwise-chain", find)

@@ -1,0 +1,61 @@
+"""Matrix products run in full fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, short_name
+from tuiprof.model import Trace
+from tuiprof.model.chips import find_chip
+from tuiprof.whatif.edit import Edit
+
+#: From this share of the device's work on.
+LEAST_SHARE: Final = 0.1
+#: The part of their time that stays on TF32, where the chip is not known; ordinary cores come nearer to their peak than
+#: tensor cores do, so the ratio of the peaks is stretched by this.
+_UNKNOWN_CHIP, _STRETCH = 0.3, 1.2
+#: At least and at most helpful, of the likely part.
+_LEAST, _MOST = 2.0, 0.8
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for fp32 matrix products that tensor cores do not take part in."""
+    calls = evidence.calls
+    work = trace.device_work
+    slow = np.array([is_fp32_gemm(name) for name in trace.names], dtype=bool)[trace.name_codes[work]]
+    slow &= np.isin(calls.work_kinds.astype(str), ("gemm", "convolution"))
+    lengths = trace.ends[work] - trace.starts[work]
+    share = float(lengths[slow].sum() / max(lengths.sum(), 1))
+    if share < LEAST_SHARE:
+        return
+    chip = find_chip(trace.info.devices[0].name) if trace.info.devices else None
+    rates = chip.operations_per_s if chip is not None else {}
+    keep = _UNKNOWN_CHIP
+    if "tfloat32" in rates and "float32" in rates:
+        keep = _STRETCH * rates["float32"] / rates["tfloat32"]
+    rows = work[slow]
+    likely, least, most = (
+        Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0))) for part in (1.0, _LEAST, _MOST)
+    )
+    largest = int(rows[np.argmax(lengths[slow])])
+    yield Finding(
+        f"{share:.0%} of the device's work is fp32 matrix products without tensor cores",
+        short_name(trace.name(largest)),
+        'jax.config.update("jax_default_matmul_precision", "tensorfloat32") (NVIDIA from Ampere on), or bfloat16'
+        if evidence.is_jax
+        else 'torch.set_float32_matmul_precision("high") for TF32 (NVIDIA from Ampere on), or bf16 autocast',
+        "high",
+        "by the kernels' names, and the chip's rates for both kinds of arithmetic",
+        likely,
+        least,
+        most,
+        proof="cpu-training:baseline,bf16",
+        event=largest,
+    )
+
+
+RULE = AdviceRule("fp32-matmul", find)

@@ -1,0 +1,98 @@
+"""The same few operators with short kernels are called again and again, item after item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.kernels.unfused_optimizer import optimizer_steps
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.loops import loops
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+#: Most operators of one pass, and passes from which on it is a loop.
+LONGEST_PERIOD, LEAST_PASSES = 8, 12
+#: Kernels that take longer compute more than their launches cost.
+SHORT_NS: Final = 15_000
+#: Layers of a model repeat as well; what makes them layers is in none of these loops. Copies from the host have a rule
+#: of their own.
+_LAYERS: Final = ("gemm", "convolution", "attention", "norm", "embedding or index")
+#: Done for all items at once, this part of the device work of many short kernels stays: likely, least, most.
+_KEEP: Final = (0.3, 1.0, 0.1)
+_TORCH: Final = (
+    "do it for all items at once: torch._foreach_* or clip_grad_norm_(foreach=True) over parameters, one call on a "
+    "padded batch over samples; a loop that must stay can be compiled or captured in a CUDA graph"
+)
+_JAX: Final = (
+    "do it for all items at once (jax.vmap; pad, then mask); a loop that must stay can be one kernel (Pallas)"
+)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for loops of operators with short kernels, outside of the optimizer, those of a step together."""
+    if not trace.device_indices:
+        return
+    calls = evidence.calls
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    found: list[tuple[int, int, int]] = []  # first call, period, passes
+    for run in _runs(trace, calls):
+        codes = trace.name_codes[calls.rows[run]].astype(np.int32)
+        codes = np.where(_short(calls, run), codes, -1)
+        for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
+            members = np.arange(run[first], run[first + period * times - 1] + 1)
+            chosen[members[calls.tracks[members] == calls.tracks[run[first]]]] = True
+            found.append((int(run[first]), period, times))
+    if not found:
+        return
+    first, period, times = max(found, key=lambda loop: loop[1] * loop[2])
+    busy = [index for index in range(first, len(calls.rows)) if calls.work_count[index]][:period]
+    host = min(2.0 / times, 1.0)
+    likely, least, most = (calls.edit(chosen, host, part) for part in _KEEP)
+    names = " → ".join(calls.names[index].removeprefix("aten::") for index in busy)
+    yield Finding(
+        f"a loop calls {names} {times} times in a row"
+        + (
+            f", one of {len(found) / evidence.step_count:.0f} loops a step"
+            if len(found) > evidence.step_count
+            else ""
+        ),
+        "",
+        _JAX if evidence.is_jax else _TORCH,
+        "medium",
+        f"operators whose kernels take less than {SHORT_NS // 1000} µs follow each other in the same order",
+        likely,
+        least,
+        most,
+        proof="nms:jax,pallas-triton" if evidence.is_jax else "",
+        event=int(calls.rows[first]),
+    )
+
+
+def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
+    """Yield the calls with device work of each thread and step, but those of optimizers and of the backward pass."""
+    steps = optimizer_steps(trace)
+    starts = trace.starts[calls.rows]
+    at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
+    in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
+    busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & ~in_optimizer)
+    keys = calls.tracks[busy] * (len(trace.steps) + 1) + calls.steps[busy] + 1
+    for key in np.unique(keys):
+        yield busy[keys == key]
+
+
+def _short(calls: Calls, run: Ints) -> np.typing.NDArray[np.bool_]:
+    """Return which calls have only short kernels, and none that make a layer."""
+    trace = calls.trace
+    layers = np.isin(calls.work_kinds.astype(str), _LAYERS) | trace.named("HtoD", trace.device_work)
+    known = calls.call_of_work >= 0
+    heavy = np.bincount(calls.call_of_work[known & layers], minlength=len(calls.rows)) > 0
+    mean = calls.work_ns / np.maximum(calls.work_count, 1)
+    result: np.typing.NDArray[np.bool_] = (~heavy & (mean < SHORT_NS))[run]
+    return result
+
+
+RULE = AdviceRule("kernel-loop", find)

@@ -1,0 +1,40 @@
+"""The device waits for launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.launching import launched_faster
+from tuiprof.model import Trace
+
+#: Of the host's operators so much stays, once a graph is launched instead: likely, at least, at most helpful.
+_KEEP: Final = (0.1, 0.4, 0.03)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for a step in which the host, and not the device, sets the pace."""
+    report = evidence.report("kernel_launches")
+    if report is None or report.fact("launch_bound") != "yes":
+        return
+    rows = report.table("by_operator").rows
+    likely, least, most = (launched_faster(trace, part) for part in _KEEP)
+    yield Finding(
+        "the device waits for the host to launch work",
+        f"most before {rows['operator'][0]}",
+        "larger batches, one jax.jit around the whole step, jax.lax.scan over several steps"
+        if evidence.is_jax
+        else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',
+        "medium",
+        "host time in operators and on the way from one to the next, once the findings above are dealt with",
+        likely,
+        least,
+        most,
+        remainder=True,
+        proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
+        event=int(rows["event"][0]),
+    )
+
+
+RULE = AdviceRule("launch-bound", find, needs=("kernel_launches",))

@@ -1,0 +1,56 @@
+"""Matrix products run in TF32, at half the rate of bfloat16 or float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+#: From this share of the device's work on.
+LEAST_SHARE: Final = 0.1
+#: The part of the products' time that stays: tensor cores do twice as much in bfloat16 on every chip that has TF32, and
+#: operands are half as large. At least and at most helpful.
+_KEEP: Final = (0.5, 0.65, 0.37)
+#: What is done with activations reads and writes half as much, and pays for casts. Likely, least, most.
+_KEEP_OTHERS: Final = (1.0, 1.1, 0.75)
+_OTHERS: Final = ("elementwise", "norm", "softmax or loss", "pooling", "reduction", "copy")
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for matrix products in TF32."""
+    calls = evidence.calls
+    work = trace.device_work
+    kinds = calls.work_kinds.astype(str)
+    products = np.isin(kinds, ("gemm", "convolution")) & trace.named("tf32", work)
+    lengths = trace.ends[work] - trace.starts[work]
+    share = float(lengths[products].sum() / max(lengths.sum(), 1))
+    if share < LEAST_SHARE:
+        return
+    others = np.isin(kinds, _OTHERS)
+    likely, least, most = (
+        Edit(work=work[products | others], keep=np.where(products, part, other)[products | others])
+        for part, other in zip(_KEEP, _KEEP_OTHERS, strict=True)
+    )
+    largest = int(work[products][np.argmax(lengths[products])])
+    yield Finding(
+        f"{share:.0%} of the device's work is matrix products in TF32",
+        short_name(trace.name(largest)),
+        "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
+        if evidence.is_jax
+        else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',
+        "medium",
+        "by the kernels' names; tensor cores do twice as much in bfloat16, on half as many bytes",
+        likely,
+        least,
+        most,
+        event=largest,
+    )
+
+
+RULE = AdviceRule("mixed-precision", find)

@@ -1,0 +1,128 @@
+"""On a CPU: the same few short operators are called again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.data_loading import fetches
+from tuiprof.analyses.shared import ancestry as _ancestry
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.analyses.shared.frames import function_label, operator_label
+from tuiprof.analyses.shared.loops import loops
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.edit import Edit, HostTime
+
+#: Most operators of one pass (a layer of a model has more), and passes from which on it is a loop.
+LONGEST_PERIOD, LEAST_PASSES = 12, 8
+#: Operators that take less than this on average mostly cost their calls …
+SHORT_NS = 50_000
+#: … if they have at least this share of the loop's time: else it is the Python between them that takes it.
+LEAST_INSIDE = 0.25
+#: One call on the whole batch takes longer than one pass did, at worst by this factor.
+_LEAST = 4.0
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for loops of short operators, the loops of one place together."""
+    if trace.device_indices:
+        return  # what loops cost a device is told by its launches
+    in_steps = evidence.stepped
+    found = [loop for rows in _threads(trace, in_steps) for loop in _loops_of(trace, rows)]
+    if not found:
+        return
+    places = (
+        pl.DataFrame(found)
+        .group_by("where", "backward", maintain_order=True)
+        .agg(
+            pl.col("track", "start", "end", "times"),
+            pl.col("operators", "event").sort_by(pl.col("end") - pl.col("start"), descending=True).first(),
+        )
+        .to_dicts()
+    )
+    forward = [place for place in places if not place["backward"]]
+    for place in places:
+        of = [one for one in forward if set(one["times"]) == set(place["times"])] if place["backward"] else []
+        if len(of) == 1:  # autograd repeats what the forward did: one place, one change
+            for key in ("track", "start", "end", "times"):
+                of[0][key] += place[key]
+            of[0]["with_backward"] = True
+        elif place["backward"]:
+            forward.append(place)
+    jit = "jax.jit" if evidence.is_jax else "torch.compile"
+    yield from (_finding(place, jit) for place in forward)
+
+
+def _finding(place: dict[str, Any], jit: str) -> Finding:
+    backward = " (and autograd again on the way back)" if place.get("with_backward") else ""
+    if "Optimizer.step" in place["where"]:
+        instead = "fused=True (or foreach=True) when making the optimizer"
+    else:
+        instead = "do it for all items at once: one call on the whole batch (pad and mask where sizes differ)"
+    times = np.array(place["times"], dtype=np.float64)
+    tracks, starts, ends = (np.array(place[key], dtype=np.int64) for key in ("track", "start", "end"))
+    host = HostTime(tracks, starts, ends, 1 / times)
+    return Finding(
+        f"{'autograd runs' if place['backward'] else 'a loop runs'} the same short operators "
+        f"{np.median(times):.0f} times in a row{backward}: {place['operators']}",
+        place["where"],
+        f"{instead}; or {jit}",
+        "medium",
+        f"operators of less than {SHORT_NS // 1000} µs follow each other in the same order: their calls cost more "
+        "than what they compute",
+        Edit(host=host),  # one pass stays
+        Edit(host=replace(host, keep=np.minimum(host.keep * _LEAST, 1.0))),
+        event=place["event"],
+    )
+
+
+def _threads(trace: Trace, in_steps: bool) -> Iterator[Ints]:
+    """Return the outermost operators of each thread in each step, those that make batches left out."""
+    rows = np.flatnonzero(trace.is_category("cpu_op"))
+    rows = rows[outermost(trace, rows)]
+    loading = fetches(trace)
+    if len(loading):
+        last = loading[np.maximum(np.searchsorted(trace.starts[loading], trace.starts[rows], "right") - 1, 0)]
+        begun = trace.starts[last] <= trace.starts[rows]
+        rows = rows[~(begun & (trace.ends[rows] <= trace.ends[last]))]
+    tracks, steps = trace.ints("track")[rows], trace.steps.step_of[rows]
+    for track in distinct(tracks).tolist():
+        for step in distinct(steps[tracks == track]).tolist():
+            if not in_steps or step >= 0:
+                yield rows[(tracks == track) & (steps == step)]
+
+
+def _loops_of(trace: Trace, rows: Ints) -> Iterator[dict[str, Any]]:
+    """Find the loops of one thread in one step."""
+    starts, ends = trace.starts[rows], trace.ends[rows]
+    codes = trace.name_codes[rows].astype(np.int32)
+    for first, period, times in loops(codes, LONGEST_PERIOD, LEAST_PASSES):
+        lengths = (ends - starts)[first : first + period * times]
+        span = int(ends[first + period * times - 1] - starts[first])
+        if lengths.mean() >= SHORT_NS or lengths.sum() < LEAST_INSIDE * span:
+            continue
+        around = _ancestry.of(trace, rows[first : first + 1])
+        frame, annotation = int(around.frames[0, 0]), int(around.annotation[0])
+        where = function_label(trace.names[frame]) if frame >= 0 else ""
+        yield {
+            "where": where or (trace.names[annotation] if annotation >= 0 else ""),
+            "backward": trace.name(int(rows[first])).startswith("autograd::engine"),
+            "track": int(trace.track_codes[rows[first]]),
+            "start": int(starts[first]),
+            "end": int(ends[first + period * times - 1]),
+            "times": times,
+            "operators": " → ".join(
+                operator_label(trace.name(int(row))) for row in rows[first : first + period]
+            ),
+            "event": int(rows[first]),
+        }
+
+
+RULE = AdviceRule("operator-loop", find)

@@ -1,0 +1,44 @@
+"""The optimizer updates one parameter at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.kernels.unfused_optimizer import optimizer_steps
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+#: From so many launches in one optimizer step on.
+LEAST_LAUNCHES = 50
+#: A fused step takes this part of the host time and of the device work of one parameter after the other.
+_HOST, _WORK, _LEAST_WORK, _MOST_WORK = 0.05, 0.35, 0.6, 0.2
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for optimizer steps of many launches, none of them a multi-tensor kernel."""
+    rows = optimizer_steps(trace)
+    if not len(rows):
+        return
+    work, _ = evidence.work_in(rows)
+    launches = np.unique(trace.links.launch_of[work])
+    if (
+        len(launches) < LEAST_LAUNCHES * len(rows)
+        or trace.named("multi_tensor_apply|fused|Fused", work).any()
+    ):
+        return
+    yield Finding(
+        f"the optimizer launches {len(launches) / len(rows):.0f} kernels a step, one parameter at a time",
+        trace.name(int(rows[0])),
+        "fused=True (or foreach=True) when making the optimizer",
+        "high",
+        "no multi-tensor kernel among what Optimizer.step launches",
+        evidence.without_operators(rows, _HOST, _WORK),
+        evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
+        evidence.without_operators(rows, _HOST / 2, _MOST_WORK),
+        event=int(rows[0]),
+    )
+
+
+RULE = AdviceRule("single-tensor-optimizer", find)

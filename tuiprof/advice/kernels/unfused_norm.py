@@ -1,0 +1,35 @@
+"""A normalisation is written out in elementwise operators and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.shared.fusing import fused
+from tuiprof.analyses.shared import regions
+from tuiprof.model import Trace
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for means, a root and a division in a row."""
+    calls = evidence.calls
+    found = regions.find(calls).norms
+    if not found:
+        return
+    names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)
+    likely, least, most = fused(calls, found)
+    yield Finding(
+        f"a normalisation is written out in {len(found[0].busy)} operators, "
+        f"{len(found) / evidence.step_count:.0f} times a step: {names}",
+        "",
+        "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, which are one kernel; or torch.compile",
+        "high",
+        "a mean, a root and a scaling follow each other with nothing but elementwise operators between them",
+        likely,
+        least,
+        most,
+        event=int(calls.rows[found[0].busy[0]]),
+    )
+
+
+RULE = AdviceRule("unfused-norm", find)

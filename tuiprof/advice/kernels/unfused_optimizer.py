@@ -1,0 +1,61 @@
+"""The optimizer goes over its parameters in several passes of multi-tensor kernels, where one would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.waits import outermost
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+#: The part of the device work of multi-tensor passes that one fused pass takes: tensors read and written for each
+#: parameter, fused over not. Adam reads gradient, parameter and two moments and writes three of them, 7; its passes
+#: (torch/optim/adam.py, mul, lerp, mul, addcmul, sqrt, div, add, div, addcdiv) touch 23. SGD with momentum: 5 over 9.
+#: Likely, at least helpful, at most helpful.
+_KEEP: Final = {"Adam": (7 / 23, 0.5, 0.22), "SGD": (5 / 9, 0.8, 0.45)}
+#: Fewer different kernels than this go over the parameters no more often than a fused one.
+LEAST_PASSES: Final = 3
+#: The part of the host time that stays.
+_KEEP_HOST: Final = 0.4
+
+
+def optimizer_steps(trace: Trace) -> Ints:
+    """Return the ranges of optimizer steps that PyTorch marks, as rows, those inside others left out.
+
+    Args:
+        trace: The trace.
+    """
+    rows = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
+    return rows[outermost(trace, rows)]
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for multi-tensor kernels in optimizer steps, none of them a fused one."""
+    rows = optimizer_steps(trace)
+    name = trace.name(int(rows[0])) if len(rows) else ""
+    parts = next((parts for kind, parts in _KEEP.items() if kind in name), None)
+    if parts is None:
+        return
+    work, _ = evidence.work_in(rows)
+    passes = work[trace.named("multi_tensor_apply", work)]
+    if len(np.unique(trace.name_codes[passes])) < LEAST_PASSES or trace.named("[Ff]used", work).any():
+        return
+    likely, least, most = (evidence.without_operators(rows, _KEEP_HOST, part) for part in parts)
+    yield Finding(
+        f"the optimizer goes over its parameters in {len(passes) / len(rows):.0f} multi-tensor kernels a step",
+        name,
+        "fused=True when making the optimizer: one pass reads and writes each parameter once",
+        "high",
+        "multi-tensor kernels among what Optimizer.step launches, and no fused one",
+        likely,
+        least,
+        most,
+        event=int(rows[0]),
+    )
+
+
+RULE = AdviceRule("unfused-optimizer", find)

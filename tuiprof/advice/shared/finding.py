@@ -1,0 +1,229 @@
+"""What a rule is, what it finds, and what it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared.calls import Calls, calls
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_count
+from tuiprof.whatif.edit import Edit, HostTime
+
+Sure = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to change.
+
+    Attributes:
+        what: What was seen, one sentence.
+        where: A line, a function, a range or an operator; empty = the whole run.
+        instead: What to write or set instead.
+        sure: How sure it is that this is what happens.
+        because: What that rests on.
+        edit: The likely change to the step; None = a mode or a setting that distorts every figure, to change first.
+        least: The change where it helps least; None = as likely.
+        most: The change where it helps most; None = as likely.
+        remainder: It helps with whatever the other findings leave, so it is priced on top of them.
+        proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
+        event: Row of the typical event; None = none.
+    """
+
+    what: str
+    where: str
+    instead: str
+    sure: Sure
+    because: str
+    edit: Edit | None
+    least: Edit | None = None
+    most: Edit | None = None
+    remainder: bool = False
+    proof: str = ""
+    event: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceRule:
+    """One rule: it finds, and says what the step would do without it. What that wins is the replay's to say.
+
+    Attributes:
+        name: Its name, for example ``"nan-check"``.
+        find: Looks for it; yields one finding a place.
+        needs: Analyses whose reports it reads.
+    """
+
+    name: str
+    find: Callable[[Trace, Evidence], Iterable[Finding]]
+    needs: tuple[str, ...] = ()
+
+
+class Evidence:
+    """What rules may look at.
+
+    Args:
+        trace: The trace.
+        reports: Reports of the analyses that rules need, by name, all of one window.
+    """
+
+    def __init__(self, trace: Trace, reports: Mapping[str, Report | Unavailable]) -> None:
+        self.trace = trace
+        self.reports = reports
+
+    def report(self, name: str) -> Report | None:
+        """Return a report; None where the analysis could not answer."""
+        found = self.reports.get(name)
+        return found if isinstance(found, Report) else None
+
+    def figure(self, name: str, key: str) -> float | None:
+        """Return a figure of a report by its key; None where it cannot be told."""
+        report = self.report(name)
+        value = report.fact(key) if report is not None else None
+        return float(value) if isinstance(value, (int, float)) else None
+
+    def rows(self, name: str, table: str) -> pl.DataFrame:
+        """Return the rows of a table; no rows and no columns where the report has no such table."""
+        report = self.report(name)
+        found = next((item for item in report.tables if item.key == table), None) if report else None
+        return found.rows if found is not None else pl.DataFrame()
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether the trace is of JAX, where other words help than in PyTorch."""
+        return self.trace.info.framework.startswith("JAX")
+
+    @property
+    def step_count(self) -> int:
+        """Steps that the trace marks; at least 1, for dividing by."""
+        return max(len(self.trace.steps), 1)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the trace marks steps."""
+        return bool(len(self.trace.steps))
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The framework calls of the trace."""
+        return calls(self.trace)
+
+    # -- waits ---------------------------------------------------------------------------------------------
+
+    def waits(self, *kinds: str) -> Iterable[dict[str, Any]]:
+        """Yield the places where the host waits for one of some reasons in steady state, the most expensive first.
+
+        Args:
+            *kinds: Why it waits; none = for whatever reason.
+        """
+        for row in self.rows("sync_events", "groups").iter_rows(named=True):
+            if (not kinds or row["kind"] in kinds) and self.often(row):
+                yield row
+
+    def often(self, row: Mapping[str, Any]) -> bool:
+        """Return whether a row happens in steady state: in most steps, or many times where there are no steps."""
+        per_step, count = row.get("per_step"), row.get("count")
+        if isinstance(per_step, (int, float)):
+            return per_step >= 0.9
+        return isinstance(count, int) and count >= 5
+
+    def rhythm(self, row: Mapping[str, Any]) -> str:
+        """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
+        per_step, count = row.get("per_step"), row.get("count")
+        if isinstance(per_step, (int, float)):
+            return f"{format_count(round(per_step))} times a step" if per_step >= 1.5 else "in every step"
+        return f"{format_count(count)} times" if isinstance(count, int) else "in every step"
+
+    def place(self, row: Mapping[str, Any]) -> str:
+        """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
+        return f"{row['in']}, {row['where']}" if row["found"] == "line" else str(row["where"])
+
+    def _waits_of(self, row: Mapping[str, Any]) -> pl.DataFrame:
+        frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
+        same = pl.lit(True)
+        for key in ("where", "in", "through", "range", "kind"):
+            same &= pl.col(key) == row[key]
+        return frame.filter(same & (pl.col("apart") == ""))
+
+    def calls_of(self, row: Mapping[str, Any]) -> Ints:
+        """Return the calls that wait at a place, as rows of the trace.
+
+        Args:
+            row: A row of the waits by place.
+        """
+        return self._waits_of(row)["event"].to_numpy()
+
+    def without_waiting(self, row: Mapping[str, Any]) -> Edit:
+        """Return the change in which the calls of a place do not wait, and cost the host nothing."""
+        return _wait_table.without(self.trace, self._waits_of(row))
+
+    def without_reading(self, row: Mapping[str, Any]) -> Edit:
+        """Return the change in which the operators that wait at a place are not called at all."""
+        return self.without_operators(self.operators_of(row))
+
+    def operators_of(self, row: Mapping[str, Any]) -> Ints:
+        """Return the operators that wait at a place: the outermost ``aten::`` one around each call, else the call."""
+        trace = self.trace
+        rows = self.calls_of(row)
+        found, reached = rows.copy(), np.ones(len(rows), dtype=bool)
+        for level in trace.nesting.outward(rows):
+            at = np.maximum(level, 0)
+            reached &= (level >= 0) & trace.named("^aten::", at)
+            if not reached.any():
+                break
+            found = np.where(reached, at, found)
+        return np.unique(found)
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def host_time(self, rows: Ints, keep: float = 0.0) -> HostTime:
+        """Return the host time of events of which only a part is to stay."""
+        trace = self.trace
+        return HostTime(
+            trace.track_codes[rows].astype(np.int64),
+            trace.starts[rows],
+            trace.ends[rows],
+            np.full(len(rows), keep),
+        )
+
+    def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the device work and the calls into the device's API within host events, as rows.
+
+        Args:
+            rows: Host events, none of which lies in another.
+        """
+        trace = self.trace
+        calls_inside = trace.host_calls[_within(trace, rows, trace.host_calls)]
+        launch = trace.links.launch_of[trace.device_work]
+        return trace.device_work[np.isin(launch, calls_inside)], calls_inside
+
+    def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
+        """Return the change in which host events shrink or go, with the work that they launch and their waits.
+
+        Args:
+            rows: Host events, none of which lies in another.
+            keep_host: The part of their host time that stays.
+            keep_work: The part of their device work that stays.
+        """
+        work, inside = self.work_in(rows)
+        return Edit(inside, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+
+
+def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:
+    """Return which events begin inside one of some events of their thread that do not overlap."""
+    result = np.zeros(len(rows), dtype=bool)
+    outer = np.sort(outer)
+    for track in np.unique(trace.track_codes[outer]):
+        around = outer[trace.track_codes[outer] == track]
+        asked = np.flatnonzero(trace.track_codes[rows] == track)
+        at = np.searchsorted(trace.starts[around], trace.starts[rows[asked]], side="right") - 1
+        result[asked] = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[around[np.maximum(at, 0)]])
+    return result

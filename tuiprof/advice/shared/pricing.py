@@ -1,0 +1,119 @@
+"""Prices findings by the replayed step, and puts them into order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import Finding
+from tuiprof.whatif.calibration import Calibrated, Win
+from tuiprof.whatif.edit import Edit
+
+#: A finding that wins less than this share of the step is left out.
+LEAST_SHARE: Final = 0.002
+#: A finding overlaps those above it where it adds less than this share of what it wins by itself.
+_ADDS: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A finding and what it wins.
+
+    Attributes:
+        rule: Name of its rule.
+        finding: It.
+        win: What the change wins a step; None = cannot be told.
+        overlaps: Together with the findings above it, it wins clearly less than by itself.
+    """
+
+    rule: str
+    finding: Finding
+    win: Win | None
+    overlaps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """Findings in order, and what they win together.
+
+    Attributes:
+        findings: What distorts every figure first, then by what it wins.
+        together: What all priced findings win together; None = cannot be told.
+        missing: Why a rule could not answer, by its name.
+    """
+
+    findings: tuple[Priced, ...]
+    together: Win | None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:
+    """Price findings and put them into order.
+
+    Args:
+        found: Rules' names and their findings.
+        step: The replayed step; None = nothing can be priced: then they are in order of the time that they touch.
+    """
+    settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
+    edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
+    if step is None:
+        edits.sort(key=lambda item: -_touched_ns(item[1].edit))
+        return Priorities((*settings, *(Priced(rule, finding, None) for rule, finding in edits)), None)
+    priced = _price([item for item in edits if not item[1].remainder], step)
+    others = all_of(priced)
+    priced = _ordered([*priced, *_price([item for item in edits if item[1].remainder], step, others)])
+    result, before, edit = [], step.replayed_ns, Edit()
+    for item in priced:
+        edit = edit | (item.finding.edit or Edit())
+        after = step.after_ns(edit)
+        adds, before = before - after, after
+        result.append(
+            Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
+        )
+    together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most")) if priced else None
+    return Priorities((*settings, *result), together)
+
+
+def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
+    """Return the findings that win something, what wins most first."""
+    worth = [
+        (rule, finding, finding.edit)
+        for rule, finding in found
+        if finding.edit is not None and step.likely_ns(finding.edit, on=on) >= LEAST_SHARE * step.step_ns
+    ]
+    return _ordered(
+        [
+            Priced(rule, finding, step.win(edit, finding.least, finding.most, on=on))
+            for rule, finding, edit in worth
+        ]
+    )
+
+
+def _ordered(priced: list[Priced]) -> list[Priced]:
+    return sorted(priced, key=lambda item: -(item.win.ns if item.win else 0.0))
+
+
+def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:
+    """Return what all of some findings change, as one edit.
+
+    Args:
+        priced: The findings.
+        which: The likely change of each, or where it helps least or most.
+    """
+    edit = Edit()
+    for item in priced:
+        edit = edit | (getattr(item.finding, which) or item.finding.edit or Edit())
+    return edit
+
+
+def _touched_ns(edit: Edit | None) -> float:
+    """Return the host time that an edit takes away: a size to sort by where nothing can be replayed."""
+    return (
+        0.0
+        if edit is None
+        else float(((edit.host.ends - edit.host.starts) * (1 - edit.host.keep)).sum())
+        + float(np.sum(1 - edit.keep))
+    )

@@ -1,0 +1,31 @@
+"""Batches are copied from pinned memory, and the host waits for them all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.waits.small_copy import SMALL_BYTES
+from tuiprof.analyses.shared.wait_kinds import TO_DEVICE
+from tuiprof.model import Trace
+from tuiprof.model.units import format_bytes
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for blocking copies of pinned memory to the device."""
+    for row in evidence.waits(TO_DEVICE):
+        size = (row["bytes"] or 0) / max(row["count"], 1)
+        copies = evidence.work_in(evidence.operators_of(row))[0]
+        if size > SMALL_BYTES and trace.named("Pinned", copies).any():
+            yield Finding(
+                f"{format_bytes(size)} are copied to the device {evidence.rhythm(row)}, and the host waits for them",
+                evidence.place(row),
+                ".to(device, non_blocking=True): the memory is pinned, so the copy runs beside the host",
+                "high",
+                "a copy of pinned memory with a synchronise behind it",
+                evidence.without_waiting(row),
+                event=row["event"],
+            )
+
+
+RULE = AdviceRule("blocking-copy", find, needs=("sync_events",))

@@ -1,0 +1,44 @@
+"""The script itself waits for the device in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.wait_kinds import AWAIT
+from tuiprof.model import Trace
+
+#: Waits for a point in the device's work that bring nothing to the host.
+_KINDS = {
+    "device sync": "torch.cuda.synchronize()",
+    "stream sync": "a stream's synchronize()",
+    "event sync": "an event's synchronize()",
+    AWAIT: "block_until_ready()",
+}
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for waits that the script asks for, and not an operator for it."""
+    for row in evidence.waits(*_KINDS):
+        if not _asked_for(row):
+            continue
+        yield Finding(
+            f"{_KINDS[row['kind']]} holds the host {evidence.rhythm(row)}",
+            evidence.place(row),
+            "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
+            "or let the device keep the time",
+            "high" if row["found"] == "line" else "medium",
+            "the line asks for the wait itself, and no value comes of it",
+            evidence.without_waiting(row),
+            event=row["event"],
+        )
+
+
+def _asked_for(row: Mapping[str, object]) -> bool:
+    """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
+    if row["kind"] == AWAIT:
+        return "block_until_ready" in str(row["calls"])
+    return row["found"] == "line" and not row["through"]
+
+
+RULE = AdviceRule("explicit-wait", find, needs=("sync_events",))

@@ -1,0 +1,70 @@
+"""A value is read from the device in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.calls import Calls
+from tuiprof.analyses.shared.wait_kinds import READ_KINDS
+from tuiprof.model import Trace
+from tuiprof.whatif.edit import Edit
+
+#: From so many reads a step on, they are a loop over parameters or samples.
+LOOP: Final = 8
+_HOW = {
+    "bool": "a branch on a tensor (if, bool())",
+    "equal": "a comparison of whole tensors (equal, allclose)",
+}
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for `.item()`-like reads that happen in every step; those of metrics have a rule of their own."""
+    for row in evidence.waits(*READ_KINDS):
+        if "aggregation.py" in f"{row['where']} {row['stack']}":
+            continue
+        yield Finding(
+            f"{_HOW.get(row['kind'], '.item(), float() or a print')} reads a value from the device "
+            f"{evidence.rhythm(row)}",
+            evidence.place(row),
+            "keep the value on the device and read it every N steps (sum on the device, one .item() when logging), "
+            "or copy it with non_blocking=True to pinned memory and read it a step later",
+            "high" if row["found"] == "line" else "medium",
+            f"{row['through']} waits for the device",
+            evidence.without_reading(row),
+            most=_without_loop(evidence, row),
+            proof="metrics:naive,no-nan-check" if row["kind"] == "bool" else "",
+            event=row["event"],
+        )
+
+
+def _without_loop(evidence: Evidence, row: dict[str, Any]) -> Edit | None:
+    """Return the change in which many reads of a step become one, with all that is called between them."""
+    if (row["per_step"] or 0) < LOOP:
+        return None
+    calls = evidence.calls
+    inside = calls.inside(evidence.calls_of(row))
+    inside = inside[inside >= 0]
+    chosen = np.zeros(len(calls.rows), dtype=bool)
+    for step in np.unique(calls.steps[inside]):
+        mine = inside[calls.steps[inside] == step]
+        between = np.arange(mine.min(), _end_of_loop(calls, int(mine.max())) + 1)
+        chosen[between[calls.tracks[between] == calls.tracks[mine[0]]]] = True
+    return calls.edit(chosen, 1 / LOOP, 1.0)
+
+
+def _end_of_loop(calls: Calls, last: int) -> int:
+    """Return the last call of a loop of one operator that follows a read: what is done with all that was read."""
+    same = (calls.tracks == calls.tracks[last]) & (calls.steps == calls.steps[last]) & (calls.work_count > 0)
+    after = np.flatnonzero(same)
+    after = after[after > last]
+    count = 0
+    while count < len(after) and calls.names[after[count]] == calls.names[after[0]]:
+        count += 1
+    return int(after[count - 1]) if count >= LOOP else last
+
+
+RULE = AdviceRule("item-each-step", find, needs=("sync_events",))

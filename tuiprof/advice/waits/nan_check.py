@@ -1,0 +1,28 @@
+"""A metric looks for NaN on the device at every update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for waits inside an aggregator's NaN check."""
+    for row in evidence.waits():
+        text = f"{row['where']} {row['stack']}"
+        if "_cast_and_nan_check" in text or ("is_nonzero" in row["through"] and "aggregation.py" in text):
+            yield Finding(
+                "a metric asks the device for NaN at every update",
+                evidence.place(row),
+                'give the metric nan_strategy="disable", or check once an epoch',
+                "high" if row["found"] == "line" else "medium",
+                f"the wait is {row['through']} inside the NaN check ({row['found']})",
+                evidence.without_reading(row),
+                proof="metrics:naive,no-nan-check",
+                event=row["event"],
+            )
+
+
+RULE = AdviceRule("nan-check", find, needs=("sync_events",))

@@ -1,0 +1,66 @@
+"""Batches are copied from memory that is not pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.advice.waits.small_copy import SMALL_BYTES
+from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
+from tuiprof.model import Trace
+from tuiprof.model.chips import link_bytes_per_s
+from tuiprof.model.units import format_bytes
+from tuiprof.whatif.edit import Edit
+
+#: To the device, and from it.
+_TORCH = (
+    "DataLoader(pin_memory=True) and .to(device, non_blocking=True)",
+    "copy into a pinned tensor with non_blocking=True and read it after an event, a step later",
+)
+_JAX = (
+    "jax.device_put the next batch while a step runs, or keep the array on the device",
+    "start the copy with .copy_to_host_async() and read it a step later",
+)
+#: Of what the link could carry, a pinned copy reaches so much: likely, at least, at most.
+_OF_LINK = (0.85, 0.5, 1.0)
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for copies of more than a few bytes between the device and pageable memory that hold the host."""
+    for row in evidence.waits(*COPY_KINDS):
+        size = (row["bytes"] or 0) / max(row["count"], 1)
+        copies = evidence.work_in(evidence.operators_of(row))[0]
+        if size <= SMALL_BYTES or trace.named("Pinned", copies).any():
+            continue
+        to_device = row["kind"].endswith("to device")
+        likely, least, most = (_pinned(trace, evidence, row, part) for part in _OF_LINK)
+        yield Finding(
+            f"{format_bytes(size)} {'are copied to' if to_device else 'come from'} the device {evidence.rhythm(row)}, "
+            f"{'from' if to_device else 'into'} pageable memory",
+            evidence.place(row),
+            (_JAX if evidence.is_jax else _TORCH)[0 if to_device else 1],
+            "high",
+            "the memory is not pinned, so the call holds the host, and the copy runs at a part of the link's speed",
+            likely,
+            least,
+            most,
+            event=row["event"],
+        )
+
+
+def _pinned(trace: Trace, evidence: Evidence, row: dict[str, Any], part: float) -> Edit:
+    """Return the change in which the copies run at a part of the link's speed and hold nobody."""
+    operators = evidence.operators_of(row)
+    work, inside = evidence.work_in(operators)
+    lengths = (trace.ends - trace.starts)[work]
+    sizes = np.maximum(trace.ints("bytes", work), 0)
+    device = trace.info.devices[0].name if trace.info.devices else ""
+    linked = sizes / (link_bytes_per_s(device) * part) * 1e9
+    keep = np.where(sizes > 0, np.minimum(linked / np.maximum(lengths, 1), 1.0), 1.0)
+    return Edit(inside, evidence.host_time(inside), work, keep)
+
+
+RULE = AdviceRule("pageable-memory", find, needs=("sync_events",))

@@ -1,0 +1,54 @@
+"""The host needs a size that only the device knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.wait_kinds import SIZE_KINDS
+from tuiprof.model import Trace
+
+Mask = npt.NDArray[np.bool_]
+
+#: Of the device work of indexing and of its backward, so much stays with fixed shapes: a pass over the same elements.
+_KEEP, _LEAST, _MOST = 0.2, 0.6, 0.05
+_KEEP_HOST = 0.3
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for nonzero, boolean masks, unique and repeat_interleave in the step, each with its backward."""
+    calls = evidence.calls
+    places: dict[frozenset[str], list[dict[str, Any]]] = {}
+    makers: dict[frozenset[str], Mask] = {}
+    for row in evidence.waits(*SIZE_KINDS):
+        inside = calls.inside(evidence.calls_of(row))
+        inside = inside[inside >= 0]
+        # What a backward pass waits for is the doing of the call that it belongs to.
+        made_by = np.where(calls.forward[inside] >= 0, calls.forward[inside], inside)
+        place = frozenset(calls.names[index] for index in made_by) or frozenset({str(row["through"])})
+        places.setdefault(place, []).append(row)
+        chosen = makers.setdefault(place, np.zeros(len(calls.rows), dtype=bool))
+        chosen[made_by] = True
+    for place, rows in places.items():
+        row, chosen = rows[0], makers[place]
+        whole = calls.with_backward(chosen)
+        likely, least, most = (calls.edit(whole, _KEEP_HOST, part) for part in (_KEEP, _LEAST, _MOST))
+        yield Finding(
+            f"the size of a result must come from the device first ({row['through']}), {evidence.rhythm(row)}",
+            evidence.place(row),
+            "keep shapes fixed: torch.where or a product with the mask instead of x[mask], padding instead of "
+            "unique, repeat_interleave(…, output_size=n)",
+            "high" if row["found"] == "line" else "medium",
+            "such operators wait for the device to learn how large their result is; its gradient is scattered back",
+            likely if chosen.any() else evidence.without_reading(row),
+            least if chosen.any() else None,
+            most if chosen.any() else None,
+            event=row["event"],
+        )
+
+
+RULE = AdviceRule("size-from-device", find, needs=("sync_events",))

@@ -1,0 +1,43 @@
+"""A Python number is copied to the device in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.wait_kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
+from tuiprof.model import Trace
+
+#: A copy of at most so many bytes is a scalar or a handful of them.
+SMALL_BYTES = 64
+
+
+def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for blocking copies of a few bytes to the device."""
+    calls = evidence.calls
+    for row in evidence.waits(TO_DEVICE, PAGEABLE_TO_DEVICE):
+        size = (row["bytes"] or 0) / max(row["count"], 1)
+        if not 0 < size <= SMALL_BYTES:
+            continue
+        metric = "torchmetrics/" in f"{row['where']} {row['stack']}"
+        inside = calls.inside(evidence.calls_of(row))
+        chosen = np.zeros(len(calls.rows), dtype=bool)
+        chosen[inside[inside >= 0]] = True
+        yield Finding(
+            f"{size:.0f} bytes are copied to the device {evidence.rhythm(row)}, and the host waits",
+            evidence.place(row),
+            "pass a tensor that is on the device already (for example weight=torch.ones_like(loss)), or make the "
+            "tensor there: torch.full((), x, device=…) needs no copy; of many numbers make one tensor",
+            "high" if row["found"] == "line" else "medium",
+            "a copy from pageable memory of a scalar's size",
+            calls.edit(chosen) if chosen.any() else evidence.without_reading(row),
+            proof="metrics:naive,explicit-weight"
+            if metric
+            else "metrics:step-time-on-device-float,step-time-on-device-tensor",
+            event=row["event"],
+        )
+
+
+RULE = AdviceRule("small-copy", find, needs=("sync_events",))

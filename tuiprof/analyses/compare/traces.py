@@ -1,0 +1,345 @@
+"""What changed between two traces: by step, by kind of work, by kernel, operator, launch and sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses import run
+from tuiprof.analyses.compare.change import RULES as CHANGE_RULES
+from tuiprof.analyses.compare.change import StepChange, step_change
+from tuiprof.analyses.compare.figures import Metric, metric_table
+from tuiprof.analyses.shared.frames import COMPILED_GRAPH
+from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.shared.step_times import RULE as PERIOD_RULE
+from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import Ints
+from tuiprof.model.report import Kind
+
+NAME, TITLE = "compare", "Compare"
+
+_RULES = (
+    Rule(
+        "per step",
+        "Per step where both traces mark steps, else per trace. Names are matched exactly; syncs by file, function, "
+        "kind and operators, because lines move when a script is changed.",
+    ),
+    PERIOD_RULE,
+    *CHANGE_RULES,
+)
+_METRICS: tuple[tuple[str, str, str, Kind], ...] = (
+    ("steps", "step_period_ns", "step under the profiler", "ns"),
+    ("steps", "device_busy_ns_per_step", "device busy a step", "ns"),
+    ("device_idle", "idle_ns_per_step", "device idle a step", "ns"),
+    ("device_idle", "idle_share", "device idle, share of time", "share"),
+    ("sync_events", "syncs_per_step", "syncs a step", "count"),
+    ("sync_events", "device_empty_ns_per_step", "device empty by syncs a step", "ns"),
+    ("sync_events", "saves_ns_per_step", "step time to win from syncs", "ns"),
+    ("sync_events", "host_blocked_ns_per_step", "host waits in syncs a step", "ns"),
+    ("kernel_launches", "launches_per_step", "launches a step", "count"),
+    ("kernel_launches", "launch_host_ns_per_step", "host time in launches a step", "ns"),
+    ("kernel_launches", "launch_bound_share", "device idle for want of launches", "share"),
+    ("data_loading", "data_wait_ns_per_step", "host waits for data a step", "ns"),
+)
+#: What is shown of a sync.
+_PLACE = ("name", "where", "through", "kind")
+
+
+def compare(
+    before: Trace | None,
+    after: Trace | None,
+    before_window: Window | None = None,
+    after_window: Window | None = None,
+    *,
+    names: tuple[str, str] = ("", ""),
+    change: StepChange | None = None,
+    metrics: Iterable[Metric] = (),
+    differences: Sequence[tuple[str, str, str]] = (),
+    notes: Iterable[str] = (),
+) -> Report:
+    """Compare two traces of what is meant to be the same work.
+
+    Args:
+        before: The baseline; None = only what is in ``change`` and ``metrics`` is known of it.
+        after: What to judge; None as above.
+        before_window: The part of the baseline to look at; None = all of it.
+        after_window: The part of the other.
+        names: What to call the two.
+        change: The change of the step time where it is known better than from these traces, which the profiler has
+            slowed down; None = from their steps.
+        metrics: More figures, shown before those of the traces.
+        differences: What else differs between the two runs: what, before, after.
+        notes: What else there is to know of them.
+
+    Returns:
+        A report of its own; differences are after minus before, so negative is faster.
+    """
+    recorded, figures = list(metrics), list[Metric]()
+    said = list(notes)
+    tables: list[Table] = []
+    if before is not None and after is not None:
+        sides = (Scope.of(before, before_window or Window()), Scope.of(after, after_window or Window()))
+        figures = _figures(sides)
+        stepped = all(side.step_count for side in sides)
+        if not stepped:
+            said.append(
+                "Not both traces mark steps: totals of the traces are compared, whatever their length."
+            )
+        change = change or step_change(*(step_times(side).period for side in sides))
+        said += _profiled_differently(before, after)
+        tables = [
+            _placed(_changes("syncs", "Syncs by place", sides, stepped, _sync_times, ("place",), _PLACE)),
+            _shortened(_changes("kernels", "Device work by name", sides, stepped, _device_times)),
+            _launch_changes(sides, stepped),
+            _changes("operators", "Operators by host time", sides, stepped, _operator_times),
+        ]
+    share = change.share if change is not None else None
+    return Report(
+        NAME,
+        TITLE,
+        change.verdict
+        if change is not None
+        else Verdict("step times cannot be compared: not both sides mark steps", "info"),
+        (
+            Fact("before", "before", names[0] or None, "text"),
+            Fact("after", "after", names[1] or None, "text"),
+            Fact("sure", "sure", change.sure if change is not None else "cannot be told", "text"),
+            Fact("step_change_share", "step time", share, "share", signed=True),
+        ),
+        (
+            *(
+                [metric_table("recorded", "What changed in the runs, without a profiler", recorded)]
+                if recorded
+                else []
+            ),
+            metric_table("metrics", "What changed in the traces", figures),
+            *tables,
+            _difference_table(differences),
+        ),
+        _RULES,
+        tuple(said),
+    )
+
+
+def _figures(sides: tuple[Scope, Scope]) -> list[Metric]:
+    reports = [
+        {name: run(name, side.trace, side.window) for name in dict.fromkeys(metric[0] for metric in _METRICS)}
+        for side in sides
+    ]
+    figures = (
+        Metric(key, label, kind, *(_figure(report[analysis], key) for report in reports))
+        for analysis, key, label, kind in _METRICS
+    )
+    return [one for one in figures if one.before is not None or one.after is not None]
+
+
+def _figure(report: Report | Unavailable, key: str) -> float | None:
+    """Return a figure; None where the analysis, or it alone, cannot tell."""
+    value = report.fact(key) if isinstance(report, Report) else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _profiled_differently(before: Trace, after: Trace) -> list[str]:
+    """Return what the profiler did to one of the traces only."""
+    notes = []
+    stacks = [bool(trace.is_category("python_function").any()) for trace in (before, after)]
+    if stacks[0] != stacks[1]:
+        slow = "before" if stacks[0] else "after"
+        notes.append(f"Only the trace {slow} was recorded with Python stacks, which slow its host down.")
+    work = [bool(trace.device_indices) for trace in (before, after)]
+    if not any(work):
+        notes.append("Neither trace has device activity: syncs, launches and device work cannot be compared.")
+    elif work[0] != work[1]:
+        notes.append(f"Only the trace {'before' if work[0] else 'after'} has device activity.")
+    return notes
+
+
+def _difference_table(differences: Sequence[tuple[str, str, str]]) -> Table:
+    return Table(
+        "setup",
+        "What differs in the runs themselves",
+        (Column("what", "what"), Column("before", "before"), Column("after", "after")),
+        pl.DataFrame(differences, schema=["what", "before", "after"], orient="row")
+        if differences
+        else pl.DataFrame(schema=dict.fromkeys(("what", "before", "after"), pl.String)),
+        empty="nothing that is known of both",
+    )
+
+
+def _device_times(scope: Scope) -> pl.DataFrame:
+    trace = scope.trace
+    work = trace.device_work
+    # What a step launched may run after the window, where the device lags behind.
+    work = work[trace.in_window(scope.window)[work] | scope.in_steps(work)]
+    return _named(scope, work, trace.ends[work] - trace.starts[work])
+
+
+def _operator_times(scope: Scope) -> pl.DataFrame:
+    from tuiprof.analyses.kernels import self_times
+
+    trace = scope.trace
+    rows = np.flatnonzero(trace.is_category("cpu_op") & trace.in_window(scope.window)).astype(np.int64)
+    named = _named(scope, rows, self_times(trace, rows))
+    # The hash of a compiled graph is another one in another run of the same script.
+    compiled = pl.col("name").str.starts_with(COMPILED_GRAPH)
+    return named.with_columns(
+        pl.when(compiled).then(pl.lit("CompiledFxGraph")).otherwise("name").alias("name")
+    )
+
+
+def _named(scope: Scope, rows: Ints, ns: Ints) -> pl.DataFrame:
+    trace = scope.trace
+    return pl.DataFrame(
+        {
+            "name": trace.events["name"].cast(pl.String).gather(rows),
+            "ns": ns,
+            "in_step": scope.in_steps(rows),
+            "event": rows,
+        }
+    )
+
+
+def _sync_times(scope: Scope) -> pl.DataFrame:
+    found = run("sync_events", scope.trace, scope.window)
+    if not isinstance(found, Report):
+        words = dict.fromkeys((*_PLACE, "place"), pl.String)
+        return pl.DataFrame(schema={**words, "ns": pl.Int64, "in_step": pl.Boolean, "event": pl.Int64})
+    rows = found.table("syncs").rows
+    # "train.py:31" and "train.py main() from line 20" without their numbers.
+    file = pl.col("where").str.replace(r"(:\d+| from line \d+)$", "")
+    return rows.select(
+        "where",
+        "through",
+        "kind",
+        pl.concat_str("where", "through", separator=" ← ").alias("name"),
+        pl.concat_str(file, "in", "kind", "through", separator="\0", ignore_nulls=True).alias("place"),
+        pl.col("blocked_ns").alias("ns"),
+        "in_step",
+        pl.col("event").cast(pl.Int64),
+    )
+
+
+def _changes(
+    key: str,
+    title: str,
+    sides: tuple[Scope, Scope],
+    stepped: bool,
+    collect: Callable[[Scope], pl.DataFrame],
+    by: tuple[str, ...] = ("name",),
+    told: tuple[str, ...] = (),
+) -> Table:
+    """Compare what is collected from both sides, item by item.
+
+    Args:
+        key: Key of the table.
+        title: Its heading.
+        sides: Before and after.
+        stepped: Per step.
+        collect: Returns ``ns``, ``in_step``, ``event``, ``by`` and ``told`` of every item.
+        by: What makes items the same.
+        told: What else to show of them, as it is after, else before.
+    """
+    frames = []
+    for side, name in zip(sides, ("before", "after"), strict=True):
+        frame = collect(side)
+        if stepped:
+            frame = frame.filter("in_step")
+        per = side.step_count if stepped else 1
+        frames.append(
+            frame.sort("ns", descending=True, maintain_order=True)
+            .group_by(by, maintain_order=True)
+            .agg(
+                *(pl.col(column).first().alias(f"{name}_{column}") for column in told),
+                (pl.col("ns").sum() / per).alias(f"{name}_ns"),
+                (pl.len() / per).alias(f"{name}_count"),
+                pl.col("event").first().alias(f"{name}_event"),
+            )
+        )
+    joined = frames[0].join(frames[1], on=by, how="full", coalesce=True)
+    joined = joined.with_columns(
+        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in told
+    )
+    return _change_table(key, title, joined, stepped)
+
+
+def _shortened(table: Table) -> Table:
+    """Show the kernels' short names; the whole ones stay beside them."""
+    rows = table.rows.with_columns(
+        pl.col("name").map_elements(short_name, return_dtype=pl.String).alias("short")
+    )
+    columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
+    columns.insert(-2, Column("short", "kernel", "text"))
+    return replace(table, rows=rows, columns=tuple(columns))
+
+
+def _placed(table: Table) -> Table:
+    """Show kind and place of syncs in columns of their own."""
+    columns = [replace(column, hidden=True) if column.key == "name" else column for column in table.columns]
+    columns[-3:-3] = [
+        Column("kind", "kind", "text", "Why the host waits."),
+        Column("where", "where", "text", "Line, function, named range or operator.", elide="start"),
+        Column("through", "through", "text", "Operators, outermost first."),
+    ]
+    return replace(table, columns=tuple(columns))
+
+
+def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
+    """Compare launches by the operator that makes them, as the launch view has them."""
+    host, count = ("host_ns_per_step", "per_step") if stepped else ("host_ns", "count")
+    frames = []
+    for side, name in zip(sides, ("before", "after"), strict=True):
+        found = run("kernel_launches", side.trace, side.window)
+        schema = {"operator": pl.String, host: pl.Float64, count: pl.Float64, "event": pl.Int64}
+        rows = found.table("by_operator").rows if isinstance(found, Report) else pl.DataFrame(schema=schema)
+        # `aten::add` and `add` read alike.
+        together = rows.group_by(pl.col("operator").alias("name"), maintain_order=True)
+        frames.append(
+            together.agg(
+                pl.col(host).cast(pl.Float64).sum().alias(f"{name}_ns"),
+                pl.col(count).cast(pl.Float64).sum().alias(f"{name}_count"),
+                pl.col("event").cast(pl.Int64).first().alias(f"{name}_event"),
+            )
+        )
+    joined = frames[0].join(frames[1], on="name", how="full", coalesce=True)
+    return _change_table("launches", "Launches by operator, host time in the calls", joined, stepped)
+
+
+def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool) -> Table:
+    """Rank what was joined by how much its time changed."""
+    ranked = (
+        joined.with_columns(
+            pl.col("before_ns", "after_ns", "before_count", "after_count").cast(pl.Float64).fill_null(0.0)
+        )
+        .with_columns((pl.col("after_ns") - pl.col("before_ns")).alias("change_ns"))
+        .sort(pl.col("change_ns").abs(), "name", descending=[True, False])
+    )
+    unit = " a step" if stepped else ""
+    return Table(
+        key,
+        title,
+        (
+            Column("change_ns", "change", "ns", f"After minus before{unit}.", signed=True),
+            Column("before_ns", "before", "ns"),
+            Column("after_ns", "after", "ns"),
+            Column("before_count", "n before", "count"),
+            Column("after_count", "n after", "count"),
+            Column("name", "name", "text"),
+            Column(
+                "before_event",
+                "event before",
+                "count",
+                "Row of the longest in the trace before.",
+                hidden=True,
+            ),
+            Column(
+                "after_event", "event after", "count", "Row of the longest in the trace after.", hidden=True
+            ),
+        ),
+        ranked,
+        empty="in neither trace",
+    )

@@ -1,0 +1,150 @@
+"""What changed between two traces of a few steps, in words: syncs and launches, kinds of kernel, operators."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from tuiprof.analyses import run
+from tuiprof.model import Report, Trace, Unavailable
+from tuiprof.model.units import format_count, format_ns, format_share
+
+#: Differences of time below this share of a step are not told on a device …
+DEVICE_SHARE: Final = 0.01
+#: … and below this one of the operators' self time on a CPU, where the same work takes longer or shorter by the load.
+HOST_SHARE: Final = 0.10
+#: So many of a sort are named.
+_MOST: Final = 3
+
+
+def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ...]:
+    """Return what changed between two traces, one clause each, what matters most first.
+
+    Args:
+        report: Their comparison, as :func:`tuiprof.analyses.compare.traces.compare` makes it.
+        before: The baseline; it marks steps.
+        after: What is judged; it marks steps.
+    """
+    if before.device_indices and after.device_indices:
+        return (
+            *_syncs(report),
+            *_launches(report),
+            *_kinds(before, after, _median_step(before) * DEVICE_SHARE),
+        )
+    return tuple(_operators(report))
+
+
+def changed_in_words(report: Report, before: Trace | None, after: Trace | None) -> str | None:
+    """Return what changed between two traces in one line; None = nothing, or it cannot be told.
+
+    Args:
+        report: Their comparison.
+        before: The baseline; None = there is none.
+        after: What is judged; None as above.
+    """
+    if before is None or after is None or not (before.steps.numbers.size and after.steps.numbers.size):
+        return None
+    return " · ".join(change_clauses(report, before, after)) or None
+
+
+def figure_of(report: Report | Unavailable, key: str) -> float | None:
+    """Return a figure of a report; None where it cannot be told.
+
+    Args:
+        report: What an analysis answered.
+        key: Key of the figure.
+    """
+    value = report.fact(key) if isinstance(report, Report) else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _median_step(trace: Trace) -> float:
+    return figure_of(run("steps", trace), "step_period_ns") or 0.0
+
+
+def _metric(report: Report, key: str) -> tuple[str, str, float | None]:
+    rows = report.table("metrics").rows.filter(pl.col("key") == key)
+    return str(rows["before"][0]), str(rows["after"][0]), rows["ratio"][0]
+
+
+def _syncs(report: Report) -> list[str]:
+    old, new, _ = _metric(report, "syncs_per_step")
+    if old == new:
+        return []
+    rows = report.table("syncs").rows
+    told = [f"syncs {old} → {new} a step"]
+    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
+        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
+        named = [
+            _place(name)
+            for name in names.sort(f"{here}_ns", "name", descending=[True, False])["name"].head(_MOST)
+        ]
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        if named:
+            told.append(f"{word}: {', '.join(named)}{more}")
+    return told
+
+
+def _place(name: str) -> str:
+    """Return the place of a sync once where it is named by its own operators."""
+    where, _, through = name.partition(" ← ")
+    return where if where == through else name
+
+
+def _launches(report: Report) -> list[str]:
+    old, new, ratio = _metric(report, "launches_per_step")
+    if old == new or (ratio is not None and abs(ratio - 1) < DEVICE_SHARE):
+        return []
+    return [f"launches {old} → {new} a step"]
+
+
+def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
+    frames = []
+    for trace, name in ((before, "before"), (after, "after")):
+        kernels = run("kernels", trace)
+        if not isinstance(kernels, Report):
+            return []
+        rows = kernels.table("kinds").rows
+        if "per_step_ns" not in rows.columns:
+            return []
+        frames.append(rows.select("kind", pl.col("per_step_ns").cast(pl.Float64).alias(name)))
+    rows = frames[0].join(frames[1], on="kind", how="full", coalesce=True).fill_null(0.0)
+    rows = rows.with_columns((pl.col("after") - pl.col("before")).abs().alias("change"))
+    largest = rows.filter(pl.col("change") >= max(least_ns, 1.0))
+    largest = largest.sort("change", "kind", descending=[True, False]).head(_MOST)
+    return [
+        f"device time of {row['kind']} {format_ns(row['before'])} → {format_ns(row['after'])} a step"
+        for row in largest.iter_rows(named=True)
+    ]
+
+
+def _operators(report: Report) -> list[str]:
+    """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
+    rows = report.table("operators").rows
+    told = []
+    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
+        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
+        ordered = names.sort(f"{here}_ns", "name", descending=[True, False])
+        named = [
+            f"{name} ({format_count(round(count, 2))} a step)"
+            for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
+        ]
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        if named:
+            told.append(f"{word}: {', '.join(named)}{more}")
+    # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
+    shares = rows.select(
+        "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
+    )
+    shares = shares.fill_nan(0.0).with_columns(
+        (pl.col("after_ns") - pl.col("before_ns")).abs().alias("change")
+    )
+    both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
+    largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
+    largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
+    told += [
+        f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
+        for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
+    ]
+    return told

@@ -1,0 +1,218 @@
+"""When a device idles, and what the host did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.codes import distinct, member
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.schema import HOST_CALLS
+
+#: What the host was doing, most specific first: an instant belongs to the first that applies.
+HOST_CAUSES: dict[str, str] = {
+    "sync": "the host waits for the device",
+    "allocator": "the host is in a device memory allocation or release",
+    "collective wait": "the host waits for other ranks",
+    "compile": "the host compiles (Dynamo, Inductor, Triton, XLA)",
+    "garbage collector": "Python collects garbage",
+    "data loading": "the host waits for a batch",
+    "profiler": "the profiler does its own work",
+    "runtime call": "the host is in another call into the device runtime",
+    "operator": "the host runs operators, without launching yet",
+    "Python": "the host runs Python between operators",
+    "unrecorded": "the host is in nothing that was recorded (Python, where frames are not)",
+}
+#: What explains the rest of a gap.
+DEVICE_CAUSES: dict[str, str] = {
+    "launching": "the host is in the launch call, or it has just returned",
+    "hand-over": "the work was submitted but the device had not begun: a dependency, a graph, or kernel to kernel",
+    "launch not recorded": "the call that launched the next work is not in the trace",
+}
+CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
+#: Where the host is too slow, and nothing special holds it.
+HOST_BOUND: tuple[str, ...] = ("runtime call", "operator", "Python", "unrecorded", "launching")
+
+DATA_LOADING = (
+    r"enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader\.py\(\d+\): __next__"
+    r"|IteratorGetNext|dataset_iterator"
+)
+GARBAGE = r"^(Python GC|python_gc|gc\.collect|<built-in function collect>)"
+COMPILE = (
+    r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
+    r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
+)
+#: The profiler's own work does not stand on the threads that launch.
+_OWN_LANES = ("overhead",)
+#: Host causes as they are recorded, by category or by name, from "compile" on.
+_RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("compile",), COMPILE),
+    ((), GARBAGE),
+    (("dataloader",), DATA_LOADING),
+    (_OWN_LANES, ""),
+    (HOST_CALLS, ""),
+    (("cpu_op",), ""),
+    (("python_function",), ""),
+)
+#: A submission is believed to reach a busy device within the trace's own tenth percentile of launch latency, but never
+#: more than the first of these; an idle device within the second.
+MAX_SUBMISSION_NS, SUBMISSION_NS = 20_000, 100_000
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Idle gaps of one device between its first and last work in a window, in order of time.
+
+    Attributes:
+        device: Device index.
+        low: Start of the device's first work in the window, ns.
+        high: End of its last, ns.
+        starts: When the device ran dry, ns, shape ``(g,)``.
+        ends: When it began to work again, ns.
+        work: Row of the work that ended each gap.
+        launch: Row of the call that launched it; -1 = not in the trace.
+        causes: Idle time by cause, ns, shape ``(len(CAUSES), g)``; each column sums to its gap.
+    """
+
+    device: int
+    low: int
+    high: int
+    starts: Ints
+    ends: Ints
+    work: Ints
+    launch: Ints
+    causes: Ints
+
+    @property
+    def ns(self) -> Ints:
+        """Length of each gap, ns."""
+        return self.ends - self.starts
+
+    def of(self, *causes: str) -> Ints:
+        """Return the idle time of some causes in each gap, ns, shape ``(g,)``.
+
+        Args:
+            *causes: Names out of ``CAUSES``.
+        """
+        total: Ints = np.zeros(len(self.starts), dtype=np.int64)
+        for cause in causes:
+            total += self.causes[CAUSES.index(cause)]
+        return total
+
+    @cached_property
+    def host_bound(self) -> Ints:
+        """Idle time in each gap because the host was too slow, ns, shape ``(g,)``."""
+        return self.of(*HOST_BOUND)
+
+
+def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
+    """Find the idle gaps of a device and what explains them.
+
+    Of a gap ``[dry, f)`` that ends with work launched by a call in ``[b, e)``: before ``b`` the host had not yet
+    come to the launch, and what it did meanwhile, on any thread that launches work, is the cause; from ``b`` until
+    the call has returned and its submission has had time to arrive, the gap is launching; the rest is hand-over.
+    A submission to a device that had run dry before the call is given ``SUBMISSION_NS``, because it may have to wake
+    the device; any other the trace's own tenth percentile of launch latency.
+
+    Args:
+        trace: The trace.
+        device: Device index.
+        low: Start of the window, ns.
+        high: Its end, ns.
+    """
+    return remember(trace, f"gaps {device} {low} {high}", lambda: _gaps(trace, device, low, high))
+
+
+def _gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
+    busy_starts, busy_ends = clip(*trace.busy(device), low, high)
+    none = np.empty(0, dtype=np.int64)
+    if not len(busy_starts):
+        return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
+    first, last = int(busy_starts[0]), int(busy_ends[-1])
+    starts, ends = complement(busy_starts, busy_ends, first, last)
+    rows = trace.work_of(device)
+    # Rows are sorted by start: the first work that starts with the busy interval is the one that ended the gap.
+    work = rows[np.searchsorted(trace.starts[rows], ends, side="left")]
+    launch = trace.links.launch_of[work]
+    known = launch >= 0
+    begin = np.where(known, trace.starts[np.maximum(launch, 0)], starts)
+    end = np.where(known, trace.ends[np.maximum(launch, 0)], starts)
+    begin = np.clip(begin, starts, ends)
+    allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
+    launching_until = np.where(known, np.clip(end + allowance, begin, ends), begin)
+
+    causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
+    late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
+    before: Ints = np.zeros(len(late), dtype=np.int64)
+    for index, coverage in enumerate(_host_activity(trace)):
+        if coverage is not None:
+            covered = coverage.between(starts[late], begin[late])
+            causes[index, late] = covered - before
+            before = covered
+    causes[CAUSES.index("unrecorded"), late] = (begin - starts)[late] - before
+    causes[CAUSES.index("launching")] = launching_until - begin
+    causes[CAUSES.index("hand-over")] = np.where(known, ends - launching_until, 0)
+    causes[CAUSES.index("launch not recorded")] = np.where(known, 0, ends - starts)
+    return Gaps(device, first, last, starts, ends, work, launch, causes)
+
+
+def submission_ns(trace: Trace) -> int:
+    """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, "submission", lambda: _submission_ns(trace))
+
+
+def _submission_ns(trace: Trace) -> int:
+    work = trace.device_work
+    launch = trace.links.launch_of[work]
+    work, launch = work[launch >= 0], launch[launch >= 0]
+    latency = trace.starts[work] - trace.ends[launch]
+    latency = latency[latency >= 0]
+    return min(int(np.percentile(latency, 10)), MAX_SUBMISSION_NS) if len(latency) else 0
+
+
+def _host_activity(trace: Trace) -> list[Coverage | None]:
+    """Return for each host cause but the last the time that it or an earlier one covers; None = it adds none."""
+    return remember(trace, "host activity", lambda: _find_host_activity(trace))
+
+
+def _find_host_activity(trace: Trace) -> list[Coverage | None]:
+    covered: list[Coverage | None] = []
+    starts: Ints = np.empty(0, dtype=np.int64)
+    ends = starts
+    for more_starts, more_ends in _activities(trace):
+        if not len(more_starts):
+            covered.append(None)
+            continue
+        merged = union(more_starts, more_ends)
+        starts, ends = union(np.concatenate((starts, merged[0])), np.concatenate((ends, merged[1])))
+        covered.append(Coverage(starts, ends))
+    return covered
+
+
+def _activities(trace: Trace) -> Iterator[tuple[Ints, Ints]]:
+    """Yield starts and ends of what the host does, one host cause but the last after the other."""
+    waits = _waits.find(trace, Window())
+    allocator, collective = (waits.kind == waits.kinds.index(k) for k in ("allocator", "collective wait"))
+    for which in (~allocator & ~collective, allocator, collective):
+        yield waits.starts[which], waits.ends[which]
+    launching = distinct(trace.track_codes[trace.links.launches])
+    on_host = member(trace.track_codes, launching) & trace.on_host
+    for categories, named in _RECORDED:
+        mask = trace.is_category(*categories)
+        if named:
+            mask |= trace.named(named)
+        if categories != _OWN_LANES:
+            mask &= on_host
+        rows = np.flatnonzero(mask)
+        rows = rows[~trace.nesting.directly_in(mask, rows)]  # covered by what it lies in
+        yield trace.starts[rows], trace.ends[rows]

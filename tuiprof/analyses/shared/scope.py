@@ -1,0 +1,144 @@
+"""What the figures of a report refer to: the window, its steps, and words for the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses.shared.codes import distinct, member
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.model import Trace, Unavailable, Window
+from tuiprof.model.intervals import Ints, clip, total
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Window and steps of a report.
+
+    Attributes:
+        trace: The trace.
+        window: The window asked for.
+        low: Its first instant, ns.
+        high: Its end, ns.
+        steps: Indices into ``trace.steps`` of the steps wholly inside the window.
+    """
+
+    trace: Trace
+    window: Window
+    low: int
+    high: int
+    steps: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, window: Window) -> Scope:
+        """Work out the scope of a window.
+
+        Args:
+            trace: The trace.
+            window: The window.
+        """
+        low, high = trace.bounds(window)
+        return cls(trace, window, low, high, trace.steps.inside(low, high))
+
+    @property
+    def step_count(self) -> int:
+        """Number of whole steps in the window; 0 = the trace marks none here."""
+        return len(self.steps)
+
+    @property
+    def step_time_ns(self) -> int:
+        """Summed length of the steps, ns."""
+        return total(self.trace.steps.starts[self.steps], self.trace.steps.ends[self.steps])
+
+    def in_steps(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        """Return which events belong to a whole step of the window, by launch for device work.
+
+        Args:
+            rows: Rows in the event table, shape ``(k,)``.
+        """
+        return member(self.trace.steps.step_of[rows], self.steps)
+
+    def per_step(self, values: npt.ArrayLike, rows: Ints) -> float | None:
+        """Return the sum of values over the steps, divided by the number of steps.
+
+        Args:
+            values: One value an event, shape ``(k,)``.
+            rows: Rows of the events they belong to, shape ``(k,)``.
+
+        Returns:
+            The figure; None where there are no steps.
+        """
+        if not self.step_count:
+            return None
+        return float(np.asarray(values)[self.in_steps(rows)].sum()) / self.step_count
+
+    def device_span(self, device: int) -> tuple[int, int]:
+        """Return first start and last end of a device's work in the window, ns; equal when it did none.
+
+        Args:
+            device: Device index.
+        """
+        starts, ends = clip(*self.trace.busy(device), self.low, self.high)
+        return (int(starts[0]), int(ends[-1])) if len(starts) else (self.low, self.low)
+
+    @property
+    def over(self) -> str:
+        """What the figures are taken over, for a sentence: ``"4 steps"`` or ``"this window"``."""
+        if self.step_count:
+            return f"{self.step_count} step" + ("s" if self.step_count > 1 else "")
+        return self.window.label or ("the trace" if self.window.whole else "this window")
+
+
+def device_word(trace: Trace) -> str:
+    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one.
+
+    Args:
+        trace: The trace.
+    """
+
+    def look() -> str:
+        if trace.dispatched is not None and not trace.device_indices:
+            return "CPU"
+        calls = distinct(trace.name_codes[trace.host_calls])
+        gpu = any(trace.names[code].startswith(("cuda", "cu", "hip")) for code in calls.tolist())
+        return "GPU" if gpu else "device"
+
+    return remember(trace, "device word", look)
+
+
+def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:
+    """Return why an analysis of a device has nothing to say about a trace without device work.
+
+    Args:
+        trace: The trace.
+        name: Name of the analysis.
+        cpu_only: What the question means where the CPU is the device.
+        instead: Where to look then.
+    """
+    remarks = trace.trust.remarks
+    damage = next((remark for remark in remarks if remark.code in ("truncated", "damaged")), None)
+    if damage is not None:
+        return Unavailable(
+            name, f"no device activity in the part that could be read: {damage.text}", damage.remedy
+        )
+    lost = next((remark for remark in remarks if remark.code == "no-device-work"), None)
+    if lost is not None:
+        return Unavailable(name, lost.text, lost.remedy)
+    return Unavailable(name, f"a CPU-only trace: {cpu_only}", instead)
+
+
+def plural(count: float, word: str) -> str:
+    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``.
+
+    Args:
+        count: How many.
+        word: The noun in the singular, forming its plural with s or es.
+    """
+    from tuiprof.model.units import format_count
+
+    text = format_count(round(count, 2))
+    if text == "1":
+        return f"1 {word}"
+    return f"{text} {word}" + ("es" if word.endswith(("s", "ch")) else "s")

@@ -1,0 +1,103 @@
+"""What a step takes: by the host's clock, or by the device's where the host runs ahead of it.
+
+Calls that launch work return before it is done. A host that is not held back marks the end of its step while the
+device has only begun it, and in a short trace its steps are then shorter than what the training needs a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.model import Rule, Trace, Window
+from tuiprof.model.intervals import Ints
+
+#: The host is said to run ahead where a step of the device takes this many times one of the host.
+AHEAD: Final = 1.05
+
+RULE: Final = Rule(
+    "step period",
+    "The median step of the host, or that of the device where it is longer by "
+    f"{(AHEAD - 1) * 100:.0f} % or more: the host then runs ahead. A device step is from the start of the first work "
+    "that a step launched to that of the next step, the last one to the end of its last work. Without a device, what "
+    "XLA runs on the CPU behind the call that handed it over counts as such work.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Step times of a scope.
+
+    Attributes:
+        host: From the beginning to the end of each step's marker, ns, shape ``(steps,)``.
+        device: The same steps on the device, ns; empty = cannot be told.
+    """
+
+    host: Ints
+    device: Ints
+
+    @property
+    def host_ahead(self) -> bool:
+        """Whether the host marks steps faster than the device works them off."""
+        return bool(len(self.device)) and float(np.median(self.device)) >= AHEAD * float(np.median(self.host))
+
+    @property
+    def period(self) -> Ints:
+        """What steps take, ns: of the device where the host runs ahead."""
+        return self.device if self.host_ahead else self.host
+
+
+def step_times(scope: Scope) -> StepTimes:
+    """Measure the steps of a scope on the host and on the device.
+
+    Args:
+        scope: Window and steps.
+    """
+    steps = scope.trace.steps
+    return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
+
+
+def step_period_ns(trace: Trace) -> float | None:
+    """Return the step period of a whole trace, ns; None = it marks no steps.
+
+    Args:
+        trace: The trace.
+    """
+
+    def measure() -> float | None:
+        period = step_times(Scope.of(trace, Window())).period
+        return float(np.median(period)) if len(period) else None
+
+    return remember(trace, "step period", measure)
+
+
+def _device(scope: Scope) -> Ints:
+    trace, wanted = scope.trace, scope.steps
+    nothing = np.empty(0, dtype=np.int64)
+    # Work whose launch is in the trace: only of that the step is known.
+    work = trace.device_work[trace.links.launch_of[trace.device_work] >= 0]
+    if not len(trace.device_work) and trace.dispatched is not None:
+        work = trace.dispatched["work"].to_numpy()
+    step_of = trace.steps.step_of[work]
+    work = work[step_of >= 0]
+    if len(wanted) < 2 or not len(work):
+        return nothing
+    step_of = trace.steps.step_of[work]
+    first = np.full(len(trace.steps), np.iinfo(np.int64).max)
+    last = np.full(len(trace.steps), np.iinfo(np.int64).min)
+    np.minimum.at(first, step_of, trace.starts[work])
+    np.maximum.at(last, step_of, trace.ends[work])
+    first, last = first[wanted], last[wanted]
+    behind = last > trace.steps.ends[wanted]
+    if not len(trace.device_work) and 2 * behind.sum() <= len(behind):
+        return (
+            nothing  # the CPU does its work inside the steps: what lies between them is the host's own time
+        )
+    if (last < first).any():  # a step without work
+        return nothing
+    times: Ints = np.diff(np.append(first, last[-1]))
+    return times if (times > 0).all() else nothing  # steps of several threads, worked off in another order

@@ -1,0 +1,314 @@
+"""Finds the calls in which the host waits for the device.
+
+A *wait* is one stop of the host, however many calls it takes: ``aten::item`` copies a value to the host and
+then synchronises the stream, which is one wait of two calls.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.analyses.shared import ancestry as _ancestry
+from tuiprof.analyses.shared import xla_waits as _xla_waits
+from tuiprof.analyses.shared.codes import distinct, member
+from tuiprof.analyses.shared.memo import remember
+from tuiprof.analyses.shared.wait_kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Ints, union
+
+Mask = npt.NDArray[np.bool_]
+
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|Host -> Device|Device -> Host")
+_TO_HOST = re.compile(r"DtoH|DeviceToHost|Device -> (Host|Pageable|Pinned)")
+
+COUNTED, BY_PROFILER, AT_EDGE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits in order of their end; arrays of shape ``(k,)``.
+
+    Attributes:
+        first: Row of the first call of each.
+        last: Row of the call whose return ends it.
+        copy: Row of the device copy it made; -1 = none.
+        starts: When the host began to wait, ns.
+        ends: When it went on, ns.
+        waited: Time inside the blocking calls, ns; at most ``ends - starts``.
+        kind: Index into ``kinds``.
+        kinds: Names of the kinds.
+        apart: ``COUNTED``, or why it is listed apart: ``BY_PROFILER``, ``AT_EDGE``.
+        ancestry: What encloses ``last``.
+    """
+
+    first: Ints
+    last: Ints
+    copy: Ints
+    starts: Ints
+    ends: Ints
+    waited: Ints
+    kind: Ints
+    kinds: tuple[str, ...]
+    apart: Ints
+    ancestry: _ancestry.Ancestry
+
+    def __len__(self) -> int:
+        """Return the number of waits, those apart included."""
+        return len(self.first)
+
+
+def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
+    """Find the calls that wait by their name alone.
+
+    Args:
+        trace: The trace.
+
+    Returns:
+        Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
+    """
+    return remember(trace, "calls that wait", lambda: _calls_by_kind(trace))
+
+
+def _calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
+    kind_of_name = np.full(len(trace.names), -1, dtype=np.int64)
+    for code, name in enumerate(trace.names):
+        word = next((word for word, pattern in CALLS if pattern.search(name.removeprefix("AscendCL@"))), None)
+        if word is not None:
+            kind_of_name[code] = KINDS.index(word)
+    kind = kind_of_name[trace.name_codes[trace.host_calls]]
+    rows, kind = trace.host_calls[kind >= 0], kind[kind >= 0]
+    xla, words = _xla_waits.calls(trace)
+    kinds = np.concatenate((kind, np.array([KINDS.index(word) for word in words], dtype=np.int64)))
+    rows = np.concatenate((rows, xla))
+    order = np.argsort(rows, kind="stable")
+    return rows[order], kinds[order]
+
+
+def find(trace: Trace, window: Window) -> Waits:
+    """Find every wait that overlaps a window.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    waits = remember(trace, "waits", lambda: _find(trace))
+    if window.whole:
+        return waits
+    low, high = trace.bounds(window)
+    inside = (waits.starts < high) & (waits.ends > low)
+    cut = (waits.starts < low) | (waits.ends > high)
+    apart = np.where((waits.apart == COUNTED) & cut, AT_EDGE, waits.apart)
+    return Waits(
+        first=waits.first[inside],
+        last=waits.last[inside],
+        copy=waits.copy[inside],
+        starts=waits.starts[inside],
+        ends=waits.ends[inside],
+        waited=waits.waited[inside],
+        kind=waits.kind[inside],
+        kinds=waits.kinds,
+        apart=apart[inside],
+        ancestry=waits.ancestry.take(inside),
+    )
+
+
+def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
+    """Return when at least one thread is inside a blocking call, as a disjoint set in ns.
+
+    Between the copy and the synchronise of one wait the host runs, so this is no longer than the sum of ``waited``.
+
+    Args:
+        trace: The trace.
+        waits: The waits.
+        which: Which of them, shape ``(k,)``.
+    """
+    starts, ends, last = waits.starts[which], waits.ends[which], waits.last[which]
+    last_starts = trace.starts[last]
+    # Where the wait begins with its last call, the first interval is empty.
+    first_ends = np.where(starts < last_starts, trace.ends[waits.first[which]], starts)
+    # A wait that is whole (two marks of one await) does not end with its first event.
+    first_ends = np.where(waits.waited[which] == ends - starts, ends, first_ends)
+    return union(np.concatenate((starts, last_starts)), np.concatenate((first_ends, ends)))
+
+
+def _find(trace: Trace) -> Waits:
+    """Find every wait of a trace."""
+    rows, kinds = calls_by_kind(trace)
+    copies, copy_work = _host_copies(trace)
+    blocked = copies[~member(copies, rows) & _copy_blocked(trace, copies, copy_work)]
+    kinds = np.concatenate((kinds, np.full(len(blocked), KINDS.index("blocking copy"), dtype=np.int64)))
+    rows = np.concatenate((rows, blocked))
+    order = np.argsort(rows)
+    rows, kinds = rows[order], kinds[order]
+    keep = outermost(trace, rows) & _first_of_correlation(trace, rows)
+    rows, kinds = rows[keep], kinds[keep]
+
+    absorbed, first = _absorb_copies(trace, rows, kinds, copies)
+    waits_on = ~member(rows, absorbed)
+    last, kinds, first = rows[waits_on], kinds[waits_on], first[waits_on]
+    copy = np.full(len(last), -1, dtype=np.int64)
+    if len(copies):
+        at = np.minimum(np.searchsorted(copies, first), len(copies) - 1)
+        copy = np.where(copies[at] == first, copy_work[at], -1)
+    # A pinned copy in front of a synchronise does not hold the host: its wait begins with the synchronise.
+    blocks = member(first, rows)
+    starts = np.where(blocks, trace.starts[first], trace.starts[last])
+    ends = trace.ends[last]
+    in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
+    waited = ends - trace.starts[last] + in_copy
+    # An await that stands as two marks lasts from the first to the second.
+    seconds, firsts = _xla_waits.marks(trace)
+    marked = member(last, seconds)
+    first[marked] = firsts[np.searchsorted(seconds, last[marked])]
+    starts[marked] = trace.starts[first[marked]]
+    waited[marked] = ends[marked] - starts[marked]
+
+    order = np.argsort(ends, kind="stable")
+    first, last, copy, kinds = first[order], last[order], copy[order], kinds[order]
+    starts, ends, waited = starts[order], ends[order], waited[order]
+    ancestry = _ancestry.of(trace, last)
+    asked_not_to_block = (first == last) & trace.named("MemcpyAsync", last)
+    kinds = _refine(trace, kinds, copy, asked_not_to_block, ancestry)
+    apart = _apart(trace, last, kinds, ancestry)
+    return Waits(first, last, copy, starts, ends, waited, kinds, KINDS, apart, ancestry)
+
+
+def _host_copies(trace: Trace) -> tuple[Ints, Ints]:
+    """Return calls that launched one copy between host and device, and that copy, both as rows."""
+    work = trace.device_work[trace.is_category("memcpy", rows=trace.device_work)]
+    work = work[trace.named(_HOST_COPY.pattern, work) & (trace.links.launch_of[work] >= 0)]
+    calls, position = np.unique(trace.links.launch_of[work], return_index=True)
+    alone = member(calls, trace.links.launches[trace.links.work_count == 1])
+    return calls[alone], work[position[alone]]
+
+
+def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
+    """Return which asynchronous copies nevertheless held the host.
+
+    A copy from or to pageable memory did when it had begun on the device before the call returned: the host
+    stood until the stream came to it. Where the trace does not say what memory it was (ROCm), it did when
+    it had even ended by then. A copy of pinned memory never does.
+    """
+    pageable = trace.named("Pageable", copies)
+    pinned = trace.named("Pinned", copies)
+    reached = np.where(pageable, trace.starts[copies], trace.ends[copies])
+    result: Mask = ~pinned & (reached <= trace.ends[calls])
+    return result
+
+
+def outermost(trace: Trace, rows: Ints) -> Mask:
+    """Return which of some events lie inside no other of them on their track.
+
+    Args:
+        trace: The trace.
+        rows: Rows in order of start, shape ``(k,)``.
+    """
+    track = trace.track_codes[rows]
+    keep = np.ones(len(rows), dtype=bool)
+    for one in distinct(track):
+        mine = np.flatnonzero(track == one)
+        ends = trace.ends[rows[mine]]
+        reach = np.maximum.accumulate(ends)
+        keep[mine[1:]] = ends[1:] > reach[:-1]
+    return keep
+
+
+def _first_of_correlation(trace: Trace, rows: Ints) -> Mask:
+    """Return which calls are the first with their correlation.
+
+    MTIA records one synchronise twice: as the caller's call and, on a lane of the device, as the driver's.
+    """
+    correlation = trace.ints("correlation", rows)
+    order = np.argsort(correlation, kind="stable")
+    repeated = np.zeros(len(rows), dtype=bool)
+    repeated[1:] = correlation[order[1:]] == correlation[order[:-1]]
+    keep = np.ones(len(rows), dtype=bool)
+    keep[order[repeated]] = False
+    return keep | (correlation <= 0)
+
+
+def _absorb_copies(trace: Trace, rows: Ints, kinds: Ints, copies: Ints) -> tuple[Ints, Ints]:
+    """Join a copy with the synchronise that the same operator makes right after it.
+
+    Returns:
+        Rows of waiting calls that are part of a later one, and for each of ``rows`` the first call of its wait.
+    """
+    first = rows.copy()
+    if not len(copies) or not len(rows):
+        return np.empty(0, dtype=np.int64), first
+    parent, track = trace.nesting.parent, trace.track_codes
+    syncs = member(kinds, [KINDS.index(f"{what} sync") for what in ("stream", "event", "device")])
+    launches = trace.links.launches
+    for one in distinct(track[rows[syncs]]):
+        on_track = launches[track[launches] == one]
+        mine = np.flatnonzero(syncs & (track[rows] == one))
+        position = np.searchsorted(on_track, rows[mine]) - 1
+        mine, position = mine[position >= 0], position[position >= 0]
+        before = on_track[position]
+        same_operator = (parent[before] == parent[rows[mine]]) & (parent[before] >= 0)
+        # Of several synchronises after one copy only the first belongs to it.
+        earliest = np.append(True, before[1:] != before[:-1])
+        joined = member(before, copies) & same_operator & earliest
+        first[mine[joined]] = before[joined]
+    return first[first != rows], first
+
+
+def _refine(
+    trace: Trace, kinds: Ints, copy: Ints, asked_not_to_block: Mask, ancestry: _ancestry.Ancestry
+) -> Ints:
+    """Name a wait after the operator that made it, where there is one, else after the copy's direction."""
+    kinds = kinds.copy()
+    to_host, to_device, pageable_to_host, pageable_to_device = (KINDS.index(kind) for kind in COPY_KINDS)
+    made = copy >= 0
+    works = np.maximum(copy, 0)
+    pageable = asked_not_to_block & trace.named("Pageable", works)
+    direction = np.where(
+        trace.named(_TO_HOST.pattern, works),
+        np.where(pageable, pageable_to_host, to_host),
+        np.where(pageable, pageable_to_device, to_device),
+    )
+    kinds[made] = direction[made]
+    names = trace.names
+    of_name = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
+    masked = np.zeros(len(names) + 1, dtype=bool)
+    for code in distinct(ancestry.operators).tolist():
+        name = names[code] if code >= 0 else ""
+        of_name[code] = next((KINDS.index(kind) for kind, pattern in OPERATORS if pattern.search(name)), -1)
+        masked[code] = MASKED.search(name) is not None
+    allocator, pin = kinds == KINDS.index("allocator"), KINDS.index("pin memory")
+    by_mask = np.zeros(len(kinds), dtype=bool)  # a size was asked for further in
+    # Innermost first, so that the outermost operator has the last word.
+    for level in range(ancestry.operators.shape[1]):
+        codes = ancestry.operators[:, level]
+        named = np.where(masked[codes] & by_mask, KINDS.index(MASK), of_name[codes])
+        better = (named >= 0) & (~allocator | (named == pin))
+        kinds[better] = named[better]
+        by_mask |= of_name[codes] == KINDS.index(NONZERO)
+    return kinds
+
+
+def _apart(trace: Trace, last: Ints, kinds: Ints, ancestry: _ancestry.Ancestry) -> Ints:
+    """Tell waits made by the profiler from those that count."""
+    apart = np.zeros(len(last), dtype=np.int64)
+    apart[ancestry.by_profiler] = BY_PROFILER
+    bare = (
+        (kinds == KINDS.index("device sync"))
+        & (ancestry.outer_row < 0)
+        & (ancestry.annotation < 0)
+        & (ancestry.frames[:, 0] < 0 if len(last) else True)
+    )
+    launches = trace.links.launches
+    if len(launches):
+        nothing_after = trace.ends[last] > trace.starts[launches[-1]]
+        nothing_before = trace.ends[last] <= trace.starts[launches[0]]
+        step = trace.steps.step_of[last]
+        in_step = step >= 0
+        # The profiler synchronises once when it stops, which may still fall into the last step. A synchronise
+        # that every step makes is the user's.
+        habit = len(np.unique(step[bare & in_step])) > 1
+        apart[bare & (nothing_after | nothing_before) & ~(in_step & habit)] = BY_PROFILER
+    return apart

@@ -1,0 +1,122 @@
+"""How long a device was empty because the host had waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuiprof.analyses.shared.codes import distinct
+from tuiprof.model import Trace
+from tuiprof.model.intervals import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What each of ``k`` waits did to the device; arrays of shape ``(k,)``.
+
+    Attributes:
+        device: Device index; -1 = no device worked.
+        starts: Since when the device had nothing to do, ns.
+        ends: Until when, ns; ``starts`` where it had work all the time.
+        waited_for: Row of the last device work that ended before the wait did; -1 = none.
+        delayed: Row of the first device work launched after the wait; -1 = none in this trace.
+    """
+
+    device: Ints
+    starts: Ints
+    ends: Ints
+    waited_for: Ints
+    delayed: Ints
+
+    @property
+    def ns(self) -> Ints:
+        """Device-empty time of each wait, ns, shape ``(k,)``."""
+        return self.ends - self.starts
+
+
+def emptied(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Emptied:
+    """Work out the device-empty time of waits.
+
+    For a wait of the host in ``[b, e)`` let *dry* be the end of all device work launched before ``e``, and
+    ``f`` the start of the first device work launched after ``e``, by any thread. The device is empty from
+    ``max(dry, b)`` to ``f``: it had nothing queued because the host stood, and until the host had got its next
+    launch through. Between these two instants the device is idle on all its streams by construction, so empty
+    time is a part of device idle time. Two waits without a launch between them share it: every instant is charged once,
+    to the wait that began last, so that the figures of several waits may be added up. Before the first work of a device
+    nothing counts, and neither does a wait after which nothing is launched.
+
+    Args:
+        trace: The trace.
+        tracks: Track of each wait, shape ``(k,)``.
+        copies: Device copy each wait made, as a row; -1 = none.
+        starts: Start of each wait, ns.
+        ends: End of each, ns, ascending.
+    """
+    k = len(starts)
+    result = Emptied(*(np.full(k, -1, dtype=np.int64) for _ in range(5)))
+    result.starts[:], result.ends[:] = starts, starts
+    if not k or not len(trace.device_work):
+        return result
+    result.device[:] = _device_of(trace, tracks, copies, starts, ends)
+    for one in distinct(result.device):
+        mine = np.flatnonzero(result.device == one)
+        _on_one_device(trace, result, mine, trace.work_of(int(one)), starts[mine], ends[mine])
+    return result
+
+
+def _on_one_device(trace: Trace, result: Emptied, mine: Ints, work: Ints, starts: Ints, ends: Ints) -> None:
+    """Fill in the waits for one device; ``ends`` ascend."""
+    launch = trace.links.launch_of[work]
+    # Work without a launch in the trace counts as launched when it started: it can only shorten emptied.
+    launched = np.where(launch >= 0, trace.starts[np.maximum(launch, 0)], trace.starts[work])
+    order = np.argsort(launched, kind="stable")
+    work, launched = work[order], launched[order]
+    work_starts, work_ends = trace.starts[work], trace.ends[work]
+    dry = np.maximum.accumulate(work_ends)
+    # Position of the first start among everything launched from here on.
+    reverse = work_starts[::-1]
+    is_new_first = reverse <= np.minimum.accumulate(reverse)
+    last_new = np.maximum.accumulate(np.where(is_new_first, np.arange(len(work)), 0))
+    first_position = (len(work) - 1 - last_new)[::-1]
+
+    split = np.searchsorted(launched, ends, side="left")
+    has_before, has_after = split > 0, split < len(work)
+    first = first_position[np.minimum(split, len(work) - 1)]
+    result.delayed[mine] = np.where(has_after, work[first], -1)
+
+    by_end = np.argsort(work_ends, kind="stable")
+    ended = np.searchsorted(work_ends[by_end], ends, side="right")
+    result.waited_for[mine] = np.where(ended > 0, work[by_end[np.maximum(ended - 1, 0)]], -1)
+
+    begin = np.maximum(dry[np.maximum(split - 1, 0)], starts)
+    until = np.where(has_before & has_after, work_starts[first], begin)
+    until = np.maximum(until, begin)
+    # Charge every instant once, to the wait that began last: a wait's time ends where the next one's begins. Waits of
+    # other threads may have begun earlier.
+    empty = np.flatnonzero(until > begin)
+    empty = empty[np.argsort(begin[empty], kind="stable")]
+    until[empty[:-1]] = np.minimum(until[empty[:-1]], begin[empty[1:]])
+    result.starts[mine], result.ends[mine] = begin, until
+
+
+def _device_of(trace: Trace, tracks: Ints, copies: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return the device each wait waits for: that of its copy, else of its thread's last launch before it."""
+    indices = trace.device_indices
+    if len(indices) < 2:
+        return np.full(len(starts), indices[0] if indices else -1, dtype=np.int64)
+    links = trace.links
+    work = trace.device_work[links.launch_of[trace.device_work] >= 0]
+    calls, position = np.unique(links.launch_of[work], return_index=True)
+    device_of_call = trace.ints("device", work[position])
+    call_track, call_start = trace.track_codes[calls], trace.starts[calls]
+    result = np.full(len(starts), indices[0], dtype=np.int64)
+    for track in distinct(tracks):
+        mine = np.flatnonzero(tracks == track)
+        on_track = np.flatnonzero(call_track == track)
+        if len(on_track):
+            at = np.searchsorted(call_start[on_track], ends[mine], side="left") - 1
+            result[mine] = device_of_call[on_track[np.maximum(at, 0)]]
+    with_copy = copies >= 0
+    result[with_copy] = trace.ints("device", copies[with_copy])
+    return result

@@ -1,0 +1,397 @@
+"""Which line made the host wait for the device, and what that cost."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tuiprof.analyses import Analysis
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.scope import Scope, device_word, no_device, plural
+from tuiprof.analyses.shared.step_times import step_times
+from tuiprof.analyses.syncs import refill as _refill
+from tuiprof.analyses.syncs import wait_table as _wait_table
+from tuiprof.analyses.syncs.wait_table import WaitTable
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model.intervals import total
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.whatif.calibration import Calibrated
+
+NAME, TITLE = "sync_events", "Syncs"
+
+#: From this share of the step to be won on, syncs are called bad; from the lower one on, worth a look.
+BAD_SHARE, WARN_SHARE = 0.05, 0.01
+#: Below this share of the step to be won, syncs are called harmless.
+HARMLESS_SHARE = 0.0005
+
+_RULES = (
+    Rule(
+        "sync",
+        "A call in which the host stands until the device reaches a point: stream, device and event synchronise, "
+        "blocking copies, copies of pageable memory that had begun on the device before the call returned, "
+        "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals), XLA's awaits and reads of buffers. A "
+        "copy and the synchronise that the same operator makes after it are one sync.",
+    ),
+    Rule(
+        "host blocked",
+        "Time inside the blocking calls. Not all of it is lost: a wait while the device has work is free.",
+    ),
+    Rule(
+        "device empty",
+        "From when all work launched before the sync's end is done (not before the wait began) to the start of the "
+        "first work launched after it: the device is idle on all streams for want of the host. Each instant is "
+        "charged once, to the sync that began last.",
+    ),
+    Rule(
+        "refill",
+        "Further idle time that late launches cause, because the host has lost its head start: gaps that end with work "
+        "whose launch began after the device had run dry, from there until the host is ahead again (the device comes "
+        f"to work that was launched {format_ns(_refill.LEAD_NS)} before or earlier) or until the next sync. Of a "
+        "read of XLA's also such gaps inside it, because it launches its copy itself.",
+    ),
+    Rule(
+        "saves",
+        "What a step without the profiler takes less if the syncs of one place are not made: the step is replayed "
+        "without them. Where it cannot be replayed, an upper bound: in order of time a wait adds to a credit, and idle "
+        "time of the device after it is won as far as the credit covers it. Places are ranked by it; the headline is "
+        "for all syncs removed together.",
+    ),
+    Rule(
+        "verdict",
+        f"bad where removing syncs saves {format_share(BAD_SHARE)} of the step or more, a warning from "
+        f"{format_share(WARN_SHARE)}; harmless below {format_share(HARMLESS_SHARE)}.",
+    ),
+    Rule(
+        "where",
+        "file:line = the line itself, from the framework's own sync warning; file function() from line N = the "
+        "function that begins at line N (a trace knows no more); else the innermost named range, else the operators.",
+    ),
+)
+
+
+def run(trace: Trace, window: Window) -> Report | Unavailable:
+    """Find the waits, their cost and their place.
+
+    Args:
+        trace: The trace.
+        window: The part to look at.
+    """
+    if not len(trace.host_calls) and not _waits.calls_by_kind(trace)[0].size:
+        return _unavailable(trace)
+    scope = Scope.of(trace, window)
+    table = _wait_table.build(trace, scope)
+    counted = table.counted
+    step = replayed(trace) if window.whole and trace.device_indices else ""
+    found = None if isinstance(step, str) else step
+    groups = _wait_table.group(table, scope, found)
+    word = device_word(trace)
+    figures = _figures(trace, scope, counted, found)
+    facts = tuple(_facts(scope, table, counted, figures, word))
+    notes = tuple(_notes(trace, scope, table))
+    return Report(
+        NAME,
+        TITLE,
+        _verdict(scope, groups, figures, word, found),
+        facts,
+        tuple(_tables(trace, scope, table, groups, word)),
+        _RULES,
+        notes,
+        window,
+    )
+
+
+def _unavailable(trace: Trace) -> Unavailable:
+    if not len(trace.device_work):
+        return no_device(
+            trace,
+            NAME,
+            "nothing runs beside the host, so the host never waits for a device",
+            "look at `kernels` (operators by self time), `steps` and `data_loading`",
+        )
+    return Unavailable(
+        NAME,
+        "device work but no runtime calls were recorded, so the host's waits cannot be seen",
+        "record the CUDA, HIP or XPU runtime as well: ProfilerActivity.CPU together with the device's activity",
+    )
+
+
+def _figures(
+    trace: Trace, scope: Scope, counted: pl.DataFrame, step: Calibrated | None
+) -> dict[str, float | None]:
+    """Return the headline figures, per step where there are steps, else in all."""
+    stepped = bool(scope.step_count)
+    in_steps = counted.filter(pl.col("in_step")) if stepped else counted
+    per = scope.step_count or 1
+    empty, refill, waited = (
+        float(in_steps[key].sum()) / per for key in ("empty_ns", "refill_ns", "blocked_ns")
+    )
+    has_device = bool(trace.device_indices)
+    if stepped:
+        # With several devices each can be empty for the whole step.
+        base = float(step_times(scope).period.sum()) * max(len(trace.device_indices), 1) / per
+    else:
+        base = float(sum(high - low for low, high in map(scope.device_span, trace.device_indices)))
+    key = "saves_ns_per_step" if stepped else "saves_ns"
+    if step is not None:
+        win, whole = step.likely_ns(_wait_table.without(trace, in_steps)), step.step_ns
+    else:
+        win, whole = float(_wait_table.bound(in_steps, (), per)[key][0] or 0.0), base
+    return {
+        "count": len(in_steps) / per,
+        "waited": waited,
+        "empty": empty if has_device else None,
+        "refill": refill if has_device else None,
+        "saves": win if has_device else None,
+        "share": min(empty / base, 1.0) if has_device and base else None,
+        "saves_share": min(win / whole, 1.0) if has_device and whole else None,
+    }
+
+
+def _facts(
+    scope: Scope, table: WaitTable, counted: pl.DataFrame, figures: dict[str, float | None], word: str
+) -> list[Fact]:
+    stepped = bool(scope.step_count)
+    inside = _waits.inside_calls(scope.trace, table.waits, table.waits.apart == _waits.COUNTED)
+    has_device = figures["empty"] is not None
+    lines_known = int((counted["found"] == "line").sum())
+    return [
+        Fact("steps", "steps", scope.step_count or None, "count", "Whole steps in the window."),
+        Fact("syncs_per_step", "syncs a step", figures["count"] if stepped else None, "count"),
+        Fact(
+            "saves_ns_per_step",
+            "a step saves without them",
+            figures["saves"] if stepped else None,
+            "ns",
+            "What a step takes less without all syncs: see the rule.",
+        ),
+        Fact("saves_share", "of a step", figures["saves_share"] if stepped else None, "share"),
+        Fact(
+            "device_empty_ns_per_step",
+            f"{word} empty a step",
+            figures["empty"] if stepped else None,
+            "ns",
+            "Idle time of the device from a sync until the next launch arrives.",
+        ),
+        Fact(
+            "device_refill_ns_per_step",
+            f"{word} refill a step",
+            figures["refill"] if stepped else None,
+            "ns",
+            "Further idle time from late launches until the host is ahead again.",
+        ),
+        Fact(
+            "empty_share",
+            f"{word} empty",
+            figures["share"],
+            "share",
+            "Device-empty time over the steps' time.",
+        ),
+        Fact("host_blocked_ns_per_step", "host blocked a step", figures["waited"] if stepped else None, "ns"),
+        Fact("syncs", "syncs in all", len(counted), "count"),
+        Fact(
+            "device_empty_ns",
+            f"{word} empty in all",
+            int(counted["empty_ns"].sum()) if has_device else None,
+            "ns",
+            "Every instant is charged to one sync only, so this is a sum and a union at once.",
+        ),
+        Fact(
+            "device_refill_ns",
+            f"{word} refill in all",
+            int(counted["refill_ns"].sum()) if has_device else None,
+            "ns",
+            "As empty time, charged once.",
+        ),
+        Fact(
+            "host_blocked_ns",
+            "host blocked, sum",
+            int(counted["blocked_ns"].sum()),
+            "ns",
+            "Added over all threads.",
+        ),
+        Fact(
+            "host_blocked_union_ns",
+            "host blocked, union",
+            total(*inside),
+            "ns",
+            "Time in which at least one thread is inside a blocking call.",
+        ),
+        Fact(
+            "lines_known", "syncs with their exact line", lines_known if table.sites.seen else None, "count"
+        ),
+        Fact(
+            "sites_unjoined",
+            "source lines that met no sync",
+            table.sites.unjoined if table.sites.seen else None,
+            "count",
+        ),
+        Fact("syncs_apart", "listed apart", len(table.waits) - len(counted), "count"),
+    ]
+
+
+def _verdict(
+    scope: Scope,
+    groups: pl.DataFrame,
+    figures: dict[str, float | None],
+    word: str,
+    step: Calibrated | None,
+) -> Verdict:
+    count, blocked, saves, share = (figures[k] or 0.0 for k in ("count", "waited", "saves", "saves_share"))
+    a_step = " a step" if scope.step_count else ""
+    one = format_count(round(count, 2)) == "1"
+    block = f"{plural(count, 'sync')}{a_step} {'blocks' if one else 'block'} the host {format_ns(blocked)}"
+    if not len(groups) and figures["empty"] is None:
+        return Verdict(
+            "no synchronise calls; without device activity, copies that block cannot be told", "info"
+        )
+    if not len(groups):
+        return Verdict(f"no syncs: the host never waits for the {word} in {scope.over}", "good")
+    if figures["empty"] is None:
+        return Verdict(f"{block}; without device activity in the trace their cost cannot be told", "info")
+    if not count:
+        outside = plural(float(groups["count"].sum()), "sync")
+        return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
+    them = "it" if one else "them"
+    if share < HARMLESS_SHARE:
+        return Verdict(f"{block}, but a step would be no shorter without {them}: harmless", "good")
+    level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
+    how = "about" if step is not None else "up to"
+    what = "a step saves" if scope.step_count else "it saves"
+    gain = f"without {them} {what} {how} {format_ns(saves)} ({format_share(share)})"
+    if len(groups) == 1:
+        return Verdict(f"{block}; {gain}: {_place(groups)}", level)
+    first = groups.row(0, named=True)["saves_ns_per_step" if scope.step_count else "saves_ns"] or 0.0
+    most = "most of it at" if first > 0.5 * saves else f"{format_ns(first)} of it at"
+    return Verdict(f"{block}; {gain}, {most} {_place(groups)}", level)
+
+
+def _place(groups: pl.DataFrame) -> str:
+    """Return the first group's place for a sentence: ``where function (through)``."""
+    first = groups.row(0, named=True)
+    # "file function() from line N" names the function already.
+    named = first["where"] if first["found"] != "line" else f"{first['where']} {first['in']}".strip()
+    through = first["through"]
+    return f"{named} ({through})" if through and through != named else named
+
+
+def _notes(trace: Trace, scope: Scope, table: WaitTable) -> list[str]:
+    notes = []
+    if not trace.device_indices:
+        notes.append(
+            "No device activity in this trace: empty time and what a sync waited for cannot be told."
+        )
+    if not trace.steps.numbers.size:
+        notes.append("No step markers: figures are for the whole window, not per step.")
+    if table.counted.is_empty():
+        return notes
+    if trace.is_category("python_function").any():
+        notes.append(
+            "Recorded with Python stacks, which slow the host down: without them it is late less often, and the device "
+            "idles less than here."
+        )
+    if not (table.counted["found"].is_in(["line", "function"])).any():
+        notes.append("No Python frames and no sync warnings: places are named ranges or operators.")
+    if table.sites.unjoined:
+        notes.append(
+            f"{table.sites.unjoined} of {table.sites.seen} source lines the probe saw met no sync here."
+        )
+    return notes
+
+
+def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, word: str) -> list[Table]:
+    stepped = bool(scope.step_count)
+    figures = (
+        ("saves_ns", "saves", "What a step takes less without the syncs of this place"),
+        ("empty_ns", f"{word} empty", "The device has nothing to do until the next launch arrives"),
+        ("refill_ns", f"{word} refill", "Further idle time of the device until the host is ahead again"),
+        ("blocked_ns", "host blocked", "Time of the host inside the blocking calls"),
+    )
+    cost = (
+        *(
+            Column(f"{key}_per_step", f"{label}/step", "ns", f"{help_}, a step.", hidden=not stepped)
+            for key, label, help_ in figures
+        ),
+        Column("per_step", "n/step", "count", "Syncs a step.", hidden=not stepped),
+        *(Column(key, label, "ns", f"{help_}, in all.", hidden=stepped) for key, label, help_ in figures),
+        Column("count", "n", "count", "Syncs in all.", hidden=stepped),
+    )
+    place = (
+        Column("kind", "kind", "text", "Why the host waits."),
+        Column("where", "where", "text", "Line, function, named range or operator.", elide="start"),
+        Column("through", "through", "text", "Operators, outermost first."),
+        Column(
+            "called_from",
+            "called from",
+            "text",
+            "Innermost frame of the script's own code, where the wait is in a library.",
+            hidden=not (table.frame["called_from"] != "").any(),
+            elide="start",
+        ),
+        Column("in", "in", "text", "Function."),
+        Column("range", "range", "text", "Innermost named range.", hidden=True),
+        Column("calls", "calls", "text", "Calls of one sync.", hidden=True),
+        Column(
+            "found", "found by", "text", "What `where` is: line, function, range or operator.", hidden=True
+        ),
+        Column("stack", "stack", "text", "Python frames, innermost first, one a line.", hidden=True),
+    )
+    work = (
+        Column("waited_for", "waited for", "text", "Last device work that ended before it.", hidden=True),
+        Column("delayed", "delayed", "text", "First device work launched after it.", hidden=True),
+        Column("bytes", "bytes", "bytes", "Bytes its copies moved.", hidden=True),
+        Column("event", "event", "count", hidden=True),
+    )
+    moment = (
+        Column("start_ns", "at", "ns", "When the host began to wait."),
+        Column("step", "step", "text"),
+    )
+    lost = (
+        Column("empty_ns", f"{word} empty", "ns"),
+        Column("refill_ns", f"{word} refill", "ns"),
+    )
+    waited = Column("blocked_ns", "host blocked", "ns")
+    apart = table.frame.filter(pl.col("apart") != "")
+    calls = _wait_table.calls(trace, scope)
+    return [
+        Table("groups", "Syncs by place", (*cost, *place, *work), groups, _apart_note(apart), "no syncs"),
+        Table(
+            "apart",
+            "Listed apart, not in any total",
+            (Column("apart", "why", "text", whole=True), *moment, waited, *place, *work),
+            apart,
+            empty="none",
+        ),
+        Table(
+            "calls",
+            "Calls that wait, by name",
+            (
+                Column("call", "call", "text"),
+                Column("count", "n", "count", "Calls in the window, those listed apart included."),
+                Column("total_ns", "total", "ns", "Summed length."),
+                Column("longest_ns", "longest", "ns"),
+            ),
+            calls,
+            empty="none",
+        ),
+        Table(
+            "syncs",
+            "Every sync",
+            (*moment, *lost, waited, *place, *work),
+            table.counted.sort("empty_ns", "blocked_ns", descending=True),
+            empty="no syncs",
+        ),
+    ]
+
+
+def _apart_note(apart: pl.DataFrame) -> str:
+    if apart.is_empty():
+        return ""
+    counts = apart.group_by("apart", "calls", maintain_order=True).len()
+    said = [f"{n} {why} ({calls})" for why, calls, n in counts.iter_rows()]
+    return "excluded: " + ", ".join(said)
+
+
+ANALYSIS = Analysis(
+    NAME, TITLE, "Which line made the host wait for the device, and what did that cost?", run, order=10
+)

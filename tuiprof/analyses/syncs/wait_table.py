@@ -1,0 +1,351 @@
+"""The table of waits that the sync report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared import frames as _frames
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared import xla_waits as _xla_waits
+from tuiprof.analyses.shared.codes import member
+from tuiprof.analyses.shared.codes import places as places_of
+from tuiprof.analyses.shared.memo import is_remembered, remember
+from tuiprof.analyses.shared.scope import Scope
+from tuiprof.analyses.shared.wait_kinds import KINDS, READ
+from tuiprof.analyses.syncs import emptied as _emptied
+from tuiprof.analyses.syncs import refill as _refill
+from tuiprof.analyses.syncs import sites as _sites
+from tuiprof.model import Trace, Window
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.calibration import Calibrated
+from tuiprof.whatif.edit import Edit, HostTime
+
+_COSTS = "wait costs"
+#: Places whose waits are removed from the replayed step one by one; further ones hardly matter.
+MOST_REPLAYED = 12
+_APART = {_waits.COUNTED: "", _waits.BY_PROFILER: "made by the profiler", _waits.AT_EDGE: "cut by the window"}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTable:
+    """Waits with their cost and place.
+
+    Attributes:
+        waits: The waits.
+        sites: Their source lines.
+        frame: One row a wait, in order of its end.
+    """
+
+    waits: _waits.Waits
+    sites: _sites.Sites
+    frame: pl.DataFrame
+
+    @property
+    def counted(self) -> pl.DataFrame:
+        """The waits that count."""
+        return self.frame.filter(pl.col("apart") == "")
+
+
+def build(trace: Trace, scope: Scope) -> WaitTable:
+    """Find the waits of a window and what they cost.
+
+    Args:
+        trace: The trace.
+        scope: Window and steps.
+    """
+    waits = _waits.find(trace, scope.window)
+    whole = _waits.find(trace, Window())
+    # What a wait costs depends on the waits after it, in the window or not.
+    empty, late = costs(trace)
+    inside = np.flatnonzero(member(whole.last, waits.last)) if len(whole) else whole.last
+    counts = waits.apart == _waits.COUNTED
+    empty_ns, late_ns = (np.where(counts, ns[inside], 0) for ns in (empty.ns, late))
+    sites = _sites.join(trace, waits.last, waits.ancestry.outer_row)
+    step_of = trace.steps.step_of[waits.last]
+    numbers = pl.Series([*map(str, trace.steps.numbers.tolist()), ""], dtype=pl.String)
+    copied = np.flatnonzero(waits.copy >= 0)
+    moved = np.full(len(waits), -1, dtype=np.int64)
+    moved[copied] = trace.ints("bytes", waits.copy[copied])
+    frame = pl.DataFrame(
+        {
+            "event": waits.last,
+            "begun_by": waits.first,
+            "start_ns": waits.starts,
+            "end_ns": waits.ends,
+            "blocked_ns": waits.waited,
+            "empty_ns": empty_ns,
+            "refill_ns": late_ns,
+            "kind": _words(waits.kinds, waits.kind),
+            "apart": _words(tuple(_APART.values()), waits.apart),
+            "step": numbers.gather(np.where(step_of >= 0, step_of, len(numbers) - 1)),
+            "in_step": scope.in_steps(waits.last),
+            "bytes": pl.Series(moved).replace(-1, None),
+            "waited_for": _names(trace, empty.waited_for[inside]),
+            "delayed": _names(trace, empty.delayed[inside]),
+            "calls": _calls(trace, waits),
+        }
+    ).with_columns(pl.col("kind").cast(pl.String), pl.col("apart").cast(pl.String))
+    return WaitTable(waits, sites, frame.hstack(_places(trace, waits, sites)))
+
+
+def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
+    """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none.
+
+    Args:
+        trace: The trace.
+    """
+    return remember(trace, _COSTS, lambda: _costs(trace, _waits.find(trace, Window())))
+
+
+def costs_known(trace: Trace) -> bool:
+    """Return whether they were worked out already, so that :func:`costs` answers at once.
+
+    Args:
+        trace: The trace.
+    """
+    return is_remembered(trace, _COSTS)
+
+
+def _costs(trace: Trace, waits: _waits.Waits) -> tuple[_emptied.Emptied, Ints]:
+    counts = waits.apart == _waits.COUNTED
+    tracks = trace.track_codes[waits.last]
+    starts, ends = waits.starts[counts], waits.ends[counts]
+    found = _emptied.emptied(trace, tracks[counts], waits.copy[counts], starts, ends)
+    late = np.zeros(len(waits), dtype=np.int64)
+    reads = waits.kind[counts] == KINDS.index(READ)
+    late[counts] = _refill.refill(trace, found, starts, ends, reads)
+    nowhere = np.full(len(waits), -1, dtype=np.int64)
+    result = _emptied.Emptied(
+        nowhere, waits.starts.copy(), waits.starts.copy(), nowhere.copy(), nowhere.copy()
+    )
+    for field in ("device", "starts", "ends", "waited_for", "delayed"):
+        getattr(result, field)[counts] = getattr(found, field)
+    return result, late
+
+
+def _words(words: tuple[str, ...], codes: Ints) -> pl.Series:
+    return (
+        pl.Series(np.asarray(codes, dtype=np.uint32))
+        .cast(pl.UInt32)
+        .replace_strict(list(range(len(words))), list(words), return_dtype=pl.String)
+    )
+
+
+def _names(trace: Trace, rows: Ints) -> pl.Series:
+    """Return names of events; null where the row is -1."""
+    if not len(rows):
+        return pl.Series([], dtype=pl.String)
+    codes = np.where(rows >= 0, trace.name_codes[np.maximum(rows, 0)], -1) if len(trace) else rows
+    found, inverse = places_of(codes)
+    words = pl.Series([trace.names[c] if c >= 0 else None for c in found.tolist()], dtype=pl.String)
+    return words.gather(inverse)
+
+
+def _calls(trace: Trace, waits: _waits.Waits) -> pl.Series:
+    """Return the calls of each wait: ``cudaMemcpyAsync + cudaStreamSynchronize``."""
+    if not len(waits):
+        return pl.Series([], dtype=pl.String)
+    first, last = trace.name_codes[waits.first], trace.name_codes[waits.last]
+    pairs, inverse = _distinct_rows(np.column_stack((np.where(waits.first != waits.last, first, -1), last)))
+    words = [f"{trace.names[a]} + {trace.names[b]}" if a >= 0 else trace.names[b] for a, b in pairs.tolist()]
+    return pl.Series(words, dtype=pl.String).gather(inverse)
+
+
+def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFrame:
+    """Return ``where``, ``in``, ``called_from``, ``found``, ``through``, ``range`` and ``stack`` of each wait."""
+    schema = {
+        "place": pl.Int64,
+        **dict.fromkeys(("where", "in", "called_from", "found", "through", "range", "stack"), pl.String),
+    }
+    if not len(waits):
+        return pl.DataFrame(schema=schema)
+    ancestry, names = waits.ancestry, trace.names
+    keys = np.column_stack(
+        (
+            sites.of_wait,
+            ancestry.annotation,
+            ancestry.operators,
+            ancestry.frames,
+            trace.name_codes[waits.last],
+        )
+    )
+    # A few hundred distinct places stand for a million waits.
+    distinct, inverse = _distinct_rows(keys)
+    operators = ancestry.operators.shape[1]
+    rows = []
+    places: dict[tuple[str, str, str, str], int] = {}
+    for key in distinct.tolist():
+        site, annotation = key[0], key[1]
+        chain = [_frames.operator_label(names[c]) for c in key[2 : 2 + operators] if c >= 0]
+        frames = [names[c] for c in key[2 + operators : -1] if c >= 0]
+        through = " → ".join(reversed(chain))
+        range_ = names[annotation] if annotation >= 0 else ""
+        exact = sites.stacks[site].splitlines() if site >= 0 else []
+        stack = exact or frames
+        spot = _frames.spot(stack)
+        if spot is not None:
+            where, function, caller = spot
+            found = "line" if exact else "function"
+        else:
+            where, found = (range_, "range") if range_ else (through or names[key[-1]], "operator")
+            function = caller = ""
+        # Places that read alike are one, whatever differs further out.
+        place = places.setdefault((where, function, through, range_), len(places))
+        rows.append((place, where, function, caller, found, through, range_, "\n".join(stack)))
+    return pl.DataFrame(rows, schema=schema, orient="row")[inverse]
+
+
+def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of a table and the place of each row among them."""
+    # One hash a row instead of a lexical sort of wide rows.
+    weights = np.random.default_rng(1).integers(1, 2**62, keys.shape[1], dtype=np.int64) * 2 + 1
+    hashed = (keys * weights).sum(axis=1)
+    _, first, inverse = np.unique(hashed, return_index=True, return_inverse=True)
+    if (keys[first][inverse] != keys).any():  # two rows with one hash: do it the long way
+        first_rows, inverse = np.unique(keys, axis=0, return_inverse=True)
+        return first_rows, inverse.reshape(-1)
+    return keys[first], inverse.reshape(-1)
+
+
+def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
+    """Group the counted waits by place and kind, those without which a step saves most first.
+
+    Args:
+        table: The waits.
+        scope: Window and steps.
+        step: The replayed step; None = what a place saves is bounded.
+    """
+    steps = scope.step_count or None
+    in_step = pl.col("in_step")
+    place, costs = ("place", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
+    return (
+        table.counted.sort("empty_ns", "blocked_ns", descending=True)
+        .group_by(place, maintain_order=True)
+        .agg(
+            *(pl.col(key).first() for key in ("where", "in", "called_from", "through", "range")),
+            pl.len().cast(pl.Int64).alias("count"),
+            *(pl.col(key).sum() for key in costs),
+            *((pl.col(key).filter(in_step).sum() / steps).alias(f"{key}_per_step") for key in costs),
+            (in_step.sum() / steps).alias("per_step"),
+            pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum()).alias("bytes"),
+            # The most expensive one stands for the group.
+            *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
+        )
+        .join(
+            bound(table.counted, place, steps)
+            if step is None
+            else saved(scope.trace, table.counted, place, step),
+            on=place,
+            how="left",
+            maintain_order="left",
+        )
+        .sort(
+            "saves_ns_per_step",
+            "saves_ns",
+            "empty_ns",
+            "blocked_ns",
+            descending=True,
+            nulls_last=True,
+            maintain_order=True,
+        )
+    )
+
+
+def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataFrame:
+    """Return what removing waits together can win at most, in all and per step.
+
+    Without a wait the host comes further ahead by the time it was blocked, and that can only be spent on idle time of
+    the device after it. So in order of time a wait adds to a credit, and wins as much of the idle time that follows it
+    as the credit covers; what is left is carried on. A wait behind which nothing is launched wins nothing.
+
+    Args:
+        waits: Waits in order of their end.
+        by: Columns whose values are alike for waits that are removed together; none = all of them.
+        steps: Number of steps; None = the trace marks none.
+
+    Returns:
+        Columns ``by``, ``saves_ns`` and ``saves_ns_per_step`` (null without steps).
+    """
+    groups = waits.partition_by(by, maintain_order=True) if by else [waits]
+    rows = []
+    for group in groups:
+        idle = (group["empty_ns"] + group["refill_ns"]).to_numpy()
+        gained = np.cumsum(group["blocked_ns"].to_numpy() - idle)
+        left = gained - np.minimum(np.minimum.accumulate(gained), 0) if len(gained) else gained
+        won = np.append(0, left[:-1])[: len(left)] + group["blocked_ns"].to_numpy() - left
+        in_steps = won[group["in_step"].to_numpy()]
+        keys = {key: group[key][0] for key in by}
+        rows.append(
+            {**keys, "saves_ns": won.sum(), "saves_ns_per_step": in_steps.sum() / steps if steps else None}
+        )
+    schema: dict[str, Any] = {key: waits.schema[key] for key in by}
+    return pl.DataFrame(rows, schema={**schema, "saves_ns": pl.Float64, "saves_ns_per_step": pl.Float64})
+
+
+def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
+    """Return what a step saves without some waits, by the replayed step; those that save most at most first.
+
+    Args:
+        trace: The trace.
+        waits: Waits in order of their end.
+        by: Columns whose values are alike for waits that are removed together; none = all of them.
+        step: The replayed step.
+
+    Returns:
+        Columns as :func:`bound`; for places beyond the first :data:`MOST_REPLAYED` the bound stands.
+    """
+    stepped = bool(step.graph.step_count)
+    found = bound(waits, by, step.graph.step_count or None)
+    key = "saves_ns_per_step" if stepped else "saves_ns"
+    found = found.sort(key, descending=True, maintain_order=True)
+    values = found[key].to_list()
+    for index, row in enumerate(found.head(MOST_REPLAYED).iter_rows(named=True)):
+        mine = waits.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else waits
+        values[index] = step.likely_ns(without(trace, mine))
+    return found.with_columns(pl.Series(key, values, dtype=pl.Float64))
+
+
+def without(trace: Trace, waits: pl.DataFrame) -> Edit:
+    """Return the change in which the host does not wait, and the calls cost it nothing.
+
+    Args:
+        trace: The trace.
+        waits: Rows of :attr:`WaitTable.frame`.
+    """
+    rows = np.unique(np.concatenate((waits["begun_by"].to_numpy(), waits["event"].to_numpy())))
+    tracks = trace.track_codes[rows].astype(np.int64)
+    host = HostTime(tracks, trace.starts[rows], trace.ends[rows], np.zeros(len(rows)))
+    return Edit(waits=rows, host=host)
+
+
+def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
+    """Count the calls that wait by name, as they stand in the trace.
+
+    Args:
+        trace: The trace.
+        scope: Window and steps.
+    """
+    rows, _ = _waits.calls_by_kind(trace)
+    rows = rows[trace.in_window(scope.window)[rows]]
+    begins = trace.starts[rows]
+    seconds, firsts = _xla_waits.marks(trace)
+    marked = member(rows, seconds)
+    begins[marked] = trace.starts[firsts[np.searchsorted(seconds, rows[marked])]]
+    each = (
+        pl.DataFrame({"code": trace.name_codes[rows], "ns": trace.ends[rows] - begins})
+        .group_by("code", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("ns").sum().alias("total_ns"),
+            pl.col("ns").max().alias("longest_ns"),
+        )
+    )
+    words = pl.Series([trace.names[code] for code in each["code"].to_list()], dtype=pl.String)
+    return each.select(words.alias("call"), pl.exclude("code")).sort(
+        "total_ns", "call", descending=[True, False]
+    )

@@ -1,0 +1,389 @@
+"""What is here and what is missing: devices, the scripts' Python, scenarios, the terminal, where things are kept."""
+
+from __future__ import annotations
+
+import locale
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tuiprof
+from tuiprof import plugins
+from tuiprof.errors import LaunchError
+from tuiprof.ladder.scenarios import Ladder, Missing, Scan, availability, scan
+from tuiprof.model import Column, Fact, Report, Table, Verdict
+from tuiprof.model.units import format_bytes
+from tuiprof.session.run.interpreter import Facts, facts
+from tuiprof.session.store.folders import sessions_root
+from tuiprof.telemetry import Absent, Device, backends
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Distributions that matter to somebody who trains models, in the order shown.
+FRAMEWORKS = (
+    "torch",
+    "torchvision",
+    "torchmetrics",
+    "triton",
+    "jax",
+    "jaxlib",
+    "torch-xla",
+    "libtpu",
+    "torch-neuronx",
+    "neuronx-cc",
+    "nki",
+    "lightning",
+    "transformers",
+    "xformers",
+    "flash-attn",
+    "numpy",
+)
+#: PyPI carries empty packages under the names of AWS's real ones.
+_PLACEHOLDERS = {"nki": "0.0.1", "torch-neuronx": "1.0", "neuronx-cc": "1.0.post1"}
+_SMALL_DISK = 2 << 30
+_PARTS = {
+    "formats": "format",
+    "analyses": "analysis",
+    "advice": "rule",
+    "telemetry": "telemetry",
+    "report": "output format",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What telemetry finds.
+
+    Attributes:
+        devices: Devices by backend, in panel order.
+        absent: Why a backend finds none.
+    """
+
+    devices: Mapping[str, list[Device]]
+    absent: Mapping[str, Absent]
+
+    @property
+    def all(self) -> list[Device]:
+        """Every device."""
+        return [device for found in self.devices.values() for device in found]
+
+
+def find_hardware() -> Hardware:
+    """Open every telemetry backend once and close it again."""
+    devices: dict[str, list[Device]] = {}
+    absent: dict[str, Absent] = {}
+    for name, backend in backends().items():
+        source = backend.open(None)
+        if isinstance(source, Absent):
+            absent[name] = source
+            continue
+        devices[name] = source.devices()
+        source.close()
+    return Hardware(devices, absent)
+
+
+def examine(
+    python: Path | None = None, *, scenarios: Iterable[Path] = (), sessions: Path | None = None
+) -> Report:
+    """Look at this machine.
+
+    Args:
+        python: Interpreter that would run scripts; None = the active environment's.
+        scenarios: More directories of scenarios.
+        sessions: Where sessions are kept, when not in the usual place.
+
+    Returns:
+        A report; what could not be found out is said in it.
+    """
+    hardware = find_hardware()
+    notes: list[str] = []
+    have: Facts | None = None
+    try:
+        have = facts(python)
+    except LaunchError as error:
+        notes.append(str(error))
+    ladders = scan(scenarios)
+    notes += [str(problem) for problem in ladders.problems]
+    root = sessions_root(sessions)
+    storage, storage_notes = _storage(root)
+    lacking, runnable, variants = _scenarios(ladders, have, hardware.all)
+    accelerators = [device for device in hardware.all if device.kind != "host"]
+    return Report(
+        "doctor",
+        "This machine",
+        _verdict(accelerators, have, runnable, variants),
+        facts=(
+            Fact("tuiprof", "tuiprof", tuiprof.__version__, "text"),
+            Fact("own_python", "its Python", f"{sys.version.split()[0]} ({sys.executable})", "text"),
+            Fact(
+                "script_python",
+                "scripts' Python",
+                f"{have.version} ({have.python})" if have else None,
+                "text",
+            ),
+            Fact("accelerators", "accelerators", len(accelerators), "count"),
+            Fact("variants_runnable", "scenario variants that can run", runnable, "count"),
+            Fact("variants", "scenario variants", variants, "count"),
+            *storage,
+        ),
+        tables=(
+            _devices(hardware),
+            _absent(hardware),
+            _frameworks(have),
+            _ladders(ladders.ladders, have, hardware.all),
+            lacking,
+            _terminal(os.environ, sys.stdout.isatty()),
+            _parts(),
+        ),
+        notes=(*notes, *storage_notes),
+    )
+
+
+def present(report: Report, fmt: str = "text") -> str:
+    """Return the report as text with every table, because a doctor that hides findings is no help.
+
+    Args:
+        report: What :func:`examine` returned.
+        fmt: ``text``, ``json``, ``csv`` or ``md``.
+    """
+    from dataclasses import replace
+
+    from tuiprof.report import render, stdout_style
+
+    return render(report, fmt, style=replace(stdout_style(), details=True, rows=None))
+
+
+def _verdict(accelerators: list[Device], have: Facts | None, runnable: int, variants: int) -> Verdict:
+    if have is None:
+        return Verdict("there is no Python that scripts could run in: see the notes", "bad")
+    counts: dict[str, int] = {}
+    for device in accelerators:
+        counts[device.name] = counts.get(device.name, 0) + 1
+    hardware = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+    where = hardware or f"no accelerator: the CPU ({have.cores} cores) is the device"
+    return Verdict(
+        f"{where}; {runnable} of {variants} scenario variants can run here", "good" if runnable else "warn"
+    )
+
+
+def _devices(hardware: Hardware) -> Table:
+    rows = [
+        {
+            "device": device.key,
+            "backend": backend,
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+            "details": ", ".join(f"{key} {value}" for key, value in device.details.items()),
+        }
+        for backend, devices in hardware.devices.items()
+        for device in devices
+    ]
+    columns = (
+        Column("device", "device"),
+        Column("backend", "backend"),
+        Column("name", "name"),
+        Column("memory_bytes", "memory", "bytes"),
+        Column("details", "details"),
+    )
+    return _table("devices", "Devices", columns, rows)
+
+
+def _absent(hardware: Hardware) -> Table:
+    rows = [
+        {"backend": name, "reason": absent.reason, "remedy": absent.remedy}
+        for name, absent in hardware.absent.items()
+    ]
+    columns = (Column("backend", "not here"), Column("reason", "why"), Column("remedy", "what to do"))
+    return _table("absent", "Absent", columns, rows, empty="every kind of device that tuiprof knows is here")
+
+
+def _frameworks(have: Facts | None) -> Table:
+    rows = []
+    for name in FRAMEWORKS:
+        version = have.distribution(name) if have else None
+        if version is None:
+            continue
+        remark = ""
+        if _PLACEHOLDERS.get(name) == version:
+            remark = "an empty placeholder: install AWS's from pip.repos.neuron.amazonaws.com"
+        elif name == "torch" and have is not None:
+            remark = "with CUDA" if have.torch_cuda else "without CUDA"
+        rows.append({"framework": name, "version": version, "remark": remark})
+    columns = (Column("framework", "package"), Column("version", "version"), Column("remark", ""))
+    where = f"in {have.python}" if have else "no interpreter to ask"
+    return _table(
+        "frameworks", "Frameworks", columns, rows, empty=f"none of {', '.join(FRAMEWORKS[:6])} … {where}"
+    )
+
+
+def _ladders(ladders: Iterable[Ladder], have: Facts | None, devices: list[Device]) -> Table:
+    rows = []
+    for ladder in ladders:
+        can = sum(_can_run(variant, have, devices) is None for variant in ladder.variants)
+        rows.append({"ladder": ladder.name, "can": can, "of": len(ladder.variants), "title": ladder.title})
+    columns = (
+        Column("ladder", "ladder"),
+        Column("can", "can run", "count"),
+        Column("of", "of", "count"),
+        Column("title", "shows"),
+    )
+    return _table("ladders", "Scenarios", columns, rows, empty="no scenarios found")
+
+
+def _scenarios(found: Scan, have: Facts | None, devices: list[Device]) -> tuple[Table, int, int]:
+    """Return what variants lack, how many can run, and how many there are."""
+    lacking: dict[tuple[str, str, str], list[str]] = {}
+    variants = 0
+    for ladder in found.ladders:
+        for variant in ladder.variants:
+            variants += 1
+            missing = _can_run(variant, have, devices)
+            if missing is not None:
+                lacking.setdefault((ladder.name, *missing), []).append(variant.name)
+    rows = [
+        {
+            "ladder": ladder,
+            "count": len(names),
+            "reason": reason,
+            "remedy": remedy,
+            "variants": ", ".join(names),
+        }
+        for (ladder, reason, remedy), names in lacking.items()
+    ]
+    columns = (
+        Column("ladder", "ladder"),
+        Column("count", "variants", "count"),
+        Column("reason", "lack"),
+        Column("remedy", "what to do"),
+        Column("variants", "which"),
+    )
+    table = _table("lacking", "What scenarios lack", columns, rows, empty="every variant can run here")
+    return table, variants - sum(map(len, lacking.values())), variants
+
+
+def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[str, str] | None:
+    if have is None:
+        return "no Python to run it in", ""
+    answer = availability(variant, have, devices)
+    return (answer.reason, answer.remedy) if isinstance(answer, Missing) else None
+
+
+def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str, str, str]]:
+    """Return what the terminal can do, as far as it tells: what, found, advice.
+
+    Args:
+        environment: Environment variables.
+        tty: Whether standard output is a terminal.
+    """
+    size = shutil.get_terminal_size((0, 0))
+    term = environment.get("TERM", "")
+    console = term in ("", "dumb", "linux", "vt100")
+    rows = []
+    if not tty:
+        rows.append(("output", "not a terminal", "the dashboard needs one; reports and records do not"))
+    small = size.columns and (size.columns < 80 or size.lines < 24)
+    found = f"{size.columns}×{size.lines}" if size.columns else "not told"
+    rows.append(("size", found, "80×24 is the smallest that shows everything" if small else ""))
+    if environment.get("NO_COLOR"):
+        colours, advice = "off (NO_COLOR)", ""
+    elif environment.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        colours, advice = "16 million", ""
+    elif "256" in term:
+        colours, advice = "256", "set COLORTERM=truecolor if your terminal has it"
+    else:
+        colours, advice = ("none" if term in ("", "dumb") else "16"), "TERM=xterm-256color gives more"
+    rows.append(("colours", colours, advice))
+    encoding = locale.getpreferredencoding(False)
+    unicode = encoding.lower().replace("-", "") == "utf8"
+    rows.append(("text", encoding, "" if unicode else "charts need UTF-8: set LANG=C.UTF-8"))
+    braille = "no" if not unicode or console else "most likely (depends on the font)"
+    rows.append(("braille", braille, "" if braille != "no" else "charts fall back to blocks"))
+    rows.append(("mouse", "no" if console else "most likely", ""))
+    inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
+    if inside:
+        advice = "" if inside == "tmux" else "screen shows fewer colours than tmux"
+        rows.append(("inside", inside, advice))
+    if environment.get("SSH_CONNECTION"):
+        keep = "" if inside else "a run goes on when the link drops; tuiprof attach comes back to it"
+        rows.append(("SSH", "yes (latency not measured)", keep))
+    return rows
+
+
+def _terminal(environment: Mapping[str, str], tty: bool) -> Table:
+    rows = [
+        {"what": what, "found": found, "advice": advice}
+        for what, found, advice in terminal_facts(environment, tty)
+    ]
+    columns = (Column("what", "terminal"), Column("found", "found"), Column("advice", "advice"))
+    return _table("terminal", "Terminal", columns, rows)
+
+
+def _parts() -> Table:
+    from tuiprof import analyses, formats
+
+    rows = [{"part": "format", "name": f.name, "title": f.title} for f in formats.available().values()]
+    rows += [{"part": "analysis", "name": a.name, "title": a.title} for a in analyses.available().values()]
+    rows += [{"part": "telemetry", "name": name, "title": ""} for name in backends()]
+    for room in plugins.ROOMS:
+        failed = plugins.discover(room).failed
+        rows = [
+            row for row in rows if (row["part"], row["name"]) not in {(_PARTS[room], name) for name in failed}
+        ]
+        rows += [
+            {"part": _PARTS[room], "name": name, "title": f"unavailable: {why}"}
+            for name, why in failed.items()
+        ]
+    columns = (Column("part", "part"), Column("name", "name"), Column("title", "title"))
+    return _table("parts", "What tuiprof reads and answers", columns, rows)
+
+
+def _storage(root: Path) -> tuple[list[Fact], list[str]]:
+    """Return where sessions and the cache are kept and how much room there is."""
+    import platformdirs
+
+    notes = []
+    there = next(path for path in (root, *root.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        notes.append(f"sessions cannot be written below {there}: set TUIPROF_SESSIONS or give --sessions")
+    if free < _SMALL_DISK:
+        notes.append(
+            f"only {format_bytes(free)} are free below {there}: a captured trace takes up to some hundred MB"
+        )
+    cache = Path(platformdirs.user_cache_dir("tuiprof", appauthor=False))
+    return [
+        Fact("sessions", "sessions in", str(root), "text"),
+        Fact("sessions_free_bytes", "free there", free, "bytes"),
+        Fact("cache", "cache in", str(cache), "text"),
+        Fact("cache_bytes", "cache size", sum(_sizes(cache)), "bytes"),
+    ], notes
+
+
+def _sizes(folder: Path) -> Iterable[int]:
+    for path in folder.rglob("*"):
+        try:
+            yield path.stat().st_size
+        except OSError:  # removed meanwhile by another process
+            continue
+
+
+def _table(
+    key: str,
+    title: str,
+    columns: tuple[Column, ...],
+    rows: list[dict[str, Any]],
+    empty: str = "nothing found",
+) -> Table:
+    return Table(key, title, columns, _frame(columns, rows), empty=empty)
+
+
+def _frame(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> pl.DataFrame:
+    import polars as pl
+
+    kinds = {column.key: pl.Int64 if column.kind in ("bytes", "count") else pl.String for column in columns}
+    return pl.DataFrame(rows, schema=kinds)

@@ -1,0 +1,146 @@
+"""Kineto and every other Trace Event JSON: PyTorch, JAX, msprof, rocprof, viztracer, perfetto's JSON."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuiprof.errors import TraceError
+from tuiprof.formats import Format, Options
+
+if TYPE_CHECKING:
+    from tuiprof.formats.kineto.reading.reader import EventReader
+    from tuiprof.formats.source import Source
+    from tuiprof.model import Trace
+    from tuiprof.model.trust import ReadStats
+
+_JSON = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[\[{]")
+#: After this many seconds of reading there is something to show.
+_FIRST_PARTIAL_S = 0.4
+_REMEDY = "a trace is a list of events, or an object with traceEvents"
+
+
+def _sniff(head: bytes, path: Path) -> bool:
+    return bool(_JSON.match(head))
+
+
+def _open(source: Source, options: Options) -> Trace:
+    from tuiprof.formats import cache
+    from tuiprof.formats.kineto.layout import NotATrace
+    from tuiprof.formats.kineto.raw import RawChunks
+    from tuiprof.formats.kineto.reading.pool import start_pool
+    from tuiprof.formats.kineto.reading.stretches import LONGEST
+
+    if options.cache and source.size >= cache.WORTH_KEEPING:
+        from tuiprof.formats.sidecar import read_sync_sites
+
+        kept = cache.find(source, RawChunks.restored, read_sync_sites(source.path))
+        if kept is not None:
+            return kept
+    pool = start_pool(source, options.workers)
+    try:
+        from tuiprof.formats.kineto.reading.reader import (
+            EventReader,  # loads numpy, as the workers do meanwhile
+        )
+
+        reader = EventReader(source, options, pool)
+        size = reader.read(_Partial(reader, options))
+    except NotATrace as reason:
+        raise TraceError(f"{source.path} {reason}", _REMEDY) from None
+    finally:
+        if pool is not None:
+            pool.close()
+    stats = _stats(reader, size)
+    if reader.overlong_at is not None and not stats.events:
+        raise TraceError(
+            f"{source.path} has more than {LONGEST >> 20} MiB without the end of an event, from byte "
+            f"{reader.overlong_at:,} on",
+            "no event is that long: record the trace again",
+        )
+    if reader.is_list and stats.malformed and not stats.events:
+        raise TraceError(f"{source.path} is a JSON list, but not of events", _REMEDY)
+    trace = _trace(reader, stats)
+    if options.cache:
+        cache.keep(source, trace, RawChunks(source, reader.places).saved())
+    return trace
+
+
+class _Partial:
+    """Hands out what was read so far, when reading takes long: first soon, then ever more rarely.
+
+    Args:
+        reader: Who reads.
+        options: Who wants it.
+    """
+
+    def __init__(self, reader: EventReader, options: Options) -> None:
+        self._reader, self._options = reader, options
+        self._began = time.monotonic()
+        self._due = _FIRST_PARTIAL_S
+
+    def __call__(self) -> None:
+        """Hand it out if it is time."""
+        if self._options.partial is None or time.monotonic() - self._began < self._due:
+            return
+        if not self._reader.gathered.events:
+            return  # the first stretch is still being decoded, and only what follows it is here
+        from tuiprof.model.trust import Remark
+
+        stats = _stats(self._reader, 0)
+        stats.remarks.append(Remark("partial", "still reading: what follows is missing yet", level="bad"))
+        self._options.partial(_trace(self._reader, stats, complete=False))
+        self._due = 2 * (time.monotonic() - self._began)
+
+
+def _stats(reader: EventReader, size: int) -> ReadStats:
+    from tuiprof.formats.kineto.reading.stretches import LONGEST
+    from tuiprof.model.trust import ReadStats, Remark
+
+    stats = ReadStats(source_bytes=size, truncated=reader.truncated)
+    if reader.damage is not None:
+        stats.truncated = True
+        stats.remarks.append(
+            Remark(
+                "damaged",
+                f"the {reader.source.wrapping} stream is broken after {size:,} bytes: {reader.damage}",
+                "copy or record the file again",
+                "bad",
+            )
+        )
+    if reader.overlong_at is not None:
+        much = f"more than {LONGEST >> 20} MiB"
+        stats.remarks.append(
+            Remark(
+                "overlong",
+                f"from byte {reader.overlong_at:,} on there are {much} without the end of an event: what follows "
+                "is not read",
+                "record the trace again",
+                "bad",
+            )
+            if reader.truncated
+            else Remark("long-tail", f"behind the events there are {much} of properties, which are not read")
+        )
+    reader.gathered.count_into(stats)
+    return stats
+
+
+def _trace(reader: EventReader, stats: ReadStats, *, complete: bool = True) -> Trace:
+    from tuiprof.formats.kineto.about import base_unix_ns, describe_file
+    from tuiprof.formats.kineto.assemble import assemble
+    from tuiprof.formats.kineto.raw import RawChunks
+    from tuiprof.formats.sidecar import read_sync_sites
+
+    return assemble(
+        reader.gathered,
+        describe_file(reader.source.path, reader.properties),
+        stats,
+        base_unix_ns=base_unix_ns(reader.properties),
+        sync_sites=read_sync_sites(reader.source.path),
+        raw=RawChunks(reader.source, reader.places),
+        complete=complete,
+    )
+
+
+FORMAT = Format("kineto", "Trace Event JSON (PyTorch, JAX, …)", _sniff, _open)

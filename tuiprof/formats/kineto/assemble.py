@@ -1,0 +1,386 @@
+"""Builds the model's trace out of decoded chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tuiprof.formats.arrange import step_markers
+from tuiprof.formats.kineto import pairs, words
+from tuiprof.formats.kineto.columns import Columns
+from tuiprof.formats.kineto.events import MISSING, NONE
+from tuiprof.formats.kineto.gather import Gathered, time_order
+from tuiprof.formats.kineto.lanes import ASYNC, Labels, Lane, describe
+from tuiprof.formats.times import far_off
+from tuiprof.formats.xplane.words import framework
+from tuiprof.model import Trace, TraceInfo, Track
+from tuiprof.model.schema import CATEGORIES, CATEGORY_TYPE
+from tuiprof.model.trace import RawSource
+from tuiprof.model.trust import ReadStats, Remark
+
+Ints = npt.NDArray[np.int64]
+_LARGEST_DEVICE = 1 << 10
+_NO_INTS, _NO_CODES = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
+
+
+def assemble(
+    gathered: Gathered,
+    info: TraceInfo,
+    stats: ReadStats,
+    *,
+    base_unix_ns: int | None,
+    sync_sites: pl.DataFrame | None = None,
+    raw: RawSource | None = None,
+    complete: bool = True,
+) -> Trace:
+    """Build a trace.
+
+    Args:
+        gathered: The events.
+        info: Where the trace comes from; the origin is filled in here.
+        stats: What was met while reading; what is met here is added.
+        base_unix_ns: Unix time at 0 of the file's clock, ns; None = not said.
+        sync_sites: Source lines of host waits, where the probe recorded them.
+        raw: Source of raw event text.
+        complete: Whether all is read; the events then move out of ``gathered``, so that they never lie in
+            memory twice.
+    """
+    labels = Labels()
+    labels.read(gathered.rare)
+    spans, ends, instants = (
+        rows.columns(give_away=complete) for rows in (gathered.spans, gathered.pairs, gathered.instants)
+    )
+    spans = _with_pairs(spans, ends, gathered, stats)
+    spans, instants = _together(spans, instants, stats)
+    origin = _origin(spans, instants)
+    lanes = [describe(pid, tid, labels) for pid, tid in gathered.lanes]
+    category, device, stream = _places(spans, gathered, lanes)
+    steps = None
+    if labels.of_xla:
+        steps = _xla_marks(spans, category, origin)
+        info = replace(info, framework=info.framework or framework(gathered.names, labels.threads.values()))
+    tracks = _tracks(gathered, lanes, spans, device)
+    places: dict[str, npt.NDArray[Any]] = {"category": category, "device": device, "stream": stream}
+    del category, device, stream
+    events = _table(spans, places, gathered.names, origin)
+    return Trace(
+        events,
+        tracks,
+        replace(info, origin_unix_ns=_unix_origin(origin, base_unix_ns)),
+        stats,
+        instants=_instants(instants, gathered, origin),
+        counters=_counters(gathered, origin),
+        sync_sites=sync_sites,
+        step_markers=steps,
+        raw=raw,
+    )
+
+
+def _xla_marks(spans: Columns, category: npt.NDArray[np.uint8], origin: int) -> pl.DataFrame | None:
+    """Tell launches and step marks of XLA's profilers, which write no category; return the steps."""
+    unsaid = category == words.CODE["other"]
+    correlation = spans.numbers.get("correlation")
+    if correlation is not None:
+        category[unsaid & (correlation > 0)] = words.CODE["runtime"]
+    step = spans.numbers.pop("step_num", None)
+    if step is None:
+        return None
+    marks = np.flatnonzero((step >= 0) & ~np.isin(category, list(words.ON_DEVICE)))
+    category[marks] = words.CODE["annotation"]
+    start = spans.ts[marks] - origin
+    return step_markers(spans.name[marks], step[marks], start, start + _durations(spans)[marks])
+
+
+def _with_pairs(spans: Columns, ends: Columns, gathered: Gathered, stats: ReadStats) -> Columns:
+    """Add the spans that were written as begin and end."""
+    if not len(ends) and not any(event.phase == "b" for event in gathered.rare):
+        return spans
+    last = max(
+        int(ends.ts.max()) if len(ends) else 0, int((spans.ts + _durations(spans)).max()) if len(spans) else 0
+    )
+    unended = unbegun = 0
+    if len(ends):
+        assert ends.phase is not None
+        names = gathered.names
+        found = pairs.match(
+            ends.ts, ends.phase, ends.lane.tolist(), [names[code] for code in ends.name.tolist()], last
+        )
+        unended, unbegun = found.unended, found.unbegun
+        rows = found.begins
+        matched = Columns(
+            ends.ordinal[rows],
+            ends.ts[rows],
+            found.ends_ns - ends.ts[rows],
+            ends.name[rows],
+            ends.cat[rows],
+            ends.lane[rows],
+            {key: column[rows] for key, column in ends.numbers.items()},
+        )
+        spans = spans.joined(matched)
+    asynchronous, more_unended, more_unbegun = pairs.match_async(gathered.rare, last)
+    if asynchronous:
+        spans = spans.joined(_async_columns(asynchronous, gathered))
+    _remark_unmatched(unended + more_unended, unbegun + more_unbegun, stats)
+    return spans
+
+
+def _async_columns(ranges: Sequence[pairs.Async], gathered: Gathered) -> Columns:
+    begins = [found.begin for found in ranges]
+    return Columns(
+        np.array([event.ordinal for event in begins], dtype=np.uint32),
+        np.array([event.ts for event in begins], dtype=np.int64),
+        np.array([found.dur_ns for found in ranges], dtype=np.int64),
+        np.array([gathered.code_of_name(event.name) for event in begins], dtype=np.uint32),
+        np.array([gathered.code_of_cat(event.cat) for event in begins], dtype=np.uint16),
+        np.array([gathered.code_of_lane(event.pid, ASYNC + event.cat) for event in begins], dtype=np.uint32),
+        {},
+    )
+
+
+def _remark_unmatched(unended: int, unbegun: int, stats: ReadStats) -> None:
+    stats.malformed += unbegun
+    stats.repaired += unended
+    if unbegun:
+        stats.remarks.append(
+            Remark("unbegun", f"{unbegun} end events have no begin and are left out", level="warn")
+        )
+    if unended:
+        text = f"{unended} begin events have no end: they last to the end of the trace"
+        stats.remarks.append(Remark("unended", text, level="warn"))
+
+
+def _durations(spans: Columns) -> Ints:
+    return np.zeros(len(spans), dtype=np.int64) if spans.dur is None else spans.dur
+
+
+def _together(spans: Columns, instants: Columns, stats: ReadStats) -> tuple[Columns, Columns]:
+    """Leave out what lies so far from the rest that its time cannot be true."""
+    starts, durs = spans.ts, _durations(spans)
+    if len(instants):
+        starts = np.concatenate((starts, instants.ts))
+        durs = np.concatenate((durs, np.zeros(len(instants), dtype=np.int64)))
+    far = far_off(starts, durs)
+    if far is None:
+        return spans, instants
+    stats.malformed += int(far.sum())
+    return spans.take(~far[: len(spans)]), instants.take(~far[len(spans) :])
+
+
+def _origin(spans: Columns, instants: Columns) -> int:
+    """Return the first instant of the file, on its own clock in ns."""
+    firsts = [int(columns.ts.min()) for columns in (spans, instants) if len(columns)]
+    return min(firsts, default=0)
+
+
+def _unix_origin(origin: int, base_unix_ns: int | None) -> int | None:
+    if base_unix_ns is not None:
+        return base_unix_ns + origin
+    # Kineto wrote Unix time itself before it had a base: between 2001 and 2100 it is taken for that.
+    return origin if 10**18 <= origin < 41 * 10**17 else None
+
+
+def _places(
+    spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int16], Ints]:
+    """Tell category, device and stream of every span; -1 = none."""
+    other = words.CODE["other"]
+    by_word = [words.category(word) for word in gathered.cats]
+    lookup = np.array([other if word is None else words.CODE[word] for word in by_word], dtype=np.uint8)
+    category = lookup[spans.cat] if len(lookup) else np.zeros(0, dtype=np.uint8)
+    unsaid = np.array([word is None for word in by_word], dtype=bool)
+    if unsaid.any():
+        _by_name_and_lane(category, np.flatnonzero(unsaid[spans.cat]), spans, gathered, lanes)
+    on_device = np.isin(category, list(words.ON_DEVICE))
+    device = np.full(len(spans), -1, dtype=np.int16)
+    stream = np.full(len(spans), -1, dtype=np.int64)
+    rows = np.flatnonzero(on_device)
+    if len(rows):
+        lane = spans.lane[rows]
+        lane_device = np.array(
+            [_lane_device(pid, about) for (pid, _), about in zip(gathered.lanes, lanes, strict=True)],
+            dtype=np.int64,
+        )[lane]
+        lane_stream = np.array(
+            [tid if isinstance(tid, int) and 0 <= tid < 1 << 62 else -1 for _, tid in gathered.lanes],
+            dtype=np.int64,
+        )[lane]
+        device[rows] = _said(spans.numbers.pop("device", None), rows, lane_device, _LARGEST_DEVICE)
+        stream[rows] = _said(spans.numbers.pop("stream", None), rows, lane_stream, 1 << 62)
+    return category, device, stream
+
+
+def _lane_device(pid: object, lane: Lane) -> int:
+    if lane.device is not None:
+        return lane.device
+    return pid if isinstance(pid, int) and 0 <= pid < _LARGEST_DEVICE else 0
+
+
+def _said(column: Ints | None, rows: Ints, otherwise: Ints, limit: int) -> Ints:
+    if column is None:
+        return otherwise
+    said = column[rows]
+    return np.where((said >= 0) & (said < limit), said, otherwise)
+
+
+def _by_name_and_lane(
+    category: npt.NDArray[np.uint8], rows: Ints, spans: Columns, gathered: Gathered, lanes: Sequence[Lane]
+) -> None:
+    """Fill in the category of events whose word does not tell it."""
+    keys = np.stack(
+        [
+            spans.cat[rows].astype(np.int64),
+            spans.lane[rows].astype(np.int64),
+            spans.name[rows].astype(np.int64),
+        ],
+        1,
+    )
+    distinct, where = np.unique(keys, axis=0, return_inverse=True)
+    names, cats = gathered.names, gathered.cats
+    codes = []
+    for cat, lane, name in distinct.tolist():
+        about, text = lanes[lane], names[name]
+        if cats[cat].lower() in words.BY_NAME:
+            word = words.of_device_work(text)
+        elif about.kind == "stream":
+            word = "device_annotation" if about.shadow else words.of_device_work(text, about.name)
+        else:
+            word = "other" if about.kind == "other" else words.of_host_event(text)
+        codes.append(words.CODE[word])
+    category[rows] = np.array(codes, dtype=np.uint8)[where.reshape(-1)]
+
+
+def _table(
+    spans: Columns, places: dict[str, npt.NDArray[Any]], names: Sequence[str], origin: int
+) -> pl.DataFrame:
+    """Sort the events by time and put them into a table; each column is let go of once it is there."""
+    given: dict[str, npt.NDArray[Any]] = {
+        "ts": spans.ts,
+        "dur": _durations(spans),
+        "name": spans.name,
+        "track": spans.lane,
+        "ordinal": spans.ordinal,
+        **places,
+        **{key: column for key, column in spans.numbers.items() if key not in places},
+    }
+    places.clear()
+    spans.numbers.clear()
+    spans.ts, spans.dur, spans.name, spans.lane, spans.ordinal = (
+        _NO_INTS,
+        None,
+        _NO_CODES,
+        _NO_CODES,
+        _NO_CODES,
+    )
+    order = time_order(given["ts"], given["dur"], given["ordinal"])
+    if len(order) < 1 << 32:
+        order = order.astype(np.uint32)  # half the memory while the columns are put in order
+
+    def sorted_(key: str) -> npt.NDArray[Any]:
+        return given.pop(key)[order]
+
+    columns = [
+        pl.Series("ts", sorted_("ts") - origin),
+        pl.Series("dur", sorted_("dur")),
+        _worded(pl.Series("name", sorted_("name")), pl.Enum(list(names))),
+        _worded(pl.Series("category", sorted_("category")), CATEGORY_TYPE),
+        pl.Series("track", sorted_("track")),
+        _nullable("device", sorted_("device"), -1),
+        _nullable("stream", sorted_("stream"), -1),
+    ]
+    for key in ("correlation", "external_id", "sequence", "bytes"):
+        if key in given:
+            columns.append(_nullable(key, sorted_(key), NONE))
+        else:
+            columns.append(pl.Series(key, [None], dtype=pl.Int64).new_from_index(0, len(order)))
+    columns.append(pl.Series("ordinal", sorted_("ordinal")))
+    return pl.DataFrame(columns)
+
+
+def _worded(codes: pl.Series, words: pl.Enum) -> pl.Series:
+    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
+    to = getattr(codes.cat, "to", None)
+    return codes.cast(words) if to is None else to(words)
+
+
+def _nullable(name: str, values: npt.NDArray[Any], missing: int) -> pl.Series:
+    series = pl.Series(name, values)
+    absent = values == missing
+    return series.set(pl.Series(absent), None) if absent.any() else series
+
+
+def _tracks(
+    gathered: Gathered, lanes: Sequence[Lane], spans: Columns, device: npt.NDArray[np.int16]
+) -> tuple[Track, ...]:
+    """Describe every lane; one with device work is a stream, whatever the metadata say."""
+    device_of = np.full(len(lanes), -1, dtype=np.int64)
+    rows = np.flatnonzero(device >= 0)
+    device_of[spans.lane[rows]] = device[rows]
+    tracks = []
+    for index, ((pid, tid), lane) in enumerate(zip(gathered.lanes, lanes, strict=True)):
+        works = device_of[index] >= 0
+        kind = "stream" if works and lane.kind != "other" else lane.kind
+        name = lane.name
+        if works and lane.kind == "thread" and name == f"thread {tid}":
+            name = f"stream {tid}"
+        tracks.append(
+            Track(
+                index,
+                kind,
+                "" if pid is None else pid,
+                "" if tid is None else tid,
+                name,
+                int(device_of[index]) if works else lane.device if kind == "stream" else None,
+            )
+        )
+    return tuple(tracks)
+
+
+def _instants(instants: Columns, gathered: Gathered, origin: int) -> pl.DataFrame | None:
+    if not len(instants):
+        return None
+    order = np.argsort(instants.ts, kind="stable")
+    columns = {
+        "ts": pl.Series((instants.ts - origin)[order]),
+        "name": pl.Series(
+            np.array(gathered.names, dtype=object)[instants.name[order]].tolist(), dtype=pl.String
+        ),
+        "category_text": pl.Series(
+            np.array(gathered.cats, dtype=object)[instants.cat[order]].tolist(), dtype=pl.String
+        ),
+        "track": pl.Series(instants.lane[order]),
+        "ordinal": pl.Series(instants.ordinal[order]),
+    }
+    for key, column in instants.numbers.items():
+        columns[key] = _nullable(key, column[order], MISSING)
+    return pl.DataFrame(columns)
+
+
+def _counters(gathered: Gathered, origin: int) -> pl.DataFrame | None:
+    """Make one row a series of each counter event; values that are no numbers are left out."""
+    lane_of = {lane: code for code, lane in enumerate(gathered.lanes)}
+    rows: list[tuple[int, str, str, float, int | None]] = []
+    for event in gathered.rare:
+        if event.phase != "C" or event.ts is None or not isinstance(event.args, Mapping):
+            continue
+        for series, value in event.args.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                lane = lane_of.get((event.pid, event.tid))
+                rows.append((event.ts - origin, event.name, str(series), float(value), lane))
+    if not rows:
+        return None
+    schema: dict[str, Any] = {
+        "ts": pl.Int64,
+        "name": pl.String,
+        "series": pl.String,
+        "value": pl.Float64,
+        "track": pl.UInt32,
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row").sort("ts", maintain_order=True)
+
+
+assert len(CATEGORIES) < 256, "a category code fits one byte"

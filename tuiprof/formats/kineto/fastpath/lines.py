@@ -1,0 +1,280 @@
+"""Reads events that stand in exactly the lines in which libkineto writes them, a column at a time.
+
+::
+
+      {
+        "ph": "X", "cat": "cpu_op", "name": "aten::to", "pid": 675, "tid": 675,
+        "ts": 4395861450009.612, "dur": 69.087,
+        "args": {
+          "External id": 5,"Ev Idx": 4
+        }
+      },
+
+What an event must show for that is checked event by event: where each line begins and ends, that every number is
+one, and that no object is nested deeper. Its arguments are searched for the keys that become columns, not decoded.
+Whatever is not exactly so is left to the JSON decoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tuiprof.formats.kineto.columns import Books, Columns
+from tuiprof.formats.kineto.events import NONE
+from tuiprof.formats.kineto.fastpath.arrays import Codes, Ints
+from tuiprof.formats.kineto.fastpath.digits import (
+    MOST_DIGITS,
+    Mask,
+    Text,
+    constant,
+    integers,
+    microseconds,
+    places,
+)
+from tuiprof.formats.kineto.fastpath.heads import Heads
+
+_BEFORE, _AFTER = b"}", bytes(128)
+_BETWEEN = constant(b"},\n  {\n ")  # from the end of an event to its successor
+_PHASE, _COMPLETE = constant(b'    "ph"'), constant(b': "X", "')
+_HEAD = 17  # from the brace of a complete event to the rest of its first line
+_FLOWS = {phase: constant(f': "{phase}", "'.encode()) for phase in "stf"}
+_TS, _ARGS = constant(b'    "ts"'), constant(b'  "args"')
+_TS_ENDS, _DUR_ENDS = constant(b', "dur":'), constant(b',\n    "a')
+_OPENING = constant(b": {\n")
+_ARGS_END = constant(b"\n    }\n ")
+_BUT_FIRST, _FOUR = np.array([0xFFFFFFFFFFFFFF00, 0xFFFFFFFF], dtype=np.uint64)
+_QUOTE, _COLON, _BRACE, _BACKSLASH, _SPACE = b'":{\\ '
+#: Behind a brace that opens an object; those in the names of lambdas have something else behind them.
+_OPENS = np.isin(np.arange(256), list(b'\n\r\t "}'))
+#: Behind a whole number.
+_ENDS = np.isin(np.arange(256), list(b",\n }"))
+_CONNECTION = constant(b'tion_id"')
+#: Keys of arguments by column: the last three characters, the word that ends at the quote behind them and its
+#: mask, how far before the quote the word at the beginning stands, that word, and its mask. Where an event has
+#: both spellings of the first the capital counts: the later one stays.
+_EVERY = np.uint64(0xFFFFFFFFFFFFFFFF)
+_KEYS = (
+    ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"externa')),
+    ("external_id", b" id", constant(b'rnal id"'), _EVERY, 12, constant(b'"Externa')),
+    ("sequence", b"ber", constant(b' number"'), _EVERY, 16, constant(b'"Sequenc')),
+    ("correlation", b"ion", constant(b'elation"'), _EVERY, 12, constant(b'"correla')),
+    ("device", b"ice", constant(b'"device"'), _EVERY, 7, None),
+    ("stream", b"eam", constant(b'"stream"'), _EVERY, 7, None),
+    ("bytes", b"tes", constant(b'\0"bytes"'), _BUT_FIRST, 6, None),
+)
+#: When more than this share of a chunk stands otherwise, the JSON decoder is quicker.
+_MOST_OTHERS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What was read of a chunk.
+
+    Attributes:
+        events: Number of events in the chunk.
+        spans: Complete events; codes index into the codebooks.
+        phases: How many events of each phase were read.
+        others: Positions of the events that were not.
+        texts: Their texts.
+    """
+
+    events: int
+    spans: Columns
+    phases: dict[str, int]
+    others: Codes
+    texts: list[bytes]
+
+
+class LineReader:
+    """Reads chunks of one file."""
+
+    def __init__(self) -> None:
+        self._heads = Heads()
+
+    def read(self, data: bytes, books: Books) -> Lines | None:
+        """Read a chunk.
+
+        Args:
+            data: Events with commas between them (one may come first).
+            books: Codebooks to extend.
+
+        Returns:
+            What was read; None when too little of it stands in such lines.
+        """
+        # With this in front the first event begins like all others.
+        before = _BEFORE if data.startswith(b",") else _BEFORE + b","
+        text = b"".join((before, data.rstrip(), _AFTER))
+        if not text.startswith(b"},\n  {\n ") or not text.endswith(b"\n  }", 0, len(text) - len(_AFTER)):
+            return None
+        chunk = _Chunk(Text(text))
+        complete = chunk.complete()
+        flows = chunk.flows()
+        numbers = chunk.numbers(complete)
+        if numbers is None:
+            return None
+        chosen = slice(None) if complete.sound.all() else np.flatnonzero(complete.sound)
+        rows = complete.rows[chosen]
+        read = len(rows) + sum(map(len, flows.values()))
+        if read < len(chunk.starts) * (1 - _MOST_OTHERS):
+            return None
+        try:
+            codes = self._heads.number(
+                chunk.text, chunk.starts[rows] + _HEAD, complete.heads_end[chosen], books
+            )
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        known = np.zeros(len(chunk.starts), dtype=bool)
+        for found in (rows, *flows.values()):
+            known[found] = True
+        others = np.flatnonzero(~known)
+        bounds = zip(chunk.starts[others].tolist(), chunk.stops[others].tolist(), strict=True)
+        return Lines(
+            len(chunk.starts),
+            Columns(
+                rows.astype(np.uint32),
+                complete.ts[chosen],
+                complete.dur[chosen],
+                *codes,
+                {key: column[rows] for key, column in numbers.items()},
+            ),
+            {phase: len(found) for phase, found in (("X", rows), *flows.items()) if len(found)},
+            others.astype(np.uint32),
+            [text[start : stop + 1] for start, stop in bounds],
+        )
+
+
+@dataclass(slots=True)
+class _Complete:
+    """Complete events, as far as they are read.
+
+    Attributes:
+        rows: Which events of the chunk.
+        sound: Which of them stand as they should.
+        heads_end: Where the first line of each ends, behind the line break.
+        ts: Start, ns.
+        dur: Length, ns.
+    """
+
+    rows: Ints
+    sound: Mask
+    heads_end: Ints
+    ts: Ints
+    dur: Ints
+
+
+class _Chunk:
+    """A chunk with the places of its events and of their keys.
+
+    Args:
+        text: The padded text.
+
+    Attributes:
+        starts: Where the brace of each event stands.
+        stops: Where its last brace stands.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self.text, characters = text, text.characters
+        end = len(characters) - len(_AFTER)
+        braces = places(characters == _BRACE)
+        braces = braces[_OPENS[characters[braces + 1]]]
+        first = np.flatnonzero(text.words[braces - 5] == _BETWEEN)
+        self.starts = braces[first]
+        self.stops = np.append(self.starts[1:] - 5, end - 1)
+        self._objects = np.diff(first, append=len(braces))
+        keys = places((characters[:-1] == _QUOTE) & (characters[1:] == _COLON))
+        self._keys = np.append(keys, (end, end))  # the quote that ends each
+        self._key_ends = text.three_before(self._keys)
+        opening = text.wide(self.starts + 2, 16).view("<u8")
+        self._phases = np.where(opening[::2] == _PHASE, opening[1::2], np.uint64(0))
+
+    def _ending(self, end: bytes) -> Ints:
+        """Return which keys end in these three characters."""
+        return np.flatnonzero(self._key_ends == np.uint32(int.from_bytes(end, "little")))
+
+    def flows(self) -> dict[str, Ints]:
+        """Return which events are flows, by phase."""
+        if len(self._ending(b'"ph')) != len(self.starts):
+            return {}  # somewhere a phase is said twice, and the later one counts
+        single = self._objects == 1
+        return {phase: np.flatnonzero((self._phases == word) & single) for phase, word in _FLOWS.items()}
+
+    def complete(self) -> _Complete:
+        """Read the times of the complete events."""
+        keys, words, characters = self._keys, self.text.words, self.text.characters
+        rows = np.flatnonzero((self._phases == _COMPLETE) & (self._objects == 2))
+        stamps = self._ending(b'"ts')
+        stamps = stamps[words[keys[stamps] - 7] == _TS]
+        stamps = np.append(stamps, (len(keys) - 2, len(keys) - 2))
+        position = np.searchsorted(keys[stamps[:-2]], self.starts[rows])
+        stop = self.stops[rows]
+        # One line of times each.
+        alone = (keys[stamps[position]] < stop) & (keys[stamps[position + 1]] > stop)
+        if not alone.all():
+            rows, position, stop = rows[alone], position[alone], stop[alone]
+        at = stamps[position]
+        at_ts, at_dur, at_args = keys[at], keys[at + 1], keys[np.minimum(at + 2, len(keys) - 1)]
+        starts = np.concatenate((at_ts + 3, at_dur + 3))
+        both, numbers, behind = microseconds(self.text, starts, np.concatenate((at_dur - 6, at_args - 11)))
+        numbers &= characters[starts - 1] == _SPACE
+        around_args = self.text.wide(at_args - 7, 16).view("<u8")
+        count = len(rows)
+        sound = (
+            numbers[:count]
+            & numbers[count:]
+            & (behind[:count] == _TS_ENDS)
+            & (behind[count:] == _DUR_ENDS)
+            & (around_args[::2] == _ARGS)
+            & ((around_args[1::2] & _FOUR) == _OPENING)
+            & (words[stop - 9] == _ARGS_END)
+            & (self.starts[rows] + _HEAD < at_ts - 7)
+        )
+        return _Complete(rows, sound, at_ts - 7, both[:count], both[count:])
+
+    def numbers(self, complete: _Complete) -> dict[str, Ints] | None:
+        """Read the arguments that become columns, one value an event of the chunk.
+
+        Args:
+            complete: The complete events; those with an argument that is no plain number are no longer sound.
+
+        Returns:
+            The columns; None when there are arguments that are not known here.
+        """
+        words, characters = self.text.words, self.text.characters
+        if (words[self._keys[self._ending(b"_id")] - 7] == _CONNECTION).any():
+            return None
+        found: list[tuple[str, Ints, Ints]] = []
+        for column, end, last, mask, length, first in _KEYS:
+            at = self._keys[self._ending(end)]
+            at = at[(words[at - 7] & mask) == last]
+            if first is not None:
+                at = at[words[at - length] == first]
+            found.append((column, at, at - length - 1))
+        every = np.concatenate([at for _, at, _ in found])
+        row = np.searchsorted(self.starts, every, side="right") - 1
+        values, digits = integers(words, every + 3)
+        fine = (
+            (digits > 0)
+            & (digits <= MOST_DIGITS)
+            & (characters[every + 2] == _SPACE)
+            & _ENDS[characters[every + 3 + digits]]
+        )
+        if _BACKSLASH in self.text.data:
+            # Such words may end another key, behind a quote of its own.
+            fine &= characters[np.concatenate([before for _, _, before in found])] != _BACKSLASH
+        if not fine.all():
+            broken = np.zeros(len(self.starts), dtype=bool)
+            broken[row[~fine]] = True
+            complete.sound &= ~broken[complete.rows]
+        columns: dict[str, Ints] = {}
+        done = 0
+        for column, at, _ in found:
+            if len(at):
+                if column not in columns:
+                    columns[column] = np.full(len(self.starts), NONE, dtype=np.int64)
+                columns[column][row[done : done + len(at)]] = values[done : done + len(at)]
+            done += len(at)
+        return columns

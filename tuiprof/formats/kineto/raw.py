@@ -1,0 +1,88 @@
+"""Finds the untouched text of an event again."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tuiprof.errors import TraceError
+from tuiprof.formats.kineto import tolerant
+from tuiprof.formats.source import Damaged, Source
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """Where a chunk lies.
+
+    Attributes:
+        events: Number of events in it.
+        offset: Its first byte in the unwrapped file.
+        length: Its length, bytes.
+        strict: Whether it is plain JSON.
+    """
+
+    events: int
+    offset: int
+    length: int
+    strict: bool
+
+
+class RawChunks:
+    """Reads the chunk of an event again and takes the event out of it.
+
+    Args:
+        source: The file.
+        places: Its chunks, in file order.
+    """
+
+    def __init__(self, source: Source, places: Sequence[ChunkPlace]) -> None:
+        self._source = source
+        self._places = places
+        self._firsts = [0]
+        for place in places:
+            self._firsts.append(self._firsts[-1] + place.events)
+        self._last: tuple[int, list[bytes]] | None = None
+
+    def saved(self) -> bytes:
+        """Return what :meth:`restored` needs, for the cache."""
+        return msgspec.msgpack.encode([(p.events, p.offset, p.length, p.strict) for p in self._places])
+
+    @classmethod
+    def restored(cls, source: Source, saved: bytes) -> RawChunks:
+        """Return what was saved.
+
+        Args:
+            source: The file.
+            saved: What :meth:`saved` returned.
+        """
+        places = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
+        return cls(source, [ChunkPlace(*place) for place in places])
+
+    def text(self, ordinal: int) -> str:
+        """Return the text of an event; empty when the file is gone or has changed.
+
+        Args:
+            ordinal: Its position in the file.
+        """
+        index = bisect_right(self._firsts, ordinal) - 1
+        if not 0 <= index < len(self._places):
+            return ""
+        if self._last is None or self._last[0] != index:
+            self._last = index, self._events(self._places[index])
+        events, position = self._last[1], ordinal - self._firsts[index]
+        return events[position].decode("utf-8", errors="replace") if position < len(events) else ""
+
+    def _events(self, place: ChunkPlace) -> list[bytes]:
+        try:
+            data = self._source.extract(place.offset, place.length)
+        except (OSError, Damaged, TraceError):
+            return []  # the file was moved or overwritten since: there is no raw text any more
+        pieces = tolerant.split(data)
+        texts = [data[start:stop] for start, stop in pieces.slices]
+        if not place.strict:
+            return [text for text in texts if tolerant.mend(text) is not None]
+        # Damage within arguments that nothing is read from: better none than the text of a neighbour.
+        return texts if len(texts) == place.events else []

@@ -1,0 +1,326 @@
+"""Decodes one chunk of a list of events into columns. Runs in the reader and in its worker processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import compress
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.formats.kineto import clock, layout, tolerant
+from tuiprof.formats.kineto.columns import Books, Columns, Untimely, build, identity, memory_numbers, words
+from tuiprof.formats.kineto.events import (
+    MISSING,
+    AnyEvent,
+    decode_events,
+    decode_exact_events,
+    decode_instant,
+    decode_loosely,
+    decode_pieces,
+)
+from tuiprof.formats.kineto.fastpath.arrays import Codes
+from tuiprof.formats.kineto.fastpath.lines import LineReader, Lines
+
+_SEPARATORS = re.compile(rb"[ \t\r\n,]*")
+_LIST_ENDS = re.compile(rb"\}[ \t\r\n]*\]")
+#: Where the end of the list is looked for first, bytes from the end of the last chunk.
+_LONG_TAIL = 1 << 16
+_X = ord("X")
+
+
+def _among(letters: bytes) -> npt.NDArray[np.bool_]:
+    """Return which of all phases are among these, by ASCII."""
+    table = np.zeros(256, dtype=bool)
+    table[list(letters)] = True
+    return table
+
+
+_NO_EVENTS = build([], np.empty(0, dtype=np.uint32), Books(), with_dur=False)
+_INSTANTS, _PAIRS, _RARE = _among(b"iIRnP"), _among(b"BE"), _among(b"MCbe")
+
+
+class Rare(msgspec.Struct):
+    """An event of a kind that is decoded whole: metadata (M), counters (C), asynchronous ranges (b, e).
+
+    Attributes:
+        ordinal: Its position in the chunk.
+        phase: Its phase.
+        name: Its name.
+        cat: Its category word.
+        pid: Its process.
+        tid: Its thread.
+        ts: Its time in ns on the clock of the file; None = not said.
+        id: What joins asynchronous events.
+        args: Its arguments as decoded.
+    """
+
+    ordinal: int
+    phase: str
+    name: str
+    cat: str
+    pid: int | str | None
+    tid: int | str | None
+    ts: int | None
+    id: str
+    args: object
+
+
+class Chunk(msgspec.Struct):
+    """What one chunk holds.
+
+    Attributes:
+        events: Number of events in it, of every phase.
+        phases: Their number by phase; the phase of an event without one is ``"?"``.
+        names: Names by code.
+        cats: Category words by code.
+        lanes: (process, thread) by code.
+        spans: Complete events (X).
+        pairs: Begin and end events (B, E), in file order.
+        instants: Events without length.
+        rare: Events that are decoded whole.
+        malformed: Stretches that are no event, and events without time.
+        repaired: Events kept after a repair.
+        strict: Whether the chunk is plain JSON; then its n-th value is its n-th event.
+        closed_at: Where in the chunk the list ends; None = not here.
+        rest: Where in the chunk the last, incomplete event begins; its length when there is none.
+    """
+
+    events: int
+    phases: dict[str, int]
+    names: list[str]
+    cats: list[str]
+    lanes: list[tuple[int | str | None, int | str | None]]
+    spans: Columns
+    pairs: Columns
+    instants: Columns
+    rare: list[Rare]
+    malformed: int = 0
+    repaired: int = 0
+    strict: bool = True
+    closed_at: int | None = None
+    rest: int = 0
+
+
+class ChunkDecoder:
+    """Decodes chunks, and remembers how exact the times of this file must be read."""
+
+    def __init__(self) -> None:
+        self._exactly = False
+        self._lines = LineReader()
+
+    def decode(self, data: bytes) -> Chunk:
+        """Decode a chunk; never raises on what the chunk holds.
+
+        Args:
+            data: Events with commas between them (one may come first), without the brackets of the list.
+        """
+        chunk = self._strictly(data)
+        return self._patiently(data) if chunk is None else chunk
+
+    def _strictly(self, data: bytes) -> Chunk | None:
+        """Decode plain JSON; None when it is not."""
+        try:
+            if not self._exactly:
+                try:
+                    return self._read(data, decode_events)
+                except Untimely:
+                    self._exactly = True
+            return self._read(data, decode_exact_events)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+
+    def _read(self, data: bytes, decode: Callable[[bytes], Sequence[AnyEvent]]) -> Chunk:
+        """Read what stands in libkineto's lines from there, and decode the rest."""
+        books = Books()
+        lines = self._lines.read(data, books)
+        if lines is None:
+            # A chunk begins right behind an event, so with the comma.
+            first = _SEPARATORS.match(data).end()  # type: ignore[union-attr]
+            listed = b"".join((b"[", memoryview(data)[first:], b"]"))
+            return _chunk(decode(listed), listed, len(data), Books())
+        if not lines.texts:
+            return _plain(lines, books, len(data))
+        listed = b"[%b]" % b",".join(lines.texts)
+        chunk = _chunk(decode(listed), listed, len(data), books, lines.others)
+        chunk.spans = chunk.spans.joined(lines.spans) if len(chunk.spans) else lines.spans
+        chunk.events = lines.events
+        for phase, count in lines.phases.items():
+            chunk.phases[phase] = chunk.phases.get(phase, 0) + count
+        return chunk
+
+    def _patiently(self, data: bytes) -> Chunk:
+        """Decode what is not, or not only, a sound stretch of events."""
+        end = _end_of_list(data)
+        if end is not None:
+            # The last chunk of a sound file: events, the end of the list, properties.
+            chunk = self._strictly(data[:end])
+            if chunk is not None:
+                chunk.closed_at = chunk.rest = end
+                return chunk
+        pieces = tolerant.split(data if end is None else data[:end])
+        if end is not None:
+            pieces.damaged += pieces.rest < end
+            pieces.closed_at = pieces.rest = end
+        if pieces.slices and not pieces.damaged:
+            # Sound events, and behind them the end of the list or one that is cut off.
+            chunk = self._strictly(data[: pieces.slices[-1][1]])
+            if chunk is not None:
+                chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+                return chunk
+        return self._mended(data, pieces)
+
+    def _mended(self, data: bytes, pieces: tolerant.Pieces) -> Chunk:
+        """Decode event by event, each repaired if need be."""
+        texts: list[bytes] = []
+        malformed, repaired = pieces.damaged, 0
+        for start, stop in pieces.slices:
+            text = data[start:stop]
+            mended = tolerant.mend(text)
+            if mended is None:
+                malformed += 1
+                continue
+            repaired += mended is not text
+            texts.append(mended)
+        chunk = self._strictly(b",".join(texts))
+        assert chunk is not None, "mended events are sound one by one, so together they are"
+        chunk.malformed += malformed
+        chunk.repaired += repaired
+        chunk.strict = False
+        chunk.closed_at, chunk.rest = pieces.closed_at, pieces.rest
+        return chunk
+
+
+def _end_of_list(data: bytes) -> int | None:
+    """Return where the ``]`` stands that ends the list, if what follows it ends the file as it should."""
+    for match in _LIST_ENDS.finditer(data, max(0, len(data) - _LONG_TAIL)):
+        bracket = match.end() - 1
+        if layout.tail_properties(data[bracket:], strict=True) is not None:
+            return bracket
+    return None
+
+
+def _plain(lines: Lines, books: Books, size: int) -> Chunk:
+    """Return a chunk of nothing but complete events and flows, all read: most are such."""
+    return Chunk(
+        lines.events,
+        lines.phases,
+        words(books.names),
+        words(books.cats),
+        books.lane_list(),
+        lines.spans,
+        _NO_EVENTS,
+        _NO_EVENTS,
+        [],
+        rest=size,
+    )
+
+
+def _chunk(
+    events: Sequence[AnyEvent], listed: bytes, size: int, books: Books, positions: Codes | None = None
+) -> Chunk:
+    """Sort events by phase into columns.
+
+    Args:
+        events: The events.
+        listed: Their text as a JSON list.
+        size: Length of the chunk.
+        books: Codebooks to extend.
+        positions: Position of each event in the chunk; None = they are all of it.
+
+    Raises:
+        Untimely: A time cannot be told exactly from the decoded number.
+    """
+    phases = _phases(events)
+    every = np.arange(len(events), dtype=np.uint32) if positions is None else positions
+    if len(every) != len(events):
+        raise msgspec.DecodeError("an event that is two, or none")
+
+    def some(mask: npt.NDArray[np.bool_]) -> tuple[list[AnyEvent], Codes]:
+        return list(compress(events, mask.tolist())), every[mask]
+
+    is_span = phases == _X
+    linked = b'"correlation"' in listed  # a search of the text is quicker than a look at every event
+    chosen, ordinals = (events, every) if is_span.all() else some(is_span)
+    of_xla = b'"correlation_id"' in listed or b'"step_num"' in listed
+    spans = build(chosen, ordinals, books, linked=linked, of_xla=of_xla)
+    counted = np.bincount(phases, minlength=256)
+    is_pair, is_instant = _PAIRS[phases], _INSTANTS[phases]
+    pairs = build(*some(is_pair), books, with_dur=False)
+    pairs.phase = phases[is_pair]
+    marks, mark_ordinals = some(is_instant)
+    instants = build(marks, mark_ordinals, books, with_dur=False)
+    instants.phase = phases[is_instant]
+    rare_at = np.flatnonzero(_RARE[phases]).tolist()
+    texts = [bytes(piece) for piece in decode_pieces(listed)] if marks or rare_at else []
+    instants.numbers = memory_numbers([decode_instant(texts[i]) for i in np.flatnonzero(is_instant).tolist()])
+    rare = _rare([int(every[i]) for i in rare_at], [events[i] for i in rare_at], [texts[i] for i in rare_at])
+    spans, no_time, repaired = _sound(spans)
+    pairs, pairs_no_time, _ = _sound(pairs)
+    instants, instants_no_time, _ = _sound(instants)
+    return Chunk(
+        events=len(events),
+        phases={chr(code) if code else "?": int(counted[code]) for code in np.flatnonzero(counted).tolist()},
+        names=words(books.names),
+        cats=words(books.cats),
+        lanes=books.lane_list(),
+        spans=spans,
+        pairs=pairs,
+        instants=instants,
+        rare=rare,
+        malformed=no_time + pairs_no_time + instants_no_time,
+        repaired=repaired,
+        rest=size,
+    )
+
+
+def _phases(events: Sequence[AnyEvent]) -> npt.NDArray[np.uint8]:
+    """Return the phase of each event as ASCII; 0 for one that is missing or no single letter."""
+    phases = [event.ph for event in events]
+    if phases.count("X") == len(phases):
+        return np.full(len(phases), _X, dtype=np.uint8)
+    joined = "".join(phases)
+    if len(joined) == len(phases) and joined.isascii() and "" not in phases:
+        return np.frombuffer(joined.encode(), dtype=np.uint8)
+    return np.array([ord(p) if len(p) == 1 and p.isascii() else 0 for p in phases], dtype=np.uint8)
+
+
+def _sound(columns: Columns) -> tuple[Columns, int, int]:
+    """Drop events without time, give those without length one of 0.
+
+    Returns:
+        The sound events; how many were dropped; how many were repaired.
+    """
+    timeless = columns.ts == MISSING
+    lost = int(timeless.sum())
+    if lost:
+        columns = columns.take(~timeless)
+    if columns.dur is None:
+        return columns, lost, 0
+    short = columns.dur < 0  # MISSING is negative, too
+    mended = int(short.sum())
+    if mended:
+        columns.dur = np.where(short, 0, columns.dur)
+    return columns, lost, mended
+
+
+def _rare(ordinals: Sequence[int], events: Sequence[AnyEvent], texts: Sequence[bytes]) -> list[Rare]:
+    """Decode events whole; their times all at once, because an array operation an event is slow."""
+    whole = [decode_loosely(text) for text in texts]
+    times = clock.from_text([bytes(event.ts) for event in whole]).tolist()
+    return [
+        Rare(
+            ordinal,
+            event.ph,
+            "" if event.name is None else str(event.name),
+            event.cat or "",
+            identity(event.pid),
+            identity(event.tid),
+            None if ts == MISSING else ts,
+            "" if loosely.id is None else str(loosely.id),
+            loosely.args,
+        )
+        for ordinal, event, loosely, ts in zip(ordinals, events, whole, times, strict=True)
+    ]

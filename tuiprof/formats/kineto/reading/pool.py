@@ -1,0 +1,184 @@
+"""Decodes stretches in worker processes beside the reader."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import tuiprof
+from tuiprof.formats.kineto.reading.stretches import Stretch
+from tuiprof.formats.kineto.reading.worker import ANSWER, REQUEST, answer_place, read_at, text_place, write_at
+from tuiprof.formats.source import Source
+from tuiprof.system.threads import cores
+
+if TYPE_CHECKING:
+    from tuiprof.formats.kineto.reading.decode import Chunk
+
+#: Stretches a worker holds at once, at least; and all together, so that one goes on while the reader loads Polars.
+_DEPTH, _TOGETHER = 3, 6
+#: Below this many bytes a worker does not earn its start (about 0.1 s).
+_WORTH_A_WORKER = 24 << 20
+_MOST_WORKERS = 8
+#: How much compressed JSON shrinks at the least; to guess whether workers pay.
+_SHRINKS = 8
+
+
+def start_pool(source: Source, asked: int | None) -> Pool | None:
+    """Start as many worker processes as pay; they load what they need while the reader does.
+
+    Args:
+        source: The file.
+        asked: How many the caller asked for; None = decide.
+
+    Returns:
+        The pool; None when none pay, or none may be started here.
+    """
+    size = source.size * (1 if source.wrapping == "plain" else _SHRINKS)
+    count = max(0, min(cores() - 1, _MOST_WORKERS, size // _WORTH_A_WORKER)) if asked is None else asked
+    if not count:
+        return None
+    try:
+        return Pool(count, source.path if source.wrapping == "plain" else None)
+    except OSError:
+        return None
+
+
+class WorkerLost(Exception):
+    """A worker process ended before its work was done."""
+
+
+class _Worker:
+    def __init__(self, file: int, shared: int) -> None:
+        home = str(Path(tuiprof.__file__).parents[1])  # an editable install may not be on the path
+        code = (
+            f"import sys; sys.path[:] = {[*sys.path, home]!r}\n"
+            "from tuiprof.formats.kineto import worker\n"
+            f"worker.serve(0, 1, {file}, {shared})"
+        )
+        # -S -E: nothing of the environment is needed, and reading it costs as much as numpy.
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(file, shared),
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C is the reader's affair
+            # Beside a notebook, too, NumPy's threads would spin (see tuiprof.system.threads), and have nothing to do.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.requests, self.answers = self.process.stdin, self.process.stdout
+        self.held: deque[int] = deque()
+        os.set_blocking(self.answers.fileno(), False)
+
+
+class Pool:
+    """Worker processes that decode stretches.
+
+    Args:
+        count: How many.
+        path: The plain file; None = stretches come with their text, which is handed over in memory.
+
+    Raises:
+        OSError: No more processes are allowed, or the file cannot be read.
+    """
+
+    def __init__(self, count: int, path: Path | None) -> None:
+        self._shared = _anonymous_file()
+        self._file = self._shared if path is None else path.open("rb", buffering=0)
+        self._most = max(_DEPTH, _TOGETHER // count)
+        self._slots: deque[int] = deque(range(count * self._most))
+        self._slot_of: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(count):
+                worker = _Worker(self._file.fileno(), self._shared.fileno())
+                self._workers.append(worker)
+                self._selector.register(worker.answers, selectors.EVENT_READ, worker)
+        except OSError:
+            self.close()
+            raise
+
+    @property
+    def busy(self) -> bool:
+        """Whether answers are still to come."""
+        return any(worker.held for worker in self._workers)
+
+    def offer(self, number: int, stretch: Stretch) -> bool:
+        """Give a stretch to a worker.
+
+        Args:
+            number: Its number, which comes back with the answer.
+            stretch: The stretch.
+
+        Returns:
+            False when all workers have enough to do.
+
+        Raises:
+            WorkerLost: The worker is gone.
+        """
+        worker = min(self._workers, key=lambda w: len(w.held))
+        if len(worker.held) >= self._most:
+            return False
+        slot = self._slot_of[number] = self._slots.popleft()
+        offset = stretch.offset
+        if self._file is self._shared:
+            assert stretch.data is not None
+            offset = text_place(slot)
+            write_at(self._shared.fileno(), stretch.data, offset)
+        try:
+            worker.requests.write(REQUEST.pack(number, slot, offset, stretch.length))
+        except BrokenPipeError as error:
+            raise WorkerLost from error
+        worker.held.append(number)
+        return True
+
+    def answers(self, timeout: float | None) -> Iterator[tuple[int, Chunk]]:
+        """Yield the answers that have come.
+
+        Args:
+            timeout: How long to wait for the first, s; None = as long as it takes.
+
+        Raises:
+            WorkerLost: A worker ended early.
+        """
+        for key, _ in self._selector.select(timeout):
+            worker: _Worker = key.data
+            while record := worker.answers.read(ANSWER.size):
+                number, length = ANSWER.unpack(record)
+                slot = self._slot_of.pop(number)
+                chunk: Chunk = pickle.loads(read_at(self._shared.fileno(), answer_place(slot), length))
+                self._slots.append(slot)
+                worker.held.remove(number)
+                yield number, chunk
+            if record == b"" and worker.held:
+                raise WorkerLost
+
+    def close(self) -> None:
+        """End the workers."""
+        self._selector.close()
+        for worker in self._workers:
+            worker.requests.close()
+            worker.answers.close()
+            worker.process.kill()
+            worker.process.wait()
+        self._file.close()
+        self._shared.close()
+
+
+def _anonymous_file() -> BinaryIO:
+    """Return a file in memory where the system has such, else one that is deleted already."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("tuiprof"), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)

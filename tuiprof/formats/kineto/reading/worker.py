@@ -1,0 +1,100 @@
+"""What a worker process does: decode stretches for a reader.
+
+Requests come on standard input as fixed records; answers lie in a file in memory, each in the slot its request names,
+and standard output tells that they are there, so that a worker never waits for a reader who has something else to do.
+Both ends are of the same version and machine, so answers are pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+
+from tuiprof.system.memory import keep_freed
+
+#: Number of the stretch; slot of its answer; where its text lies in the file handed down; its length.
+REQUEST = struct.Struct("<qqqq")
+#: Number of the stretch; length of the pickled chunk.
+ANSWER = struct.Struct("<qq")
+
+
+#: Slots lie far apart in a sparse file, so that a text or an answer of any length fits its own.
+_APART = 1 << 33
+
+
+def text_place(slot: int) -> int:
+    """Return where the text of a slot lies in the shared file.
+
+    Args:
+        slot: The slot.
+    """
+    return 2 * slot * _APART
+
+
+def answer_place(slot: int) -> int:
+    """Return where the answer of a slot lies in the shared file.
+
+    Args:
+        slot: The slot.
+    """
+    return (2 * slot + 1) * _APART
+
+
+def serve(requests: int, answers: int, file: int, shared: int) -> None:
+    """Decode stretches until the requests end.
+
+    Args:
+        requests: Descriptor to read requests from.
+        answers: Descriptor to write answers to.
+        file: Descriptor of the file that holds the text.
+        shared: Descriptor of the file for the answers.
+    """
+    from tuiprof.formats.kineto.reading.decode import ChunkDecoder  # who starts workers has no numpy yet
+
+    keep_freed()
+    decoder = ChunkDecoder()
+    while len(record := _exactly(requests, REQUEST.size)) == REQUEST.size:
+        number, slot, offset, length = REQUEST.unpack(record)
+        text = read_at(file, offset, length)
+        answer = pickle.dumps(decoder.decode(text), protocol=5)
+        write_at(shared, answer, answer_place(slot))
+        try:
+            os.write(answers, ANSWER.pack(number, len(answer)))
+        except BrokenPipeError:
+            return  # the reader is gone: so is the reason to work
+
+
+def read_at(file: int, offset: int, length: int) -> bytes:
+    """Read a stretch of a file; shorter at its end.
+
+    Args:
+        file: Descriptor.
+        offset: Where it begins.
+        length: How long it is.
+    """
+    text = os.pread(file, length, offset)
+    while 0 < len(text) < length and (more := os.pread(file, length - len(text), offset + len(text))):
+        text += more
+    return text
+
+
+def _exactly(descriptor: int, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size and (part := os.read(descriptor, size - len(parts))):
+        parts += part
+    return parts
+
+
+def write_at(file: int, data: bytes, offset: int) -> None:
+    """Write into a file.
+
+    Args:
+        file: Descriptor.
+        data: What.
+        offset: Where to.
+    """
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written

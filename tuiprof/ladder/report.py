@@ -1,0 +1,409 @@
+"""A measured ladder as a report: the rungs with their verdicts, what changed in each, and what could not be measured.
+
+It joins what the trials measured (:mod:`tuiprof.ladder.statistics`) with what their traces show
+(:mod:`tuiprof.ladder.why`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tuiprof.formats import open_trace
+from tuiprof.ladder.kernels import KERNEL_RULE, kernel_table, range_table
+from tuiprof.ladder.runner import pending, schedule
+from tuiprof.ladder.state import LadderMeta, LadderRun
+from tuiprof.ladder.statistics import (
+    MEDIAN_RULE,
+    RATIO_RULE,
+    VERDICT_RULE,
+    Interval,
+    Judged,
+    judge,
+)
+from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
+from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
+from tuiprof.model.characters import as_utf8
+from tuiprof.model.report import Kind, Level
+from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
+
+NAME = "ladder"
+_OUT = ("wrong", "failed", "unavailable")
+#: What JSON and CSV carry of a rung beyond what is drawn.
+_HIDDEN: tuple[tuple[str, Kind], ...] = (
+    ("ratio", "number"),
+    ("ratio_low", "number"),
+    ("ratio_high", "number"),
+    ("step_low_ns", "ns"),
+    ("step_high_ns", "ns"),
+    ("step_coverage", "share"),
+    ("trials", "count"),
+    ("numbers_equal", "text"),
+    ("clock", "text"),
+    ("device", "text"),
+    ("note", "text"),
+    ("why", "text"),
+    ("remedy", "text"),
+    ("trace", "text"),
+)
+
+
+def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, brief: bool = False) -> Report:
+    """Return what a ladder tells, as far as it was run.
+
+    Args:
+        ladder: The ladder.
+        opener: Reads a trace (it may show progress).
+        brief: Leave out the trials, and what a terminal has no room for.
+    """
+    meta, judged = ladder.meta, judge(ladder.meta)
+    traces = Traces(ladder, opener)
+    told = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
+    reasons = why(traces, meta, told)
+    traced = {trial.variant: trial for trial in meta.trials if trial.kind == "trace"}
+    tables = [
+        _rungs(meta, judged, told, brief=brief),
+        kernels := kernel_table(judged, _OUT),
+        range_table(judged, _OUT),
+        _why_table(reasons, judged),
+        _out_table(judged),
+    ]
+    if not brief:
+        tables.append(_trials(ladder))
+    preset = _preset(meta)
+    return Report(
+        NAME,
+        f"Ladder {meta.ladder} · {preset}",
+        _verdict(meta, judged),
+        _facts(meta, judged),
+        tuple(table for table in tables if not table.rows.is_empty()),
+        (
+            Rule("step", MEDIAN_RULE),
+            Rule("vs baseline", RATIO_RULE),
+            Rule("verdict", VERDICT_RULE),
+            Rule("what changed", WHY_RULE),
+            *([] if kernels.rows.is_empty() else [Rule("kernels", KERNEL_RULE)]),
+            Rule(
+                "start",
+                "From the start of the process to the end of its first step: imports, weights, compilation. The "
+                "warm-up steps after it are left out of the step time too.",
+            ),
+        ),
+        (*_notes(meta, judged), *same_work(told), *problems(told, traced)),
+    )
+
+
+def _preset(meta: LadderMeta) -> str:
+    said = {trial.figures.preset for trial in meta.trials if trial.figures and trial.figures.preset}
+    return "/".join(sorted(said)) if said else meta.preset
+
+
+def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
+    counts: dict[str, list[Judged]] = {}
+    for one in judged:
+        counts.setdefault(one.word, []).append(one)
+    faster = sorted(counts.get("faster", []), key=lambda one: one.ratio.value if one.ratio else 1.0)
+    parts = []
+    if faster and faster[0].ratio:
+        baseline = meta.rung(faster[0].name).baseline
+        more = f" ({len(faster)} are faster than theirs)" if len(faster) > 1 else ""
+        parts.append(f"{faster[0].name} {speed(faster[0].ratio, baseline)}{more}")
+    elif any(one.step_ns and one.word != "baseline" for one in judged) and "undecided" not in counts:
+        parts.append("no variant is faster than its baseline")
+    for word, phrase in (
+        ("slower", "slower"),
+        ("no difference", "without a difference"),
+        ("undecided", "undecided"),
+        ("wrong", "WRONG"),
+        ("failed", "failed"),
+        ("unavailable", "unavailable here"),
+    ):
+        found = counts.get(word, [])
+        if found:
+            names = ", ".join(one.name for one in found)
+            few = len(found) <= 3
+            parts.append(f"{phrase}: {names}" if few else f"{len(found)} {phrase}")
+    left = len(pending(meta))
+    if left:
+        parts.insert(0, f"incomplete, {left} of {len(schedule(meta))} trials are still to run")
+    level: Level = "info"
+    if "wrong" in counts or "failed" in counts:
+        level = "bad"
+    elif left or "undecided" in counts or len(counts.get("unavailable", [])) == len(judged):
+        level = "warn"
+    elif faster:
+        level = "good"
+    return Verdict("; ".join(parts) or "only the baseline was measured", level)
+
+
+def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
+    base = next((one for one in judged if one.name == meta.baseline), None)
+    numbers = {word: sum(one.word == word for one in judged) for word in ("faster", *_OUT)}
+    return (
+        Fact(
+            "baseline_step_ns",
+            f"{meta.baseline}, a step",
+            base.step_ns.value if base and base.step_ns else None,
+            "ns",
+            "Step time of the ladder's baseline.",
+        ),
+        Fact("rounds", "rounds", meta.rounds, "count", "Timing trials a variant."),
+        Fact("trials_done", "trials", len(schedule(meta)) - len(pending(meta)), "count"),
+        Fact("trials_left", "still to run", len(pending(meta)), "count"),
+        *(Fact(word, word, count, "count") for word, count in numbers.items()),
+    )
+
+
+def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen], *, brief: bool) -> Table:
+    rows = [_row(meta, one, told.get(one.name)) for one in judged]
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    mixed = len({rung.baseline for rung in meta.rungs}) > 1
+
+    def column(key: str, label: str, kind: Kind = "text", help: str = "", hidden: bool = False) -> Column:  # noqa: A002
+        # A figure that no variant has here is no column of dashes; why it is missing is said in the notes.
+        empty = frame[key].is_null().all() or (kind == "text" and set(frame[key].to_list()) == {""})
+        return Column(key, label, kind, help, hidden or bool(empty), whole=key != "published")
+
+    columns = (
+        column("variant", "variant"),
+        column("verdict", "verdict", help=VERDICT_RULE),
+        column("step_ns", "step", "ns", MEDIAN_RULE),
+        column("change", "vs baseline", help=RATIO_RULE),
+        column("change_interval", "95 % interval", help=RATIO_RULE),
+        column("baseline", "baseline", hidden=not mixed),
+        column("syncs_per_step", "syncs/step", "count"),
+        column("launches_per_step", "launches/step", "count"),
+        column("samples_per_s", "samples/s", "number"),
+        column("samples_per_usd", "samples/$", "count"),
+        column("peak_bytes", "peak memory", "bytes"),
+        column("published", "published", help=f"Published figures ({meta.source}); not ours."),
+        column("step_interval", "step interval", help=MEDIAN_RULE, hidden=brief),
+        column("start_ns", "start", "ns"),
+        column("warmup_ns", "warm-up", "ns"),
+        *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
+    )
+    note = f"Published figures are from {meta.source}; they are not ours." if meta.source else ""
+    return Table("rungs", meta.title, columns, frame, note)
+
+
+def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
+    rung = meta.rung(one.name)
+    # A wrong variant has no figures: nothing of it may look fast.
+    figures = [] if one.word in _OUT else list(one.trials.values())
+
+    def median(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else None
+
+    rate = median([item.samples_per_s for item in figures])
+    step, ratio = one.step_ns, one.ratio
+    return {
+        "variant": one.name,
+        "verdict": one.word,
+        "step_ns": step.value if step else None,
+        "change": change(ratio.value) if ratio else "",
+        "change_interval": between(ratio),
+        "baseline": rung.baseline,
+        "syncs_per_step": trace.syncs if trace else None,
+        "launches_per_step": trace.launches if trace else None,
+        "samples_per_s": rate,
+        "samples_per_usd": rate * 3600 / meta.price if rate and meta.price else None,
+        "peak_bytes": median([item.peak_bytes for item in figures]),
+        "published": "; ".join(rung.published),
+        "step_interval": _range(step),
+        "start_ns": median([item.start_ns for item in figures]),
+        "warmup_ns": median([item.warmup_ns for item in figures]),
+        "ratio": ratio.value if ratio else None,
+        "ratio_low": ratio.low if ratio else None,
+        "ratio_high": ratio.high if ratio else None,
+        "step_low_ns": step.low if step else None,
+        "step_high_ns": step.high if step else None,
+        "step_coverage": step.coverage if step else None,
+        "trials": len(figures),
+        "numbers_equal": "not compared" if one.equal is None else "yes" if one.equal else "no",
+        "clock": "/".join(sorted({item.clock for item in figures})),
+        "device": "/".join(sorted({item.device for item in figures})),
+        "note": rung.note,
+        "why": one.why,
+        "remedy": one.remedy,
+        "trace": as_utf8(str(trace.path)) if trace and trace.path else "",
+    }
+
+
+def change(ratio: float) -> str:
+    """Return a ratio of times as people read it: ``+4.5 %``, or ``÷3.21`` from a factor of two on.
+
+    Args:
+        ratio: Time over the baseline's.
+    """
+    if ratio <= 0.5:
+        return f"÷{format_factor(1 / ratio)}"
+    if ratio >= 2:
+        return f"×{format_factor(ratio)}"
+    percent = (ratio - 1) * 100
+    return f"{percent:+.1f} %".replace("-", MINUS)
+
+
+def between(ratio: Interval | None) -> str:
+    """Return an interval of ratios in words; the unit once where it is the same.
+
+    Args:
+        ratio: Time over the baseline's; None = not told.
+    """
+    if ratio is None:
+        return ""
+    low, high = change(ratio.low), change(ratio.high)
+    return f"{low.removesuffix(' %') if high.endswith('%') else low} … {high}"
+
+
+def speed(ratio: Interval, baseline: str) -> str:
+    """Return a ratio of times below 1 in words: ``takes 4.3 % less time than off``, ``is 3.21 times as fast as off``.
+
+    Args:
+        ratio: Time over the baseline's.
+        baseline: Name of the baseline.
+    """
+    if ratio.value <= 0.5:
+        return f"is {format_factor(1 / ratio.value)} times as fast as {baseline}"
+    return f"takes {format_share(1 - ratio.value)} less time than {baseline}"
+
+
+def _range(interval: Interval | None) -> str:
+    if interval is None or interval.low == interval.high:
+        return ""
+    return format_ns_range(interval.low, interval.high)
+
+
+def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
+    steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
+
+    def proof(one: Why) -> str:
+        if one.proof is None:
+            return ""
+        timed = one.variant in steps and one.against in steps
+        return one.proof.words(steps[one.against] - steps[one.variant] if timed else None)
+
+    rows = [
+        {
+            "variant": one.variant,
+            "against": one.against,
+            "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
+            "proof": proof(one),
+        }
+        for one in reasons
+    ]
+    columns = (
+        Column("variant", "variant"),
+        Column("against", "against"),
+        Column("changes", "what changed"),
+        Column("proof", "predicted and measured", hidden=not any(row["proof"] for row in rows)),
+    )
+    return Table(
+        "why",
+        "What changed in the captured steps",
+        columns,
+        pl.DataFrame(rows, schema=[column.key for column in columns], orient="row"),
+        prose=True,
+    )
+
+
+def _out_table(judged: Sequence[Judged]) -> Table:
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in judged:
+        if one.word in _OUT:
+            groups.setdefault((one.word, one.why, one.remedy), []).append(one.name)
+    # What is wrong first: it is the news.
+    rows = sorted(
+        ((", ".join(names), *group) for group, names in groups.items()),
+        key=lambda row: -_OUT[::-1].index(row[1]),
+    )
+    columns = (
+        Column("variant", "variant"),
+        Column("verdict", "state"),
+        Column("reason", "why"),
+        Column("remedy", "what to do"),
+    )
+    frame = pl.DataFrame(rows, schema=[column.key for column in columns], orient="row")
+    return Table("out", "Not measured", columns, frame, prose=True)
+
+
+def _trials(ladder: LadderRun) -> Table:
+    rows = [
+        {
+            "kind": trial.kind,
+            "round": trial.round,
+            "variant": trial.variant,
+            "state": trial.state,
+            "step_ns": trial.figures.median_ns if trial.figures else None,
+            "steps": trial.figures.steps if trial.figures else None,
+            "wall_ns": trial.wall_ns or None,
+            "why": trial.why,
+            "session": as_utf8(f"{ladder.id}/trials/{trial.session}") if trial.session else "",
+        }
+        for trial in ladder.meta.trials
+    ]
+    columns = (
+        Column("kind", "kind"),
+        Column("round", "round", "count"),
+        Column("variant", "variant"),
+        Column("state", "state"),
+        Column("step_ns", "median step", "ns"),
+        Column("steps", "steps", "count"),
+        Column("wall_ns", "lasted", "ns"),
+        Column("why", "why"),
+        Column("session", "session"),
+    )
+    frame = pl.DataFrame(rows, schema=[c.key for c in columns], orient="row", infer_schema_length=None)
+    return Table("trials", "Trials, in the order they ran", columns, frame)
+
+
+def _notes(meta: LadderMeta, judged: Sequence[Judged]) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for one in judged:
+        if one.word not in _OUT and one.why:
+            by_reason.setdefault(one.why, []).append(one.name)
+    notes = [f"measured on {meta.host}: {meta.machine}"]
+    notes += [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    clocks = {item.clock for one in judged for item in one.trials.values()}
+    if "probe" in clocks:
+        notes.append(
+            "The steps of scripts that do not measure them are timed on the host, which a device may lag."
+        )
+    return notes
+
+
+def listing(ladders: Sequence[LadderRun | Exception], root: Path) -> Report:
+    """List ladders as a report.
+
+    Args:
+        ladders: They, the newest first; what cannot be read as what is wrong with it.
+        root: Where they are.
+    """
+    rows: list[tuple[str, str, int | None, int | None]] = []
+    for ladder in ladders:
+        if isinstance(ladder, Exception):
+            rows.append((as_utf8(str(ladder)), "unreadable", None, None))
+            continue
+        left = len(pending(ladder.meta))
+        total = len(schedule(ladder.meta))
+        rows.append(
+            (as_utf8(ladder.id), f"{left} trials left" if left else "complete", len(ladder.meta.rungs), total)
+        )
+    columns = (
+        Column("id", "ladder"),
+        Column("state", "state"),
+        Column("variants", "variants", "count"),
+        Column("trials", "trials", "count"),
+    )
+    frame = pl.DataFrame(rows, schema=[column.key for column in columns], orient="row")
+    word = "ladder" if len(rows) == 1 else "ladders"
+    return Report(
+        "ladders",
+        "Ladders",
+        Verdict(f"{len(rows)} {word} in {root}; see one again: tuiprof ladder --resume NAME"),
+        tables=(Table("ladders", "Ladders", columns, frame),),
+    )

@@ -1,0 +1,358 @@
+"""What is kept of a ladder that is being measured: one folder, in it ``ladder.json`` and the session of every trial.
+
+::
+
+    <root>/<utc time>-ladder-<name>/
+      ladder.json      LadderMeta, written atomically after every trial
+      trials/          one ordinary session a trial
+      control/         the runner's lock
+
+Such a folder is not a session: lists of sessions pass it over, and :func:`list_ladders` lists it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.store.folders import LADDER_FILE, Session, ladder_dirs, make_dir, slug
+from tuiprof.system.files import read_versioned, typed_path, write_atomic
+
+SCHEMA_VERSION: Final = 1
+#: ``check`` compares numbers, ``trace`` captures some steps, ``timing`` measures and does nothing else.
+Kind = Literal["check", "trace", "timing"]
+#: ``stopped``: by the user half-way; it is repeated. All others but ``running`` are final.
+State = Literal["running", "done", "wrong", "failed", "unavailable", "stopped"]
+OUT: Final = frozenset({"wrong", "failed", "unavailable"})
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """One variant of the ladder, as planned.
+
+    Attributes:
+        name: Its name.
+        baseline: The variant it is compared with.
+        builds_on: The variant it changes one thing of; empty = none.
+        note: What it changes.
+        published: Figures of the publication.
+        reason: Why it cannot run here; empty = it can.
+        remedy: What to do about that.
+        command: Command line of its script, without the flags of a check.
+        check: Flags that turn the command into a check of its numbers; None = the script has none.
+    """
+
+    name: str
+    baseline: str
+    builds_on: str = ""
+    note: str = ""
+    published: tuple[str, ...] = ()
+    reason: str = ""
+    remedy: str = ""
+    command: tuple[str, ...] = ()
+    check: tuple[str, ...] | None = None
+
+
+class KernelFigures(msgspec.Struct, frozen=True):
+    """What one trial measured of a single kernel.
+
+    Attributes:
+        moved_bytes: Bytes that a call must read and write at least: inputs once, outputs once; 0 = unknown.
+        operations: Arithmetic operations that it must do, a multiply-add being two; 0 = unknown.
+        arithmetic: Type they are done in: ``"float32"``, ``"bfloat16"``, ``"int8"``; empty = unknown.
+        times_ns: Median time of a call: ``cold`` with its inputs in memory only, ``warm`` right after another call,
+            ``replayed`` among many that the host started at once (a CUDA graph, a compiled loop), ``host`` what the
+            host needs to start one. What could not be measured is not there.
+        not_measured: Why not, by the same names.
+    """
+
+    moved_bytes: int
+    operations: int
+    arithmetic: str
+    times_ns: dict[str, float]
+    not_measured: dict[str, str] = {}
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What one trial measured.
+
+    Attributes:
+        median_ns: Median time of the measured steps.
+        steps: How many were measured.
+        warmup: Steps before them, left out.
+        clock: ``script``: the script measured them (on a GPU by device events); ``probe``: host time of the steps.
+        batch: Samples a step; None = unknown.
+        samples_per_s: Throughput over the measured steps; None = unknown.
+        peak_bytes: Peak memory; None = unknown.
+        start_ns: From the start of the process to the end of its first step: imports, weights, compilation; None =
+            no step was marked.
+        warmup_ns: The further warm-up steps, together; None = unknown.
+        device: What it ran on, as the script says; may be empty.
+        preset: The preset in use, as the script says; may be empty.
+        interpreted: A kernel was interpreted, for want of the device it is for: its speed says nothing.
+        ranges_ns: Median time of named parts of the step, as the script says; may be empty.
+        kernel: What was measured of a single kernel; None = the step is something else.
+    """
+
+    median_ns: float
+    steps: int
+    warmup: int = 0
+    clock: Literal["script", "probe"] = "script"
+    batch: int | None = None
+    samples_per_s: float | None = None
+    peak_bytes: int | None = None
+    start_ns: int | None = None
+    warmup_ns: int | None = None
+    device: str = ""
+    preset: str = ""
+    interpreted: bool = False
+    ranges_ns: dict[str, float] = {}
+    kernel: KernelFigures | None = None
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One process that was started.
+
+    Attributes:
+        kind: What for.
+        round: 0 for checks and traces, 1 … for timing.
+        variant: Its variant.
+        session: Name of its session's folder under ``trials``; empty = it could not be started.
+        state: How it stands.
+        why: Why it is wrong, failed or unavailable; else what else there is to say.
+        remedy: What to do about that.
+        wall_ns: How long it took.
+        equal: Whether its numbers are those of the reference; None = it does not say.
+        figures: What it measured; None for checks and what did not end well.
+    """
+
+    kind: Kind
+    round: int
+    variant: str
+    session: str = ""
+    state: State = "running"
+    why: str = ""
+    remedy: str = ""
+    wall_ns: int = 0
+    equal: bool | None = None
+    figures: Figures | None = None
+
+
+class LadderMeta(msgspec.Struct):
+    """``ladder.json``.
+
+    Attributes:
+        v: Schema version.
+        ladder: Name of the ladder.
+        title: What it is about.
+        source: Hardware and software of the published figures; empty = none.
+        script: The script.
+        digest: SHA-256 of the script when the ladder was planned.
+        sources: The same of every file that the script is made of, by its path beside it; empty = an earlier tuiprof.
+        software: Version of Python and of each package that the variants name, and the GPUs; empty = not installed.
+        baseline: The ladder's baseline.
+        preset: Preset asked for.
+        steps: Steps asked for; None = the preset's.
+        rounds: Timing trials a variant.
+        python: The interpreter.
+        host: Where it runs.
+        machine: What it runs on, in a line.
+        cwd: Where the scripts run.
+        unix_ns: When it was planned.
+        price: Dollars an hour of the machine; None = not given.
+        rungs: The variants, in the order of the script.
+        trials: What was started so far, in order.
+        inode: Number of the folder it was begun in, by which a copy is known; 0 = an earlier tuiprof.
+    """
+
+    v: int
+    ladder: str
+    title: str
+    source: str
+    script: str
+    digest: str
+    baseline: str
+    preset: str
+    steps: int | None
+    rounds: int
+    python: str
+    host: str
+    machine: str
+    cwd: str
+    unix_ns: int
+    price: float | None = None
+    rungs: tuple[Rung, ...] = ()
+    trials: list[Trial] = []
+    sources: dict[str, str] = {}
+    software: dict[str, str] = {}
+    inode: int = 0
+
+    def rung(self, name: str) -> Rung:
+        """Return a variant by name.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            KeyError: It is not part of this ladder.
+        """
+        for rung in self.rungs:
+            if rung.name == name:
+                return rung
+        raise KeyError(name)
+
+
+class LadderRun:
+    """One ladder folder.
+
+    Args:
+        path: The folder.
+        meta: What it holds, when that is known; None = read it.
+
+    Raises:
+        SessionError: It holds no ladder, cannot be read, or a newer tuiprof wrote it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], meta: LadderMeta | None = None) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.meta: LadderMeta = meta or _read(self.path)
+
+    def __repr__(self) -> str:
+        """Return the path."""
+        return f"LadderRun({str(self.path)!r})"
+
+    @property
+    def id(self) -> str:
+        """The folder's name: unique under its root, and what ``--resume`` accepts."""
+        return self.path.name
+
+    @property
+    def root(self) -> Path:
+        """Where the sessions of its trials are."""
+        return self.path / "trials"
+
+    def session(self, trial: Trial) -> Session:
+        """Return the session of a trial.
+
+        Args:
+            trial: The trial.
+
+        Raises:
+            SessionError: It is gone, or cannot be read.
+        """
+        return Session(self.session_path(trial))
+
+    def session_path(self, trial: Trial) -> Path:
+        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`.
+
+        Args:
+            trial: The trial.
+        """
+        name = trial.session
+        return self.root / (name if name == Path(name).name and name != ".." else "none")
+
+    def put(self, trial: Trial) -> None:
+        """Store a trial: a new one at the end, or what became of one that was running.
+
+        Args:
+            trial: The trial.
+
+        Raises:
+            SessionError: It cannot be written.
+        """
+        trials = self.meta.trials
+        for index, known in enumerate(trials):
+            if known.state == "running" and known.session == trial.session:
+                trials[index] = trial
+                break
+        else:
+            trials.append(trial)
+        self.save()
+
+    def save(self) -> None:
+        """Write ``ladder.json``.
+
+        Raises:
+            SessionError: It cannot be written.
+        """
+        data = msgspec.json.format(msgspec.json.encode(self.meta), indent=2)
+        write_atomic(self.path / LADDER_FILE, data + b"\n")
+
+
+def create(root: Path, meta: LadderMeta) -> LadderRun:
+    """Make the folder of a new ladder.
+
+    Args:
+        root: Where sessions are kept; made if it does not exist.
+        meta: The plan.
+
+    Raises:
+        SessionError: No permission, no space.
+    """
+    path = make_dir(root, meta.unix_ns, f"ladder-{slug(meta.ladder)}", ("trials", "control"))
+    meta.inode = path.stat().st_ino
+    ladder = LadderRun(path, meta)
+    ladder.save()
+    return ladder
+
+
+def list_ladders(root: Path) -> list[LadderRun | SessionError]:
+    """Return the ladders under a root, the newest first; a damaged one as what is wrong with it.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+
+    Raises:
+        SessionError: The root cannot be read.
+    """
+    listed: list[LadderRun | SessionError] = []
+    for path in ladder_dirs(root):
+        try:
+            listed.append(LadderRun(path))
+        except SessionError as error:
+            listed.append(error)
+    return listed
+
+
+def find_ladder(root: Path, text: str) -> LadderRun:
+    """Return the ladder a user means.
+
+    Args:
+        root: Where sessions are kept.
+        text: A path; ``last``; a folder's name or its beginning; or a ladder's name (the newest of that name).
+
+    Raises:
+        UsageProblem: There is none.
+        SessionError: It cannot be read.
+    """
+    path = typed_path(text)
+    if os.path.exists(path / LADDER_FILE):
+        return LadderRun(path)
+    paths = ladder_dirs(root)
+    if paths and text == "last":
+        return LadderRun(paths[0])
+    # What is meant exactly comes before what begins so; of several the newest.
+    for found in paths:
+        name = found.name.partition("-")[2]
+        if text in (found.name, name, name.removeprefix("ladder-")):
+            return LadderRun(found)
+    for found in paths:
+        if text and found.name.startswith(text):
+            return LadderRun(found)
+    known = f"there are {', '.join(path.name for path in paths[:3])}" if paths else "tuiprof ladder NAME"
+    raise UsageProblem(f"there is no ladder {text!r} in {root}", known)
+
+
+def now_ns() -> int:
+    """Return Unix time in ns."""
+    return time.time_ns()
+
+
+def _read(path: Path) -> LadderMeta:
+    return read_versioned(
+        path / LADDER_FILE, LadderMeta, what="ladder", version=SCHEMA_VERSION, remedy="start a new ladder"
+    )

@@ -1,0 +1,343 @@
+"""What is going wrong in a run, each with the rule by which it is said: pure functions of the fold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from tuiprof.model.units import format_bytes, format_ns, format_share
+from tuiprof.probe.slowdown import RULE as SLOWER_RULE
+from tuiprof.probe.stall import STALL_NS, STALL_TIMES, stall_after_ns
+from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.session.live.series import Floats, Ints
+from tuiprof.session.live.stats import JITTER_RULE
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.log.records import NotFinite, OutOfMemory
+from tuiprof.session.store.storage import LEAST_FREE_BYTES
+
+Level = Literal["warn", "bad"]
+
+_SECOND: Final = 1_000_000_000
+#: A collapse: so long …
+COLLAPSE_NS: Final = 20 * _SECOND
+#: … below this share of what it was in so long before, where that was at least so much.
+COLLAPSE_SHARE, COLLAPSE_BEFORE_NS, COLLAPSE_FROM = 0.5, 120 * _SECOND, 0.40
+#: Creep: the least reading of each of so many equal parts of the last so long rises, by this share in all.
+CREEP_PARTS, CREEP_NS, CREEP_SHARE, CREEP_BYTES = 6, 600 * _SECOND, 0.03, 64 << 20
+#: Creep is not judged before so much of a run has passed: what is loaded once has been loaded by then.
+CREEP_AFTER_NS: Final = 120 * _SECOND
+#: The loader leaves empty the step from this share on, over so many steps.
+DATA_SHARE, DATA_STEPS = 0.15, 50
+#: A device is called idle below this share, over so many readings.
+IDLE_UTIL, IDLE_READINGS = 0.60, 20
+#: Step times vary from this jitter on.
+JITTER_SHARE: Final = 0.10
+_DATA_PHASES: Final = ("data", "load", "dataloader")
+_NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
+
+
+_STORAGE, _MEMORY_OUT, _NAN, _STALLED, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
+    "storage",
+    "out of memory",
+    "not a number",
+    "stalled",
+    "utilisation collapse",
+    "throttling",
+    "slower since a capture",
+    "loader starvation",
+    "memory creep",
+    "idle device",
+    "jitter",
+)
+#: Every rule by name, in the order in which equally bad ones are told.
+RULES: Final = (
+    (
+        _STORAGE,
+        f"less than {format_bytes(LEAST_FREE_BYTES)} are free where the session lies, or its files cannot be written",
+    ),
+    (_MEMORY_OUT, "an allocation on a device failed, also where the script caught the error"),
+    (_NAN, "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite"),
+    (
+        _STALLED,
+        f"no step for {STALL_TIMES} times the median step and for {format_ns(STALL_NS)}: stacks of all ranks are kept",
+    ),
+    (
+        _COLLAPSE,
+        f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
+        f"{format_ns(COLLAPSE_BEFORE_NS)} before, which was at least {format_share(COLLAPSE_FROM)}",
+    ),
+    (_THROTTLE, "the driver gives a reason other than an idle device for clocks below the highest"),
+    (_SLOWER, SLOWER_RULE),
+    (_STARVED, f"the data phase takes {format_share(DATA_SHARE)} or more of the last {DATA_STEPS} steps"),
+    (
+        _CREEP,
+        f"the least reading of each of {CREEP_PARTS} equal parts of the last {format_ns(CREEP_NS)} is above that of "
+        f"the part before, in all by {format_share(CREEP_SHARE)} and {format_bytes(CREEP_BYTES)}",
+    ),
+    (
+        _IDLE,
+        f"median of the last {IDLE_READINGS} readings below {format_share(IDLE_UTIL)} while steps are made",
+    ),
+    (_JITTER, f"{JITTER_RULE}, of the last 200 steps, above {format_share(JITTER_SHARE)}"),
+)
+_SAID: Final = dict(RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that goes wrong.
+
+    Attributes:
+        name: The rule's name.
+        level: How bad it is.
+        text: What was seen, one clause; may hold names from the script, so untrusted.
+        rule: The rule with its thresholds.
+    """
+
+    name: str
+    level: Level
+    text: str
+    rule: str
+
+
+def alerts(
+    fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] = frozenset(), storage: str = ""
+) -> list[Alert]:
+    """Return what goes wrong at a moment, the worst first.
+
+    Args:
+        fold: The state at that moment.
+        rank: The process shown; None = none.
+        now_ns: The moment, session time.
+        others: Keys of the devices that are not the run's (see :func:`tuiprof.session.live.ownership.of_others`); what
+            they do is nothing that the run could mend.
+        storage: What keeps the run from being recorded (see :func:`tuiprof.session.store.storage.trouble`); empty = nothing.
+    """
+    found = [_alert(_STORAGE, storage, "bad")] if storage else []
+    found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
+    return sorted(found, key=lambda alert: alert.level != "bad")
+
+
+def _alert(name: str, text: str, level: Level = "warn") -> Alert:
+    return Alert(name, level, text, _SAID[name])
+
+
+def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """An allocation failed."""
+    failed = [it for it in fold.troubles if isinstance(it.record, OutOfMemory)]
+    if not failed:
+        return []
+    first, record = failed[0], failed[0].record
+    assert isinstance(record, OutOfMemory)
+    times = f", {len(failed)} times so far" if len(failed) > 1 else ""
+    text = f"{first.writer} got no {format_bytes(record.wanted)} on device {record.dev} at step {record.n}{times}"
+    return [_alert(_MEMORY_OUT, text, "bad")]
+
+
+def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """No step has come for long."""
+    if rank is None or rank.end is not None or fold.end is not None:
+        return []
+    last = _rows_until(rank, now_ns)
+    if last < 5:
+        return []
+    median_ns = rank.steps.stats(slice(max(0, last - 200), last)).median_ns
+    since_ns = now_ns - int(rank.steps.rows["t_ns"][last - 1])
+    if not since_ns >= stall_after_ns(median_ns):
+        return []
+    text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
+    return [_alert(_STALLED, f"{text}: stacks show where it stands", "bad")]
+
+
+def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """A metric, a loss or a gradient became NaN or infinite."""
+    first: dict[str, Alert] = {}
+    for it in fold.troubles:
+        if isinstance(it.record, NotFinite):
+            name = it.record.what.removeprefix("metric ")
+            value = {"nan": "NaN"}.get(it.record.value, it.record.value)
+            text = f"{name} is {value} since step {it.record.n}, {format_ns(it.t_ns)} into the run"
+            first.setdefault(name, _alert(_NAN, text, "bad"))
+    for note in fold.notes:
+        match = _NOT_FINITE.match(note.text)
+        if match is not None and match["name"] not in first:
+            name, value = match["name"], {"nan": "NaN"}.get(match["value"], match["value"])
+            text = f"{name} is {value} since {format_ns(note.t_ns)} into the run"
+            first[name] = _alert(_NAN, text, "bad")
+    return list(first.values())
+
+
+def _throttled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """A device holds its clocks back."""
+    return [
+        _alert(_THROTTLE, f"{_called(key)} holds its clocks back: {word}")
+        for key, device in fold.devices.items()
+        if key not in others and (word := device.text.get("throttle", "")) and word not in ("none", "idle")
+    ]
+
+
+def _slowed_by_capture(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """A profiler left something behind."""
+    slowdown = rank.steps.slowdown if rank is not None else None
+    if rank is None or slowdown is None or slowdown.last >= _last_n(rank, now_ns):
+        return []
+    return [_alert(_SLOWER, f"{slowdown}; figures of the whole run are of the steps before it")]
+
+
+def _collapsed(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """The utilisation of a device fell."""
+    found = []
+    for key, name in _busy_figures(fold, others):
+        t_ns, values = _readings(fold.devices[key], name, now_ns - COLLAPSE_NS - COLLAPSE_BEFORE_NS, now_ns)
+        lately = t_ns > now_ns - COLLAPSE_NS
+        if lately.sum() < 5 or (~lately).sum() < 30:
+            continue
+        now, before = float(np.median(values[lately])), float(np.median(values[~lately]))
+        if before >= COLLAPSE_FROM and now < COLLAPSE_SHARE * before:
+            text = f"{_called(key)} fell from {format_share(before)} to {format_share(now)} busy"
+            found.append(_alert(_COLLAPSE, text, "bad"))
+    return found
+
+
+def _creeping(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """Memory grows without end."""
+    series: list[tuple[str, Ints, Floats]] = []
+    if rank is not None:
+        for index, memory in rank.memory.items():
+            rows = slice(0, int(np.searchsorted(memory.rows["t_ns"], now_ns, side="right")))
+            series.append(
+                (f"allocated memory of device {index}", memory.rows["t_ns"][rows], memory.rows["alloc"][rows])
+            )
+    host = fold.devices.get("host")
+    if host is not None:
+        series.append(("resident memory of the run", *_readings(host, "tree_rss_bytes", 0, now_ns)))
+    found = []
+    for what, t_ns, values in series:
+        start_ns = max(CREEP_AFTER_NS, now_ns - CREEP_NS)
+        if now_ns - start_ns < CREEP_AFTER_NS:
+            continue
+        edges = np.linspace(start_ns, now_ns, CREEP_PARTS + 1)
+        parts = [values[(t_ns >= low) & (t_ns < high)] for low, high in pairwise(edges)]
+        if any(not len(part) for part in parts):
+            continue
+        least = np.array([float(part.min()) for part in parts])
+        rise = least[-1] - least[0]
+        if (np.diff(least) > 0).all() and rise >= max(CREEP_SHARE * least[0], CREEP_BYTES):
+            hourly = rise / (edges[-2] - edges[0]) * 3600e9
+            now = format_bytes(round(values[-1]))
+            found.append(_alert(_CREEP, f"{what} grows by {format_bytes(round(hourly))} an hour, now {now}"))
+    return found
+
+
+def _starved_by_loader(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """Steps wait for data."""
+    if rank is None or not len(rank.steps):
+        return []
+    last = _rows_until(rank, now_ns)
+    means = rank.steps.phase_means(slice(max(0, last - DATA_STEPS), last))
+    total = sum(means.values())
+    for name in _DATA_PHASES:
+        share = means.get(name, 0.0) / total if total else 0.0
+        if share >= DATA_SHARE:
+            text = f"{format_share(share)} of a step waits for data ({format_ns(means[name])})"
+            return [_alert(_STARVED, f"{text}: more loader workers, or less work a sample")]
+    return []
+
+
+def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """A device has too little to do while steps are made."""
+    if rank is None or not _stepping(rank, now_ns):
+        return []
+    found = []
+    # What was idle before the first step waited for imports, not for the script.
+    first_ns = int(rank.steps.rows["t_ns"][0])
+    for key, name in _busy_figures(fold, others):
+        if key == "host":
+            continue
+        _, values = _readings(fold.devices[key], name, first_ns, now_ns)
+        recent = values[-IDLE_READINGS:]
+        if len(recent) >= IDLE_READINGS // 2 and (busy := float(np.median(recent))) < IDLE_UTIL:
+            text = f"{_called(key)} works {format_share(busy)} of the time"
+            found.append(_alert(_IDLE, f"{text} — capture to see what it waits for"))
+    return found
+
+
+def _varying(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """Step times vary."""
+    if rank is None or not _stepping(rank, now_ns):
+        return []
+    last = _rows_until(rank, now_ns)
+    stats = rank.steps.stats(slice(max(0, last - 200), last))
+    if stats.count < 20 or not stats.jitter > JITTER_SHARE:
+        return []
+    return [_alert(_JITTER, f"step times vary: jitter {format_share(stats.jitter)} of the median")]
+
+
+def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """The newest thing that the probe or the recorder warned of."""
+    for note in reversed(fold.notes):
+        if note.level in ("warn", "bad") and not _NOT_FINITE.match(note.text):
+            level: Level = "bad" if note.level == "bad" else "warn"
+            return [Alert("note", level, note.text, f"noted by {note.writer}")]
+    return []
+
+
+_Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
+#: In the order in which equally bad ones are told.
+_RULES: Final[tuple[_Rule, ...]] = (
+    _out_of_memory,
+    _not_a_number,
+    _stalled,
+    _collapsed,
+    _throttled,
+    _slowed_by_capture,
+    _starved_by_loader,
+    _creeping,
+    _idle,
+    _varying,
+    _noted,
+)
+
+
+def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
+    """Return device and figure of how busy it is; the host counts only where the run has nothing else."""
+    devices = [(key, "util") for key in fold.devices if key != "host" and key not in others]
+    return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
+
+
+def _readings(device: DeviceHistory, name: str, first_ns: int, last_ns: int) -> tuple[Ints, Floats]:
+    """Return times and values of the kept readings of a figure in a span of time."""
+    rows = slice(*np.searchsorted(device.t_ns, (first_ns, last_ns + 1)).tolist())
+    values = device.figure(name)[rows]
+    known = ~np.isnan(values)
+    return device.t_ns[rows][known], values[known]
+
+
+def _rows_until(rank: WriterState, now_ns: int) -> int:
+    return int(np.searchsorted(rank.steps.rows["t_ns"], now_ns, side="right"))
+
+
+def _last_n(rank: WriterState, now_ns: int) -> int:
+    """Return the number of the last step at a moment; -1 = none yet."""
+    last = _rows_until(rank, now_ns)
+    return int(rank.steps.rows["n"][last - 1]) if last else -1
+
+
+def _stepping(rank: WriterState | None, now_ns: int) -> bool:
+    """Whether steps are made, and have been for a while: not while the run starts, nor after its end."""
+    if rank is None or not len(rank.steps.rows):
+        return False
+    t_ns = rank.steps.rows["t_ns"]
+    return bool(
+        t_ns[0] <= now_ns - 10 * _SECOND and t_ns[-1] >= now_ns - 2 * _SECOND and len(t_ns) >= IDLE_READINGS
+    )
+
+
+def _called(key: str) -> str:
+    """Return what people call a device."""
+    return f"GPU {key[3:]}" if key.startswith("gpu") else key

@@ -1,0 +1,42 @@
+"""Whether other programs kept the machine busy while a run was recorded: its step times are then not its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tuiprof.model.units import format_share
+from tuiprof.session.live.fold import Fold
+
+#: A machine is crowded when its cores are in use for this share of the time …
+BUSY_SHARE: Final = 0.9
+#: … and other programs have this share of them.
+OTHERS_SHARE: Final = 0.2
+_LEAST_READINGS: Final = 4
+_CORE: Final = re.compile(r"core\d+_util")
+
+
+def crowded(fold: Fold) -> str:
+    """Say that other programs took the cores that a run might have used.
+
+    Args:
+        fold: The run's state.
+
+    Returns:
+        A sentence with the shares; empty where there was room, or where it cannot be told.
+    """
+    host = fold.devices.get("host")
+    cores = sum(_CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
+    if host is None or not cores:
+        return ""
+    busy, own = host.overview.get("util"), host.overview.get("tree_cpu")
+    if busy is None or own is None or min(busy.total, own.total) < _LEAST_READINGS:
+        return ""
+    used = busy.overall_mean
+    others = used - own.overall_mean / cores
+    if used < BUSY_SHARE or others < OTHERS_SHARE:
+        return ""
+    return (
+        f"the machine was crowded: {format_share(used)} of its CPU time was used, {format_share(others)} by other "
+        "programs, so step times are longer and less steady than the script's own"
+    )

@@ -1,0 +1,429 @@
+"""Everything the live screen shows, kept up to date record by record: one object for live, attach and replay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.live.writer_state import MemorySeries, WriterState
+from tuiprof.session.log.records import (
+    Capture,
+    Cost,
+    DeviceStep,
+    End,
+    Flight,
+    Head,
+    Memory,
+    Note,
+    NotFinite,
+    OutOfMemory,
+    Printed,
+    Record,
+    Stacks,
+    Step,
+    Telemetry,
+    Uses,
+)
+from tuiprof.session.store.clock import Clock
+
+#: Readings of a device kept whole: a quarter of an hour at two a second, more than any alert looks back. A machine has
+#: hundreds of figures, with one for each core, and a viewer's memory grows until it holds so many readings of each.
+KEEP_READINGS: Final = 1800
+#: Figures kept a device; what a backend invents beyond is left out.
+MOST_FIGURES: Final = 512
+KEEP_NOTES: Final = 1000
+#: Stacks kept: of a run that stalls again and again, and is asked again and again.
+KEEP_STACKS: Final = 32
+#: A process that is so far behind another of its rank is not the one to watch.
+SILENT_NS: Final = 10_000_000_000
+RECORDER: Final = "recorder"
+#: Of a note; one of a level that is not known here is told like any other.
+_LEVELS: Final = ("info", "warn", "bad")
+
+
+class DeviceHistory:
+    """The readings of one device: the last :data:`KEEP_READINGS` whole, all of them in overview.
+
+    Attributes:
+        key: Key of the device: ``host``, ``gpu0``, …
+        rows: Columns ``t_ns`` (session time) and one a figure (NaN = not read).
+        overview: Each figure over the whole run.
+        last: The newest value of each figure.
+        text: The newest reading of each figure that is words, e.g. ``throttle``.
+        peak: Highest value of each figure so far.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
+        self.overview: dict[str, Overview] = {}
+        self.last: dict[str, float] = {}
+        self.text: dict[str, str] = {}
+        self.peak: dict[str, float] = {}
+
+    @property
+    def t_ns(self) -> Ints:
+        """Times of the kept readings."""
+        return self.rows["t_ns"]
+
+    def figure(self, name: str) -> Floats:
+        """Return the kept readings of a figure, same shape as :attr:`t_ns`; NaN = not read.
+
+        Args:
+            name: The figure, e.g. ``"util"``.
+        """
+        if name not in self.rows:
+            return np.full(len(self.rows), np.nan)
+        return self.rows[name]
+
+    def extend(self, readings: list[Telemetry], offset_ns: int) -> None:
+        """Append readings.
+
+        Args:
+            readings: They, in the order written.
+            offset_ns: What to add to ``at`` to get session time.
+        """
+        count = len(readings)
+        t_ns = np.fromiter((reading.at for reading in readings), np.int64, count) + offset_ns
+        columns: dict[str, Array] = {"t_ns": t_ns}
+        for name in dict.fromkeys(name for reading in readings for name in reading.m):
+            if name not in self.overview:
+                if name in self.rows or len(self.overview) >= MOST_FIGURES:  # "t_ns" is the time itself
+                    continue
+                self.rows.add_column(name, np.float64, np.nan)
+                self.overview[name] = Overview(1024)
+            values = np.fromiter((reading.m.get(name, np.nan) for reading in readings), np.float64, count)
+            columns[name] = values
+            given = ~np.isnan(values)
+            self.overview[name].extend(t_ns[given], values[given])
+            if given.any():
+                self.last[name] = float(values[given][-1])
+                self.peak[name] = max(self.peak.get(name, -np.inf), float(values[given].max()))
+        self.rows.extend(count, columns)
+        for reading in readings:
+            self.text.update(reading.s)
+        newest = readings[-1]
+        self.text = {name: word for name, word in self.text.items() if name in newest.s}
+
+
+@dataclass(slots=True)
+class CaptureState:
+    """One capture request and what became of it, on each rank.
+
+    Attributes:
+        id: Name of the request.
+        by_writer: The newest capture record of each writer.
+        t_ns: Session time of the newest record.
+    """
+
+    id: str
+    by_writer: dict[str, Capture] = field(default_factory=dict)
+    t_ns: int = 0
+
+    @property
+    def state(self) -> str:
+        """``failed`` if it failed on a rank, else the state of the rank that is least far."""
+        order = ("failed", "armed", "started", "written")
+        states = {record.state for record in self.by_writer.values()}
+        return next((state for state in order if state in states), "armed")
+
+    @property
+    def paths(self) -> list[str]:
+        """Traces written, relative to the session directory, by rank."""
+        return [record.path for _, record in sorted(self.by_writer.items()) if record.path]
+
+    @property
+    def why(self) -> str:
+        """Reason of a failure; empty = none."""
+        return next((record.why for record in self.by_writer.values() if record.why), "")
+
+    def shortfall(self, over: bool) -> str:
+        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet.
+
+        Args:
+            over: The run is over: what is open now stays so.
+        """
+        if self.state == "failed":
+            return f"capture {self.id} failed: {self.why or 'no reason given'}"
+        if self.state == "written":
+            return f"capture {self.id} is incomplete: {self.why}" if self.why else ""
+        if not over:
+            return ""
+        first, last = self.first, self.last
+        steps = f" of steps {first} to {last}" if first is not None and last is not None else ""
+        how = "was being recorded" if self.state == "started" else "had not begun"
+        return f"capture {self.id}{steps} {how} when the run ended: it has no trace"
+
+    @property
+    def cause(self) -> str:
+        """Why the probe made it by itself, e.g. which step was slow; empty = it was asked for."""
+        return next((record.cause for record in self.by_writer.values() if record.cause), "")
+
+    @property
+    def first(self) -> int | None:
+        """First step captured; None = not yet known."""
+        return min((r.first for r in self.by_writer.values() if r.first is not None), default=None)
+
+    @property
+    def last(self) -> int | None:
+        """Last step captured; None = not yet known."""
+        return max((r.last for r in self.by_writer.values() if r.last is not None), default=None)
+
+
+@dataclass(slots=True)
+class StacksState:
+    """Where the threads of all ranks were at one moment.
+
+    Attributes:
+        id: Name of the request.
+        by_writer: The answer of each writer.
+        flights: Dump of the Flight Recorder of each writer, relative to the session directory.
+        t_ns: Session time of the last answer.
+    """
+
+    id: str
+    by_writer: dict[str, Stacks] = field(default_factory=dict)
+    flights: dict[str, str] = field(default_factory=dict)
+    t_ns: int = 0
+
+    @property
+    def cause(self) -> str:
+        """Why they were taken without anybody asking; empty = somebody asked."""
+        return next((record.cause for record in self.by_writer.values() if record.cause), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that went wrong in a process at a step.
+
+    Attributes:
+        t_ns: Session time.
+        writer: The process.
+        record: What it was.
+    """
+
+    t_ns: int
+    writer: str
+    record: NotFinite | OutOfMemory
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLine:
+    """Something worth telling the user.
+
+    Attributes:
+        t_ns: Session time.
+        writer: Who said it.
+        level: ``info``, ``warn`` or ``bad``.
+        text: Plain text, untrusted.
+    """
+
+    t_ns: int
+    writer: str
+    level: str
+    text: str
+
+
+def _stays_inside(path: str) -> bool:
+    """Whether a path relative to the session directory names something in it, whoever wrote it."""
+    return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
+
+
+class Fold:
+    """The state of a session, as far as its records have been fed.
+
+    Not safe for concurrent use: feed and read it in one thread, or under one lock.
+
+    Args:
+        clock: Session time (``LogReader.clock``).
+
+    Attributes:
+        version: Grows with every change, so that a screen can tell whether to draw.
+        writers: State of each writer by name.
+        devices: Telemetry by device key, in order of appearance.
+        captures: Capture requests by id.
+        notes: The last :data:`KEEP_NOTES` notes, in order of session time.
+        stacks: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
+        troubles: Numbers that are none and memory that ran out, in the order read; the first :data:`KEEP_NOTES`.
+        now_ns: Session time of the newest record.
+        records: Number of records so far.
+        printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
+        problems: What of the logs could not be read, one sentence a file.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.version = 0
+        self.writers: dict[str, WriterState] = {}
+        self.devices: dict[str, DeviceHistory] = {}
+        self.captures: dict[str, CaptureState] = {}
+        self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
+        self.stacks: dict[str, StacksState] = {}
+        self.troubles: list[Trouble] = []
+        self.now_ns = 0
+        self.records = 0
+        self.printed: tuple[int, int] | None = None
+        self.problems: list[str] = []
+
+    @property
+    def ranks(self) -> list[WriterState]:
+        """The script's processes, by rank (then by name)."""
+        found = [state for name, state in self.writers.items() if name != RECORDER]
+        return sorted(found, key=lambda state: (state.rank is None, state.rank or 0, state.name))
+
+    @property
+    def lead(self) -> WriterState | None:
+        """The process whose steps a single chart shows: the lowest rank that has steps, else the first one.
+
+        Several processes may be of one rank, one after the other (torchrun starts anew what failed) or side by
+        side; then it is the first one unless it fell silent :data:`SILENT_NS` before another.
+        """
+        ranks = self.ranks
+        stepping = [state for state in ranks if len(state.steps)]
+        if not stepping:
+            return ranks[0] if ranks else None
+        same = [state for state in stepping if state.rank == stepping[0].rank]
+        newest_ns = max(state.last_step_ns for state in same)
+        return next(state for state in same if newest_ns - state.last_step_ns <= SILENT_NS)
+
+    @property
+    def end(self) -> End | None:
+        """How the run ended, by the recorder; None = it goes on, or the recorder died."""
+        recorder = self.writers.get(RECORDER)
+        return recorder.end if recorder else None
+
+    @property
+    def recorder_share(self) -> float | None:
+        """CPU share (1 = one core) that the recorder takes; None = not told yet."""
+        recorder = self.writers.get(RECORDER)
+        return recorder.cost_share if recorder else None
+
+    def feed(self, batches: Iterable[Batch]) -> bool:
+        """Take in records.
+
+        Args:
+            batches: They, writer by writer (``LogReader.poll_batches()``).
+
+        Returns:
+            Whether anything changed.
+        """
+        before = self.version
+        for batch in batches:
+            if batch.records:
+                self.version += 1
+                self.records += len(batch.records)
+                self._feed(batch.writer, batch.records)
+        return self.version != before
+
+    def _feed(self, writer: str, records: list[Record]) -> None:
+        state = self.writers.get(writer)
+        if state is None:
+            state = self.writers[writer] = WriterState(writer)
+            state.offset_ns = self.clock.offset_ns(None)
+        steps: list[Step] = []
+        device_times: list[DeviceStep] = []
+        memory: dict[int, list[Memory]] = {}
+        readings: dict[str, list[Telemetry]] = {}
+
+        def put() -> None:
+            """Append what was gathered; many at once, because an array operation a record is slow."""
+            state.steps.extend(steps, state.offset_ns)
+            state.steps.add_device_times(device_times)
+            for device, items in memory.items():
+                state.memory.setdefault(device, MemorySeries()).extend(items, state.offset_ns)
+            for key, found in readings.items():
+                self.devices.setdefault(key, DeviceHistory(key)).extend(found, state.offset_ns)
+            for group in (steps, device_times, memory, readings):
+                group.clear()
+
+        newest_at: int | None = None
+        for record in records:
+            if type(record) is Step:  # by far the most, and this is the fastest way to ask
+                steps.append(record)
+            elif isinstance(record, DeviceStep):
+                device_times.append(record)
+                continue
+            elif isinstance(record, Telemetry):
+                readings.setdefault(record.dev, []).append(record)
+            elif isinstance(record, Printed):
+                self.printed = record.out, record.err
+            elif isinstance(record, Memory):
+                memory.setdefault(record.dev, []).append(record)
+            elif isinstance(record, Head):
+                put()
+                self._seen(state, newest_at)
+                newest_at = None
+                if state.head is not None:  # started anew, as torchrun does after a failure
+                    state.restarts += 1
+                    state.steps.restart()
+                    state.end = None
+                state.head = record
+                state.offset_ns = self.clock.offset_ns(record)
+                continue
+            elif isinstance(record, (Cost, Capture, Note, End, Uses, Stacks, Flight, NotFinite, OutOfMemory)):
+                if isinstance(record, Capture) and record.state == "written":
+                    put()
+                    state.steps.trace_written()
+                self._rare(state, record)
+            if newest_at is None or record.at > newest_at:
+                newest_at = record.at
+        put()
+        self._seen(state, newest_at)
+
+    def _seen(self, state: WriterState, at: int | None) -> None:
+        if at is not None:
+            self.now_ns = max(self.now_ns, at + state.offset_ns)
+
+    def _rare(
+        self,
+        state: WriterState,
+        record: Cost | Capture | Note | End | Uses | Stacks | Flight | NotFinite | OutOfMemory,
+    ) -> None:
+        t_ns = record.at + state.offset_ns
+        if isinstance(record, Cost):
+            state.cost = record
+        elif isinstance(record, Uses):
+            state.uses[record.dev] = record
+        elif isinstance(record, Capture):
+            if not _stays_inside(record.path):
+                record.path = ""
+            capture = self.captures.setdefault(record.id, CaptureState(record.id))
+            capture.by_writer[state.name] = record
+            capture.t_ns = max(capture.t_ns, t_ns)
+        elif isinstance(record, Note):
+            level = record.level if record.level in _LEVELS else "info"
+            self._note(NoteLine(t_ns, state.name, level, record.text))
+        elif isinstance(record, (Stacks, Flight)):
+            self._stacks(state.name, record, t_ns)
+        elif isinstance(record, (NotFinite, OutOfMemory)):
+            if isinstance(record, OutOfMemory) and not _stays_inside(record.path):
+                record.path = ""
+            if len(self.troubles) < KEEP_NOTES:
+                self.troubles.append(Trouble(t_ns, state.name, record))
+        else:
+            state.end = record
+
+    def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int) -> None:
+        """Keep an answer to a request for stacks; the oldest request makes room."""
+        found = self.stacks.setdefault(record.id, StacksState(record.id))
+        found.t_ns = max(found.t_ns, t_ns)
+        if isinstance(record, Stacks):
+            found.by_writer[writer] = record
+        elif _stays_inside(record.path):
+            found.flights[writer] = record.path
+        if len(self.stacks) > KEEP_STACKS:
+            del self.stacks[next(iter(self.stacks))]
+
+    def _note(self, note: NoteLine) -> None:
+        """Insert a note by time: writers are read one after the other, and their notes interleave."""
+        if not self.notes or self.notes[-1].t_ns <= note.t_ns:
+            self.notes.append(note)
+            return
+        ordered = sorted((*self.notes, note), key=lambda line: (line.t_ns, line.writer))
+        self.notes = deque(ordered, maxlen=KEEP_NOTES)

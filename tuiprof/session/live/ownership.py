@@ -1,0 +1,61 @@
+"""Whose device is it: which of a machine's accelerators the run uses, and which are of others.
+
+By what is surest first. What shows use counts together, as each may see a part only:
+
+1. A process of the run told what its framework's device is (its UUID, its PCI address), once it held memory there.
+2. The driver lists a process of the run on the device. In a container it may list none, or by numbers of the host.
+
+Only where neither shows any, the environment that the run was started in says what it may use
+(``CUDA_VISIBLE_DEVICES`` and its like). Else nothing is known, and every device counts as the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.log.records import Uses
+from tuiprof.session.store.folders import DeviceMeta, SessionMeta
+
+#: Of a device's readings: memory that processes of the run hold there. Given where the driver lists one.
+_HELD = "tree_mem_used_bytes"
+
+
+def of_others(fold: Fold, meta: SessionMeta) -> frozenset[str]:
+    """Return the keys of the devices that the run does not use; empty = none, or nothing is known.
+
+    Args:
+        fold: The session so far.
+        meta: Its metadata, which names the devices.
+    """
+    by_kind: dict[str, list[DeviceMeta]] = {}
+    for device in meta.devices:
+        if device.kind != "host":
+            by_kind.setdefault(device.kind, []).append(device)
+    told = [uses for writer in fold.writers.values() for uses in writer.uses.values()]
+    return frozenset(key for devices in by_kind.values() for key in _others(fold, devices, told))
+
+
+def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
+    """Return the sampled device that a process told of; None = it is not among them (of another machine, say).
+
+    Args:
+        uses: What the process told.
+        devices: The sampled devices.
+    """
+    for device in devices:
+        names = f"{device.details.get('uuid', '')},{device.details.get('mig_uuids', '')}".split(",")
+        bare = {name.rpartition("GPU-")[2].removeprefix("MIG-") for name in names if name}
+        if uses.uuid in bare or (uses.pci and uses.pci == device.details.get("pci")):
+            return device
+    return None
+
+
+def _others(fold: Fold, devices: list[DeviceMeta], told: list[Uses]) -> set[str]:
+    """Return the keys of the devices of one kind that are not the run's."""
+    keys = {device.key for device in devices}
+    used = {found.key for uses in told if (found := device_of(uses, devices)) is not None}
+    used |= {key for key in keys & fold.devices.keys() if _HELD in fold.devices[key].overview}
+    if used:
+        return keys - used
+    return {device.key for device in devices if device.visible is False}

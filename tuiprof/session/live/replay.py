@@ -1,0 +1,390 @@
+"""Feeding a fold: from a log that grows (live, attach) or by a clock (replay). A screen knows only `Feed`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
+from tuiprof.session.log.records import DeviceStep, Head, Record
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.glance import first_head
+from tuiprof.session.store.status import DELETED, Status, from_end, processes
+from tuiprof.system.files import read_end
+from tuiprof.system.process import Processes, alive
+
+#: Read at a time behind a picture, and the pause after it.
+_PIECE: Final = 1 << 20
+_BREATH_S: Final = 0.004
+#: The reading behind a picture begins when the picture stands.
+_PATIENCE_S: Final = 1.5
+
+
+class Feed(Protocol):
+    """What a live screen draws from: call :meth:`advance` at screen rate, then draw :attr:`fold`."""
+
+    session: Session
+
+    @property
+    def fold(self) -> Fold:
+        """The state to draw; another object after a seek backwards, so ask for it every time."""
+
+    @property
+    def behind(self) -> int:
+        """Bytes of log that are written and belong into the fold, but are not yet in it."""
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Take in what is due; return whether anything changed.
+
+        Args:
+            max_bytes: Read at most so much of each log, to keep the screen alive while catching up.
+        """
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+class Live:
+    """Follows a session as it is written; a finished one is read to its end.
+
+    Args:
+        session: The session.
+        tail_bytes: Of huge logs show the end first; all of them is read behind that, in a thread. None = read
+            from the beginning.
+    """
+
+    def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
+        self.session = session
+        self.reader = LogReader(session, tail_bytes)
+        self._fold = Fold(self.reader.clock)
+        huge = tail_bytes is not None and any(
+            _size(path) > tail_bytes + BLOCK for path in session.log_files()
+        )
+        self._rest = _Rest(session) if huge else None
+        self._processes: Processes | None = None
+        self.processes()
+
+    @property
+    def fold(self) -> Fold:
+        """The state to draw."""
+        return self._fold
+
+    @property
+    def behind(self) -> int:
+        """Bytes of log not yet in the fold."""
+        return self.reader.behind
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Take in what was written since; return whether anything changed.
+
+        Args:
+            max_bytes: Read at most so much of each log.
+        """
+        rest = self._rest
+        if rest is not None and rest.done:
+            self._rest = None
+            self.reader.close()
+            self.reader, self._fold = rest.live.reader, rest.live.fold
+        changed = self._fold.feed(self.reader.poll_batches(max_bytes))
+        self._fold.problems = self.reader.problems
+        return changed or rest is not self._rest
+
+    def processes(self) -> Processes | None:
+        """Return who records and who is recorded, also once the session is deleted; None = not started."""
+        self._processes = processes(self.session) or self._processes
+        return self._processes
+
+    def status(self) -> Status:
+        """Return how the session stands. Its logs stay open here: how a run ended is known though it was deleted."""
+        who = self.processes()
+        if self.session.path.exists():
+            return self.session.status()
+        runs = who is not None and any(map(alive, filter(None, (who.supervisor, who.script))))
+        while self.advance():  # what was written until then
+            pass
+        if self._fold.end is not None:
+            return replace(from_end(self._fold.end), detail=DELETED)
+        return Status("running" if runs else "interrupted", detail=DELETED)
+
+    @property
+    def read_share(self) -> float:
+        """Share of the logs that is in the fold; below 1 while a huge one is read."""
+        return min(0.99, self._rest.share) if self._rest is not None else 1.0
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
+        self.reader.close()
+
+
+class _Rest:
+    """Reads all of a session in a thread, in pieces, so that a screen stays responsive beside it.
+
+    Args:
+        session: The session.
+
+    Attributes:
+        live: What it reads into; of the thread until :attr:`done`.
+        done: All of it is read.
+        share: How much of it is read, 0 to 1.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.live = Live(session)
+        self.done = False
+        self.share = 0.0
+        self._total = sum(_size(path) for path in session.log_files())
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read no further."""
+        self._stopped.set()
+        self._thread.join()
+        self.live.close()
+
+    def _run(self) -> None:
+        if self._stopped.wait(_PATIENCE_S):
+            return
+        while self.live.advance(_PIECE):
+            self.share = max(0.0, 1 - self.live.reader.behind / max(1, self._total))
+            # Decoding holds the interpreter; a breath between two pieces lets the screen draw.
+            if self._stopped.wait(_BREATH_S):
+                return
+        self.done = True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone meanwhile
+        return 0
+
+
+def load(session: Session) -> Fold:
+    """Return the fold of all that a session holds now.
+
+    Args:
+        session: The session.
+    """
+    live = Live(session)
+    try:
+        # An empty poll is the end; a partial last line stays out.
+        while live.advance():
+            pass
+    finally:
+        live.close()
+    return live.fold
+
+
+class _Due:
+    """One log read up to a session time.
+
+    Args:
+        file: The log.
+        clock: Session time.
+        start_ns: Nothing is asked for before this session time: what lies long before it is left out.
+    """
+
+    def __init__(self, file: LogFile, clock: Clock, start_ns: int = 0) -> None:
+        self.file = file
+        self._clock = clock
+        self._offset_ns = clock.offset_ns(first_head(file.path))
+        self._waiting: list[Record] = file.skip_to(start_ns - self._offset_ns, KEEP_BYTES)
+        self._next = 0
+        self._last_t_ns = 0
+
+    def far_from(self, t_ns: int) -> bool:
+        """Whether so much lies between here and a later moment that it is better begun anew.
+
+        Args:
+            t_ns: The moment, session time.
+        """
+        return self.file.behind > KEEP_BYTES and (
+            self.file.position_of(t_ns - self._offset_ns) - self.file.position > KEEP_BYTES + BLOCK
+        )
+
+    def take(self, until_ns: int, max_bytes: int) -> Batch:
+        """Return the records up to a time; what has none of its own goes with the record before it."""
+        taken: list[Record] = []
+        while True:
+            if self._next >= len(self._waiting):
+                self._waiting, self._next = self.file.read(max_bytes), 0
+                if not self._waiting:
+                    return Batch(self.file.writer, taken)
+            for index in range(self._next, len(self._waiting)):
+                if self._t_ns(self._waiting[index]) > until_ns:
+                    taken += self._waiting[self._next : index]
+                    self._next = index
+                    return Batch(self.file.writer, taken)
+            taken += self._waiting[self._next :]
+            self._next = len(self._waiting)
+
+    def _t_ns(self, record: Record) -> int:
+        if isinstance(record, Head):
+            self._offset_ns = self._clock.offset_ns(record)
+            self._last_t_ns = record.mono_ns + self._offset_ns
+        elif not isinstance(record, DeviceStep):
+            self._last_t_ns = record.at + self._offset_ns
+        return self._last_t_ns
+
+
+class Replay:
+    """The same fold, fed by a clock that can be paused, sped up and set.
+
+    After a jump the fold holds the moment and what came shortly before it (:data:`KEEP_BYTES` of each log), so
+    that a jump takes the same short time in a run of any length.
+
+    Args:
+        session: A session, over or going on.
+        speed: Session seconds a second.
+        now_s: The clock, for tests.
+    """
+
+    def __init__(
+        self, session: Session, speed: float = 1.0, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.session = session
+        self._now_s = now_s
+        self._speed = speed
+        self._paused = False
+        self._anchor_s = now_s()  # the clock stood at _anchor_ns then
+        self._anchor_ns = 0
+        self._fed_ns = -1
+        self._clock = Clock(session.meta)
+        self._logs: dict[str, _Due] = {}
+        self._fold = Fold(self._clock)
+        self._whole = _span_ns(session, self._clock)
+        self._tells_output: bool | None = None
+
+    @property
+    def fold(self) -> Fold:
+        """The state at :attr:`position_ns`; another object after a seek backwards."""
+        return self._fold
+
+    @property
+    def behind(self) -> int:
+        """Always 0: what is due is fed at once."""
+        return 0
+
+    @property
+    def duration_ns(self) -> int:
+        """Session time of the last record written when the replay began."""
+        return self._whole
+
+    @property
+    def tells_output(self) -> bool:
+        """Whether the recorder told when the script printed; sessions of before it did do not."""
+        if self._tells_output is None:
+            path = self.session.log / "recorder.jsonl"
+            # It tells with its first reading after the first output, and every minute.
+            self._tells_output = b'{"t":"out"' in read_end(path, KEEP_BYTES)
+        return self._tells_output
+
+    @property
+    def position_ns(self) -> int:
+        """Session time shown."""
+        if self._paused:
+            return self._anchor_ns
+        passed_ns = int((self._now_s() - self._anchor_s) * 1e9 * self._speed)
+        return min(self._anchor_ns + passed_ns, self._whole)
+
+    @property
+    def speed(self) -> float:
+        """Session seconds a second."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, value: float) -> None:
+        self._anchor()
+        self._speed = value
+
+    @property
+    def paused(self) -> bool:
+        """Whether the clock stands."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._anchor()
+        self._paused = value
+
+    def extend(self) -> None:
+        """Take up what was recorded since the replay began, of a run that goes on."""
+        self._whole = max(self._whole, _span_ns(self.session, self._clock))
+
+    @property
+    def over(self) -> bool:
+        """Whether the end is reached."""
+        return self.position_ns >= self._whole
+
+    def seek(self, t_ns: int) -> None:
+        """Set the clock.
+
+        Args:
+            t_ns: Session time, clamped to the session.
+        """
+        self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self._whole))
+        if self._anchor_ns < self._fed_ns or any(
+            log.far_from(self._anchor_ns) for log in self._logs.values()
+        ):
+            self.close()
+            self._logs.clear()
+            self._fold = Fold(self._clock)
+            self._fed_ns = -1
+
+    def advance(self, max_bytes: int = BLOCK) -> bool:
+        """Feed what is due; return whether anything changed.
+
+        Args:
+            max_bytes: Size of the pieces read.
+        """
+        until_ns = self.position_ns
+        if until_ns <= self._fed_ns and self._fed_ns < self._whole:
+            return False
+        for path in self.session.log_files():
+            if path.stem not in self._logs:
+                self._logs[path.stem] = _Due(LogFile(path), self._clock, until_ns)
+        # At the end everything is due, also what bears a time beyond the last record.
+        limit_ns = until_ns if until_ns < self._whole else _FOREVER
+        self._fed_ns = until_ns
+        return self._fold.feed([log.take(limit_ns, max_bytes) for log in self._logs.values()])
+
+    def close(self) -> None:
+        """Close the files."""
+        for log in self._logs.values():
+            log.file.close()
+
+    def _anchor(self) -> None:
+        self._anchor_ns, self._anchor_s = self.position_ns, self._now_s()
+
+
+_FOREVER: Final = 1 << 62
+#: What is read of each log before a moment that is jumped to: some thirty thousand steps.
+KEEP_BYTES: Final = 4 << 20
+
+
+def _span_ns(session: Session, clock: Clock) -> int:
+    """Return the session time of the last record, from the ends of the logs."""
+    latest = 0
+    for path in session.log_files():
+        file = LogFile(path)
+        records = file.skip_to_end(1 << 16)
+        while found := file.read():
+            records += found
+        file.close()
+        head = next((record for record in records if isinstance(record, Head)), None)
+        offset_ns = clock.offset_ns(head)
+        times = [record.at for record in records if not isinstance(record, (Head, DeviceStep))]
+        latest = max(latest, max(times, default=-offset_ns) + offset_ns)
+    return latest

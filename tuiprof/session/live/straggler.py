@@ -1,0 +1,94 @@
+"""Which rank of a distributed run holds up the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tuiprof.session.live.writer_state import WriterState
+
+#: Steps that are compared.
+STEPS: Final = 100
+#: A rank is a straggler when its figure is above the median of all ranks by this share of a step.
+SHARE: Final = 0.05
+#: Where ranks wait for one another.
+_MEETING: Final = ("backward", "optimizer")
+RULE: Final = (
+    f"median of the last {STEPS} steps of each rank; a straggler takes {SHARE:.0%} of a step longer than the median "
+    f"rank. Where all ranks take the same time because they wait for one another, what counts is the time outside "
+    f"{' and '.join(_MEETING)}, in which the others' waiting is hidden."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One rank beside the others.
+
+    Attributes:
+        name: Its writer.
+        rank: Its number; None = unknown.
+        step_ns: Median step time; NaN = no steps.
+        own_ns: Median time of a step outside of where ranks wait for one another; NaN = no phases are known.
+        recent_ns: Its last step times, oldest first.
+        straggles: It holds up the others.
+        why: By what: ``"step time"`` or ``"time before it meets the others"``; empty = it does not.
+    """
+
+    name: str
+    rank: int | None
+    step_ns: float
+    own_ns: float
+    recent_ns: tuple[int, ...]
+    straggles: bool = False
+    why: str = ""
+
+
+def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane]:
+    """Return the ranks side by side at a moment, with the straggler marked.
+
+    Args:
+        ranks: The processes, by rank.
+        now_ns: The moment, session time.
+        recent: So many of the last step times are handed on.
+    """
+    found = [_lane(rank, now_ns, recent) for rank in ranks]
+    steps = np.array([lane.step_ns for lane in found])
+    if np.isfinite(steps).sum() < 2:
+        return found
+    middle = float(np.nanmedian(steps))
+    for figures, why in (
+        (steps, "step time"),
+        (np.array([lane.own_ns for lane in found]), "time before it meets the others"),
+    ):
+        if np.isfinite(figures).sum() < 2:
+            continue
+        worst = int(np.nanargmax(figures))
+        # Against the other ranks: of two, the slower one must not hide in the middle.
+        others = float(np.nanmedian(np.delete(figures, worst)))
+        if figures[worst] - others >= SHARE * middle:
+            lane = found[worst]
+            found[worst] = Lane(lane.name, lane.rank, lane.step_ns, lane.own_ns, lane.recent_ns, True, why)
+            break
+    return found
+
+
+def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:
+    rows = rank.steps.rows
+    last = int(np.searchsorted(rows["t_ns"], now_ns, side="right"))
+    part = slice(max(0, last - STEPS), last)
+    plain = rank.steps.comparable(part)
+    dur = rows["dur_ns"][part][plain]
+    own = float("nan")
+    meeting = [name for name in rank.steps.phases if name in _MEETING]
+    if meeting and len(dur):
+        waited = sum(np.maximum(rows[f"ph:{name}"][part][plain], 0) for name in meeting)
+        own = float(np.median(dur - waited))
+    return Lane(
+        rank.name,
+        rank.rank,
+        float(np.median(dur)) if len(dur) else float("nan"),
+        own,
+        tuple(rows["dur_ns"][max(0, last - recent) : last].tolist()),
+    )

@@ -1,0 +1,385 @@
+"""What a recorded run was like, as a report: step times, phases, devices, captures and what was noted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tuiprof.model import Column, Fact, Report, Rule, Table, Verdict
+from tuiprof.model.characters import as_utf8
+from tuiprof.model.report import Level
+from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.probe.slowdown import RULE as SLOWER_RULE
+from tuiprof.probe.slowdown import Slowdown
+from tuiprof.session.live.crowding import crowded
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.ownership import of_others
+from tuiprof.session.live.replay import Live
+from tuiprof.session.live.stats import JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.glance import Summary
+from tuiprof.session.store.output import last_lines
+from tuiprof.session.store.status import Status
+from tuiprof.session.store.storage import lost_output, trouble
+from tuiprof.session.store.viewing import viewings
+from tuiprof.telemetry.figures import figure, show
+
+#: Figures of a device that a summary shows, in this order, when the device gives them.
+_DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz", "tree_cpu", "tree_rss_bytes")
+
+
+#: From this share of a step on, what no phase covers gets a word.
+_MUCH = 0.2
+_OTHER_NOTE = (
+    "other: what no phase covers, such as evaluation between epochs, checkpoints, logging and the script's own Python; "
+    'with tuiprof.phase("…"): gives a part of it a name'
+)
+
+
+def read_fold(session: Session) -> Fold:
+    """Read a session's logs to their present end.
+
+    Args:
+        session: The session.
+    """
+    feed = Live(session)
+    try:
+        while feed.advance() or feed.behind:
+            pass
+        return feed.fold
+    finally:
+        feed.close()
+
+
+def summarise(session: Session, fold: Fold | None = None) -> Report:
+    """Tell what a run was like.
+
+    Args:
+        session: The session.
+        fold: Its state when already read; None = read it.
+    """
+    fold = fold or read_fold(session)
+    status = session.status()
+    lead = fold.lead
+    stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
+    found = (
+        _ranks(fold),
+        _phases(lead),
+        _devices(fold, of_others(fold, session.meta)),
+        _captures(fold),
+        _step_time(lead),
+    )
+    tables = [table for table in found if table]
+    return Report(
+        analysis="session",
+        title=f"Session {session.id}",
+        verdict=Verdict(_sentence(session, status, fold, stats), _level(status, stats)),
+        facts=(*_facts(fold, status, lead, stats), *_own_costs(session, fold)),
+        tables=tuple(tables),
+        rules=(
+            Rule(
+                "step time",
+                "host time from the end of one step to the end of the next; captured steps left out, and later ones "
+                "where a capture has slowed them down",
+            ),
+            Rule("jitter", JITTER_RULE),
+            Rule("outlier", OUTLIER_RULE),
+            *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
+        ),
+        notes=tuple(_notes(session, fold, status, stats)),
+    )
+
+
+def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None) -> list[str]:
+    """Return what there is to know before believing the figures: why it failed, what went wrong, who else ran."""
+    said = [f"{note.writer}: {note.text}" for note in fold.notes if note.level != "info"]
+    said += fold.problems
+    if status.state == "failed" and stats is not None and stats.count and (words := last_words(session)):
+        said.insert(0, f"the last line of its stderr: {words}")
+    said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
+    said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
+    if stats is not None and stats.count:
+        said += [
+            f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
+            "the figures are those of the steps before it"
+            for rank in fold.ranks
+            if (slowdown := _slowdown(rank)) is not None
+        ]
+        if sentence := crowded(fold):
+            said.append(sentence)
+    return said
+
+
+def _slowdown(rank: WriterState | None) -> Slowdown | None:
+    """Return the capture since which the steps of a process take longer."""
+    return rank.steps.slowdown if rank is not None else None
+
+
+def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | None) -> str:
+    if status.state == "failed" and (stats is None or not stats.count):
+        said = last_words(session)
+        return f"{session.title} {status}" + (f": {said}" if said else " and printed no error")
+    if not fold.ranks and status.over:
+        unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
+        return f"{session.title} {status}: {unseen}"
+    if fold.lead is None or stats is None or not stats.count:
+        return (
+            f"{session.title} {status}: no training step was seen; mark the end of each with tuiprof.step(). "
+            "Those of torch optimizers, torch_xla and JAX step annotations are seen by themselves"
+        )
+    steps = len(fold.lead.steps)
+    slowdown = _slowdown(fold.lead)
+    return (
+        f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
+        f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"{stats.rate_hz:.3g} steps/s"
+        + (f"; {format_share(slowdown.share)} slower since the capture" if slowdown is not None else "")
+    )
+
+
+def last_words(session: Session) -> str:
+    """Return the last line the script wrote to stderr, made safe; empty = none.
+
+    Args:
+        session: The session.
+    """
+    return "".join(last_lines(session.stderr)).strip()
+
+
+def _level(status: Status, stats: StepStats | None) -> Level:
+    if status.state in ("failed", "interrupted"):
+        return "bad"
+    return "good" if stats is not None and stats.count else "warn"
+
+
+def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStats | None) -> tuple[Fact, ...]:
+    facts = [
+        Fact("state", "state", str(status), "text", "How the run stands."),
+        Fact("exit_code", "exit status", status.code, "count", "As a shell gives it: 128 + n for signal n."),
+        Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the newest record."),
+    ]
+    if lead is None or stats is None:
+        return tuple(facts)
+    device = lead.steps.rows["device_ns"][lead.steps.comparable()]
+    device = device[device >= 0]
+    facts += [
+        Fact("steps", "steps", len(lead.steps), "count", "Steps recorded, captured ones included."),
+        Fact("step_median_ns", "median step", stats.median_ns, "ns"),
+        Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
+        Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
+        Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
+        Fact("steps_per_s", "steps/s", stats.rate_hz, "number"),
+        *_left_behind(lead),
+        Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
+        Fact(
+            "probe_ns_per_step",
+            "probe cost a step",
+            lead.cost_per_step_ns,
+            "ns",
+            "What the probe's hooks took of the thread that trains: measured at each step's end, and taken for the "
+            "step's other hooks as well. Captured steps and the opening of the log are not in it.",
+        ),
+        Fact("probe_share", "probe share", lead.cost_share, "share"),
+    ]
+    if len(device):
+        about = "Mean time between the device events at the ends of two steps."
+        if lead.steps.device_every > 1:
+            about += f" Timed on one step in {lead.steps.device_every}: to time each costs steps so short too much."
+        facts.append(Fact("device_step_mean_ns", "device step", float(device.mean()), "ns", about))
+    return tuple(facts)
+
+
+def _left_behind(lead: WriterState) -> list[Fact]:
+    """Return how much longer steps take since a capture, where they do."""
+    slowdown = lead.steps.slowdown
+    if slowdown is None:
+        return []
+    return [Fact("slower_share", "slower since the capture", slowdown.share, "share", SLOWER_RULE)]
+
+
+def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
+    """Return what the recorder and the screens that watched took beside the script."""
+    duration_s = fold.now_ns / 1e9
+    watched = [viewing for viewing in viewings(session.path) if viewing.host == session.meta.host]
+    screens = sum(viewing.cpu_s for viewing in watched) / duration_s if watched and duration_s > 0 else None
+    help_ = "CPU time over the run's time; 100 % = one core."
+    return (
+        Fact("recorder_share", "recorder", fold.recorder_share, "share", help_),
+        Fact("screens_share", "screens that watched", screens, "share", help_),
+    )
+
+
+def _ranks(fold: Fold) -> Table | None:
+    ranks = [rank for rank in fold.ranks if len(rank.steps)]
+    if len(ranks) < 2:
+        return None
+    found = [(rank, rank.steps.whole_run()) for rank in ranks]
+    rows = [
+        {
+            "rank": rank.name,
+            "steps": len(rank.steps),
+            "median_ns": stats.median_ns,
+            "p95_ns": stats.p95_ns,
+            "jitter": stats.jitter,
+        }
+        for rank, stats in found
+    ]
+    columns = (
+        Column("rank", "rank"),
+        Column("steps", "steps", "count"),
+        Column("median_ns", "median", "ns"),
+        Column("p95_ns", "p95", "ns"),
+        Column("jitter", "jitter", "share", JITTER_RULE),
+    )
+    return Table("ranks", "Ranks", columns, pl.DataFrame(rows).sort("median_ns", descending=True))
+
+
+def _phases(lead: WriterState | None) -> Table | None:
+    means = lead.steps.phase_means() if lead is not None else {}
+    total = sum(means.values())
+    if not total:
+        return None
+    rows = [{"phase": name, "mean_ns": ns, "share": ns / total} for name, ns in means.items()]
+    columns = (
+        Column("phase", "phase"),
+        Column("mean_ns", "a step", "ns", "Mean host time a step; the device may still be working on it."),
+        Column("share", "share", "share"),
+    )
+    others = means.get("other", 0.0) / total
+    note = _OTHER_NOTE if others >= _MUCH and len(means) > 1 else ""
+    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), note)
+
+
+def _devices(fold: Fold, others: Set[str]) -> Table | None:
+    rows: list[dict[str, Any]] = []
+    for key, history in fold.devices.items():
+        if key in others:
+            continue
+        for name in _DEVICE_FIGURES:
+            if name in history.overview:
+                mean = history.overview[name].overall_mean
+                if mean == mean:  # it was read at least once
+                    rows.append(
+                        {
+                            "device": key,
+                            "figure": figure(name).label,
+                            "kind": name,
+                            "mean": show(name, mean),
+                            "peak": show(name, history.peak[name]),
+                        }
+                    )
+    if not rows:
+        return None
+    columns = (
+        Column("device", "device"),
+        Column("figure", "figure"),
+        Column("mean", "mean", figure=True),
+        Column("peak", "peak", figure=True),
+    )
+    note = "CPU (run): 100 % = one core" if any(row["kind"] == "tree_cpu" for row in rows) else ""
+    return Table(
+        "devices",
+        "Devices",
+        columns,
+        pl.DataFrame(rows),
+        "; ".join(filter(None, (note, _left_out(fold, others)))),
+    )
+
+
+def _left_out(fold: Fold, others: Set[str]) -> str:
+    """Return which devices have no rows because the run uses others; empty = none."""
+    named = ", ".join(key for key in fold.devices if key in others)
+    return f"not this run's, left out: {named}" if named else ""
+
+
+def _captures(fold: Fold) -> Table | None:
+    rows = [
+        {
+            "id": capture.id,
+            "state": capture.state,
+            "first": capture.first,
+            "last": capture.last,
+            "trace": " ".join(capture.paths),
+            "why": capture.why,
+        }
+        for capture in fold.captures.values()
+    ]
+    if not rows:
+        return None
+    columns = (
+        Column("id", "capture"),
+        Column("state", "state"),
+        Column("first", "first step", "count"),
+        Column("last", "last step", "count"),
+        Column("trace", "trace"),
+        Column("why", "why"),
+    )
+    return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None), prose=True)
+
+
+def _step_time(lead: WriterState | None) -> Table | None:
+    if lead is None or len(lead.steps.overview) < 2:
+        return None
+    overview = lead.steps.overview
+    known = overview.count > 0
+    rows = {
+        "start_ns": overview.t_start_ns,
+        "steps": overview.count,
+        "mean_ns": overview.mean,
+        "lowest_ns": overview.minimum,
+        "highest_ns": overview.maximum,
+    }
+    columns = (
+        Column("start_ns", "at", "ns", "Time of the first of these steps, since the start of the run."),
+        Column("steps", "steps", "count"),
+        Column("mean_ns", "mean", "ns"),
+        Column("lowest_ns", "fastest", "ns"),
+        Column("highest_ns", "slowest", "ns"),
+    )
+    frame = pl.DataFrame({name: values[known] for name, values in rows.items()})
+    return Table("step_time", "Step time over the run", columns, frame, note="captured steps included")
+
+
+def listing(root: Path, summaries: Sequence[Summary]) -> Report:
+    """List sessions as a report.
+
+    Args:
+        root: Where they are.
+        summaries: They, the newest first.
+    """
+    rows = [
+        {
+            "id": as_utf8(item.id),
+            "title": as_utf8(item.title),
+            "state": f"{item.state}{f' ({item.detail})' if item.detail else ''}",
+            "code": item.code,
+            "started": datetime.fromtimestamp(item.unix_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M"),
+            "duration_ns": item.duration_ns,
+            "steps": item.steps,
+            "median_ns": item.median_ns,
+        }
+        for item in summaries
+    ]
+    columns = (
+        Column("id", "session"),
+        Column("state", "state"),
+        Column("code", "exit", "count"),
+        Column("started", "started (UTC)", hidden=True),  # the name begins with it
+        Column("duration_ns", "lasted", "ns"),
+        Column("steps", "steps", "count"),
+        Column("median_ns", "median step", "ns"),
+    )
+    running = sum(item.state == "running" for item in summaries)
+    sentence = f"{format_count(len(rows))} {'session' if len(rows) == 1 else 'sessions'} in {root}"
+    sentence += f", {running} running" if running else ""
+    return Report(
+        "list",
+        "Sessions",
+        Verdict(sentence),
+        tables=(Table("sessions", "Sessions", columns, pl.DataFrame(rows, infer_schema_length=None)),),
+    )

@@ -1,0 +1,339 @@
+"""Reading the logs of a session while they grow: live view, second viewer, replay and list read alike.
+
+A writer never waits for a reader and may die at any moment, so a last line may be partial (it is kept until
+the rest arrives), a line may be damaged (it is counted), and files appear by themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from tuiprof.session.log.records import Record
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.folders import Session
+from tuiprof.system.files import UNDECODABLE, open_regular
+
+#: Bytes read from one file at a time.
+BLOCK: Final = 4 << 20
+#: A "line" longer than this is damage (a hole of zeros after a power cut), not a record still being written.
+LONGEST_LINE: Final = 8 << 20
+
+#: A place in a log is looked for to within so many bytes.
+_CLOSE: Final = 64 << 10
+
+_decoder: Final = msgspec.json.Decoder(Record)
+_KNOWN: Final = frozenset(
+    (b"head", b"step", b"dev", b"mem", b"cost", b"capture", b"tele", b"out", b"note", b"end"),
+)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Successive records of one writer.
+
+    Attributes:
+        writer: Its name: ``rank0``, ``recorder``, …
+        records: Its records, in the order written.
+    """
+
+    writer: str
+    records: list[Record]
+
+
+class LogFile:
+    """One log file, read as it grows.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        writer: Name of its writer.
+        malformed: Lines that are no JSON record (a truncated line, damage).
+        unknown: Lines of a type that this version does not know.
+        unreadable: Why it cannot be read; empty = it can.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writer = path.stem
+        self.malformed = 0
+        self.unknown = 0
+        self.unreadable = ""
+        self._file: BinaryIO | None = None
+        self._position = 0  # of the first byte not yet decoded
+        self._partial = b""
+
+    @property
+    def behind(self) -> int:
+        """Bytes not yet read; the start of a line whose end is not yet written counts as read, and what cannot be."""
+        if self.unreadable:
+            return 0
+        try:
+            return max(0, self.path.stat().st_size - self._position - len(self._partial))
+        except OSError:
+            return 0
+
+    def read(self, max_bytes: int = BLOCK) -> list[Record]:
+        """Decode what was appended since.
+
+        Args:
+            max_bytes: Read at most so much.
+
+        Returns:
+            The whole lines among it; empty when there is nothing new.
+        """
+        if self._file is None:
+            try:
+                self._file = open_regular(self.path)
+            except OSError as error:
+                self.unreadable = error.strerror or str(error)
+                return []
+            self.unreadable = ""
+            self._file.seek(self._position)
+        block = self._partial + self._file.read(max_bytes)
+        cut = block.rfind(b"\n") + 1
+        self._partial = block[cut:]
+        self._position += cut
+        if len(self._partial) > LONGEST_LINE:
+            self._position += len(self._partial)
+            if not self._partial.strip(b"\0"):  # a hole may be far larger than the disk
+                self._position = _data_after(self.path, self._position)
+                self._file.seek(self._position)
+            self._partial = b""
+            self.malformed += 1
+        return self._decode(block[:cut]) if cut else []
+
+    def skip_to_end(self, keep_bytes: int) -> list[Record]:
+        """Leave out all but the end, for a first picture of a huge log; call before anything is read.
+
+        Args:
+            keep_bytes: What stays to be read.
+
+        Returns:
+            The first line (the head), which the rest cannot be understood without.
+        """
+        if self.behind <= keep_bytes + BLOCK:
+            return []
+        try:
+            with open_regular(self.path) as file:
+                first = file.readline(LONGEST_LINE)
+                file.seek(-keep_bytes, 2)
+                file.readline()  # the line that the cut goes through
+                self._position = file.tell()
+        except OSError as error:
+            self.unreadable = error.strerror or str(error)
+            return []
+        return self._decode(first)
+
+    def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
+        """Leave out what lies long before a moment; call before anything is read.
+
+        Args:
+            at: The moment, on the writer's clock, ns.
+            keep_bytes: So much before it stays to be read.
+
+        Returns:
+            The first line (the head), where something was left out.
+        """
+        first = self.position_of(at) - keep_bytes
+        if first <= BLOCK:
+            return []
+        with open_regular(self.path) as file:
+            head = file.readline(LONGEST_LINE)
+            file.seek(first)
+            file.readline()  # the line that the cut goes through
+            self._position = file.tell()
+        return self._decode(head)
+
+    def position_of(self, at: int) -> int:
+        """Return a place in the file before which every record is older than a moment; the lines are in order.
+
+        Args:
+            at: The moment, on the writer's clock, ns.
+
+        Returns:
+            Bytes from the beginning; at most :data:`_CLOSE` bytes too early.
+        """
+        try:
+            file = open_regular(self.path)
+        except OSError:
+            return 0
+        with file:
+            low, high = 0, file.seek(0, 2)
+            while high - low > _CLOSE:
+                middle = (low + high) // 2
+                file.seek(middle)
+                file.readline()
+                found = next(
+                    (one for one in map(_time_of, file.readlines(_CLOSE // 2)) if one is not None), None
+                )
+                if found is None or found > at:
+                    high = middle
+                else:
+                    low = middle
+        return low
+
+    @property
+    def position(self) -> int:
+        """Bytes from the beginning to the first that is not yet decoded."""
+        return self._position
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._partial = b""  # it is read again when the file is opened again
+
+    def _decode(self, block: bytes) -> list[Record]:
+        try:
+            return _decoder.decode_lines(block)
+        except UNDECODABLE:
+            # Some line of the block is not as it should be: find it line by line.
+            return [record for line in block.split(b"\n") if (record := self._decode_line(line)) is not None]
+
+    def _decode_line(self, line: bytes) -> Record | None:
+        if not line.strip():
+            return None
+        try:
+            record: Record = _decoder.decode(line)
+            return record
+        except UNDECODABLE:
+            pass
+        try:
+            # Python's writers say NaN and Infinity, which JSON proper does not know; a loss that is not
+            # a number is the last thing to be lost.
+            content = json.loads(line)
+            if isinstance(content, dict) and str(content.get("t")).encode() not in _KNOWN:
+                self.unknown += 1
+                return None
+            return _convert(content)
+        except (ValueError, *UNDECODABLE):
+            self.malformed += 1
+            return None
+
+
+def _data_after(path: Path, position: int) -> int:
+    """Return where the next bytes are that take room on the disk, at most the end; nobody wrote what lies before."""
+    try:
+        with open_regular(path) as file:  # of its own: the position of a buffered file is the buffer's affair
+            try:
+                return os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                return file.seek(0, os.SEEK_END) if error.errno == errno.ENXIO else position
+    except OSError:
+        return position
+
+
+class _Timed(msgspec.Struct):
+    """Any line that bears a time."""
+
+    at: int | None = None
+
+
+_timed: Final = msgspec.json.Decoder(_Timed)
+
+
+def _time_of(line: bytes) -> int | None:
+    try:
+        return _timed.decode(line).at
+    except UNDECODABLE:  # damage is counted when it is read
+        return None
+
+
+def _convert(content: object) -> Record:
+    record: Record = msgspec.convert(content, Record)
+    return record
+
+
+class LogReader:
+    """All logs of a session, followed as they grow.
+
+    Args:
+        session: The session.
+        tail_bytes: Start with only so many bytes of the end of each log, for a first picture of a huge one.
+    """
+
+    def __init__(self, session: Session, tail_bytes: int | None = None) -> None:
+        self.session = session
+        self.clock = Clock(session.meta)
+        self._tail_bytes = tail_bytes
+        self._files: dict[str, LogFile] = {}
+        self._heads: dict[str, list[Record]] = {}  # of files read from their end, not yet handed on
+
+    def __enter__(self) -> LogReader:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        self.close()
+
+    @property
+    def malformed(self) -> int:
+        """Damaged lines so far."""
+        return sum(file.malformed for file in self._files.values())
+
+    @property
+    def unknown(self) -> int:
+        """Lines of types unknown to this version so far."""
+        return sum(file.unknown for file in self._files.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read so far, one sentence a file."""
+        said = []
+        for name, file in self._files.items():
+            if file.unreadable:
+                said.append(f"log/{name}.jsonl cannot be read: {file.unreadable}")
+            if file.malformed:
+                lines = "1 line" if file.malformed == 1 else f"{file.malformed} lines"
+                said.append(f"{lines} of log/{name}.jsonl cannot be read and are left out")
+        return said
+
+    @property
+    def behind(self) -> int:
+        """Bytes written but not yet read."""
+        self._find()
+        return sum(file.behind for file in self._files.values())
+
+    def poll(self, max_bytes: int = BLOCK) -> list[tuple[str, Record]]:
+        """Return what was written since the last call, record by record.
+
+        Args:
+            max_bytes: Read at most so much of each file.
+        """
+        return [(batch.writer, record) for batch in self.poll_batches(max_bytes) for record in batch.records]
+
+    def poll_batches(self, max_bytes: int = BLOCK) -> Iterator[Batch]:
+        """Yield what was written since the last call, writer by writer; the fast way to fill a fold.
+
+        Args:
+            max_bytes: Read at most so much of each file.
+        """
+        self._find()
+        for file in self._files.values():
+            records = self._heads.pop(file.writer, []) + file.read(max_bytes)
+            if records:
+                yield Batch(file.writer, records)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _find(self) -> None:
+        """Take up files that have appeared."""
+        for path in self.session.log_files():
+            if path.stem not in self._files:
+                file = self._files[path.stem] = LogFile(path)
+                if self._tail_bytes is not None:
+                    self._heads[file.writer] = file.skip_to_end(self._tail_bytes)

@@ -1,0 +1,424 @@
+"""What is known of one writer of a session: the steps, memory and cost of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tuiprof.probe.slowdown import Slowdown, SlowdownWatch
+from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview, Series
+from tuiprof.session.live.stats import NO_STATS, StepStats, step_stats
+from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Memory, Step, Uses
+
+#: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
+#: and three metrics, so eight ranks take 70 MB.
+KEEP_STEPS: Final = 1 << 16
+#: Readings of allocator memory kept whole, a device of a rank: half an hour at one a second.
+KEEP_MEMORY: Final = 1 << 11
+#: Different phases and metrics kept; a script that makes up names without end must not fill memory.
+MOST_NAMES: Final = 24
+_MISSING_NS: Final = -1
+
+
+def _column(records: Sequence[object], name: str, dtype: Any) -> Array:
+    """Return a field of records as an array; without a Python frame a record, as there are millions of them."""
+    return np.fromiter(map(attrgetter(name), records), dtype, len(records))
+
+
+def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dict[str, Array]:
+    """Return mappings as columns by key; a mapping without a key gets ``missing``."""
+    shapes = dict.fromkeys(map(tuple, given))
+    if len(shapes) == 1:  # nearly always all steps use the same names, in the same order
+        [names] = shapes
+        values = chain.from_iterable(mapping.values() for mapping in given)
+        table = np.fromiter(values, dtype, len(given) * len(names)).reshape(len(given), len(names))
+        return {name: table[:, index] for index, name in enumerate(names)}
+    names = tuple(dict.fromkeys(chain.from_iterable(shapes)))
+    return {name: np.array([mapping.get(name, missing) for mapping in given], dtype) for name in names}
+
+
+class StepSeries:
+    """The steps of one rank: the last :data:`KEEP_STEPS` whole, all of them in overview.
+
+    Figures are never made of captured steps, and, where a capture has slowed the later steps down
+    (:attr:`slowdown`), never of steps before it together with later ones: :meth:`comparable` says which count.
+
+    Attributes:
+        rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time), ``device_ns``
+            (device time, -1 = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in
+            this step) and one ``v:<name>`` a metric (NaN = not given).
+        overview: Step times of the whole run, ns.
+        metrics: Each metric over the whole run.
+        phases: Names of the phases seen, in order of appearance.
+        captured: Steps that ran under the profiler.
+        device_every: One step in so many is timed on the device at the end of what was read; the others have no
+            device time.
+        longest: The longest uncaptured step so far as ``(n, t_ns, dur_ns)``; None = no step.
+        dropped_names: Phases and metrics beyond :data:`MOST_NAMES`, not kept.
+    """
+
+    def __init__(self, keep: int = KEEP_STEPS) -> None:
+        self.rows = Series(
+            keep,
+            {
+                "n": (np.int64, -1),
+                "t_ns": (np.int64, 0),
+                "dur_ns": (np.int64, 0),
+                "device_ns": (np.int64, _MISSING_NS),
+                "captured": (np.bool_, False),
+            },
+        )
+        self.overview = Overview()
+        self.metrics: dict[str, Overview] = {}
+        self.phases: list[str] = []
+        self.captured = 0
+        self.device_every = 1
+        self.longest: tuple[int, int, int] | None = None
+        self.dropped_names: set[str] = set()
+        self._histogram = Histogram()  # of uncaptured steps, as is the next
+        self._plain_ns = 0
+        self._watch = SlowdownWatch()
+        self._on_device = False
+        self._before = NO_STATS  # of the steps before the capture that is being judged, as is the next
+        self._phases_before: dict[str, float] = {}
+        self._early: dict[int, int] = {}  # device times that came before their step
+        self._segment = 0  # rows ever appended when the process (re)started; step numbers ascend from there
+
+    def __len__(self) -> int:
+        """Number of steps so far, the forgotten ones counted."""
+        return self.rows.total
+
+    @property
+    def last_n(self) -> int | None:
+        """Number of the last step; None = no step yet."""
+        return int(self.rows["n"][-1]) if len(self.rows) else None
+
+    def since(self, window_ns: int | None, now_ns: int | None = None) -> slice:
+        """Return the kept rows of the last part of the run.
+
+        Args:
+            window_ns: Length of that part; None = all kept rows.
+            now_ns: Its end in session time; None = the end of the last step.
+        """
+        t_ns = self.rows["t_ns"]
+        if window_ns is None or not len(t_ns):
+            return slice(0, len(t_ns))
+        now_ns = int(t_ns[-1]) if now_ns is None else now_ns
+        return slice(int(np.searchsorted(t_ns, now_ns - window_ns, side="left")), len(t_ns))
+
+    @property
+    def slowdown(self) -> Slowdown | None:
+        """The capture since which steps take longer; None = none has slowed them down, or it is not known yet."""
+        return self._watch.found if self._on_device else None
+
+    def comparable(self, rows: slice | None = None) -> npt.NDArray[np.bool_]:
+        """Return which kept steps a figure may be made of.
+
+        These are the ones without a profiler, and of them those before a capture that slowed the later ones down; the
+        later ones only where there are no others.
+
+        Args:
+            rows: Which to look at; None = all kept ones.
+        """
+        rows = slice(None) if rows is None else rows
+        plain: npt.NDArray[np.bool_] = ~self.rows["captured"][rows]
+        before = plain & self._is_before(rows)
+        return before if before.any() else plain
+
+    def _is_before(self, rows: slice) -> npt.NDArray[np.bool_]:
+        """Return which kept steps come before the capture that slowed the later ones down; without one, all."""
+        kept = len(self.rows)
+        slowdown = self.slowdown
+        last = kept if slowdown is None else max(0, slowdown.index - (self.rows.total - kept))
+        return np.arange(kept)[rows] < last
+
+    def stats(self, rows: slice | None = None) -> StepStats:
+        """Return the statistics of kept steps, of the :meth:`comparable` ones.
+
+        Args:
+            rows: Which (see :meth:`since`); None = all kept ones.
+        """
+        rows = slice(None) if rows is None else rows
+        return step_stats(self.rows["dur_ns"][rows][self.comparable(rows)])
+
+    def whole_run(self) -> StepStats:
+        """Return the statistics of all steps of the run that can be compared (see :meth:`comparable`).
+
+        Beyond :data:`KEEP_STEPS` steps median and 95th percentile come from a histogram (error up to 0.2 %),
+        jitter and the outlier threshold from the kept steps; the rest stays exact.
+        """
+        if self.slowdown is not None:
+            return self._before
+        if len(self) == len(self.rows):
+            return self.stats()
+        recent = self.stats()
+        count = self._histogram.count
+        if not count:
+            return NO_STATS
+        mean = self._plain_ns / count
+        return StepStats(
+            count=count,
+            median_ns=self._histogram.quantile(0.5),
+            p95_ns=self._histogram.quantile(0.95),
+            mean_ns=mean,
+            jitter=recent.jitter,
+            rate_hz=1e9 / mean if mean > 0 else float("nan"),
+            outlier_above_ns=recent.outlier_above_ns,
+        )
+
+    def outliers(self, rows: slice | None = None) -> Ints:
+        """Return which kept steps are outliers by :data:`tuiprof.session.live.stats.OUTLIER_RULE`.
+
+        Steps after a capture that slowed them down are held against each other.
+
+        Args:
+            rows: Which to look at; None = all kept ones.
+
+        Returns:
+            Positions among the kept rows, ascending.
+        """
+        rows = slice(None) if rows is None else rows
+        dur_ns = self.rows["dur_ns"][rows]
+        slow = np.zeros(len(dur_ns), np.bool_)
+        for side in self._sides(rows):
+            slow |= side & (dur_ns > step_stats(dur_ns[side]).outlier_above_ns)
+        found: Ints = (rows.start or 0) + np.flatnonzero(slow)
+        return found
+
+    def outliers_above_ns(self, rows: slice | None = None) -> float:
+        """Return the time above which every kept step is an outlier.
+
+        Args:
+            rows: Which to look at; None = all kept ones.
+        """
+        rows = slice(None) if rows is None else rows
+        dur_ns = self.rows["dur_ns"][rows]
+        return max(
+            (step_stats(dur_ns[side]).outlier_above_ns for side in self._sides(rows) if side.any()),
+            default=np.inf,
+        )
+
+    def _sides(self, rows: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which steps without a profiler come before the capture that slowed others down, and which after."""
+        plain, before = ~self.rows["captured"][rows], self._is_before(rows)
+        return plain & before, plain & ~before
+
+    def phase_means(self, rows: slice | None = None) -> dict[str, float]:
+        """Return the mean time a step spends in each phase, ns; means, because they add up.
+
+        Args:
+            rows: Which kept steps; None = the whole run. Of them the :meth:`comparable` ones count; captured ones
+                where there are no others.
+
+        Returns:
+            Phases in order of appearance, then ``"other"``: what no phase covers. A phase that a step does
+            not have counts as 0.
+        """
+        if rows is None and self.slowdown is not None:
+            return self._phases_before
+        rows = slice(None) if rows is None else rows
+        counted = self.comparable(rows)
+        if not counted.any():
+            counted = ~counted
+        if not self.phases or not counted.any():
+            return {}
+        means = {
+            name: float(np.maximum(self.rows[f"ph:{name}"][rows][counted], 0).mean()) for name in self.phases
+        }
+        mean = float(self.rows["dur_ns"][rows][counted].mean())
+        return {**means, "other": max(0.0, mean - sum(means.values()))}
+
+    def trace_written(self) -> None:
+        """The trace of the last capture is written: steps from here on are disturbed no more by that."""
+        self._watch.written()
+
+    def metric(self, name: str) -> Floats:
+        """Return a metric of the kept steps; NaN = not given.
+
+        Args:
+            name: Its name.
+        """
+        return self.rows[f"v:{name}"]
+
+    def restart(self) -> None:
+        """The process started anew and counts its steps from 0 again."""
+        self._segment = self.rows.total
+        self._early.clear()
+
+    def extend(self, steps: Sequence[Step], offset_ns: int) -> None:
+        """Append steps.
+
+        Args:
+            steps: They, in the order written.
+            offset_ns: What to add to ``at`` to get session time.
+        """
+        if not steps:
+            return
+        t_ns = _column(steps, "at", np.int64) + offset_ns
+        dur_ns = _column(steps, "dur", np.int64)
+        captured = _column(steps, "cap", np.bool_)
+        numbers = _column(steps, "n", np.int64)
+        columns: dict[str, Array] = {"n": numbers, "t_ns": t_ns, "dur_ns": dur_ns, "captured": captured}
+        phases = _spread([step.ph for step in steps], np.int64, _MISSING_NS)
+        for name in self._kept(phases, "ph:", np.int64, _MISSING_NS):
+            columns[f"ph:{name}"] = phases[name]
+        metrics = _spread([step.v for step in steps], np.float64, np.nan)
+        for name in self._kept(metrics, "v:", np.float64, np.nan):
+            columns[f"v:{name}"] = metrics[name]
+            given = ~np.isnan(metrics[name])
+            self.metrics.setdefault(name, Overview(1024)).extend(t_ns[given], metrics[name][given])
+        self._append(columns)
+        self.overview.extend(t_ns, dur_ns)
+        self.captured += int(captured.sum())
+        plain = np.flatnonzero(~captured)
+        if len(plain):
+            longest = int(plain[int(dur_ns[plain].argmax())])
+            if self.longest is None or dur_ns[longest] > self.longest[2]:
+                self.longest = (int(numbers[longest]), int(t_ns[longest]), int(dur_ns[longest]))
+        if self._early:
+            found = [(n, self._early.pop(n)) for n in numbers.tolist() if n in self._early]
+            self.add_device_times([DeviceStep(n, dur) for n, dur in found])
+
+    def _append(self, columns: Mapping[str, Array]) -> None:
+        """Append rows, stretch by stretch of plain and of captured ones, and see whether captures slow them down."""
+        captured = columns["captured"]
+        edges = [0, *(np.flatnonzero(np.diff(captured)) + 1).tolist(), len(captured)]
+        for low, high in pairwise(edges):
+            if captured[low]:
+                if self._watch.captured(columns["n"][low:high].tolist()):
+                    self._before, self._phases_before = self.whole_run(), self.phase_means()
+            else:
+                dur_ns = columns["dur_ns"][low:high]
+                self._watch.plain(dur_ns.tolist())
+                self._histogram.add(dur_ns)
+                self._plain_ns += int(dur_ns.sum())
+            self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
+
+    def add_device_times(self, times: Sequence[DeviceStep]) -> None:
+        """Fill in device times, which are known some steps after their step.
+
+        Args:
+            times: They.
+        """
+        if not times:
+            return
+        self._on_device = True
+        self.device_every = times[-1].every
+        wanted, dur_ns = _column(times, "n", np.int64), _column(times, "dur", np.int64)
+        forgotten = self.rows.total - len(self.rows)
+        first = max(0, self._segment - forgotten)
+        numbers = self.rows["n"][first:]
+        position = np.searchsorted(numbers, wanted)
+        inside = position < len(numbers)
+        found = inside & (numbers[np.where(inside, position, 0)] == wanted) if len(numbers) else inside
+        self.rows.put("device_ns", position[found] + first, dur_ns[found])
+        for index in np.flatnonzero(~inside).tolist():
+            if len(self._early) < 1024:
+                self._early[int(wanted[index])] = int(dur_ns[index])
+
+    def _kept(self, seen: Mapping[str, Array], prefix: str, dtype: Any, missing: Any) -> list[str]:
+        """Return the names among these that are kept, adding columns for new ones."""
+        kept = []
+        for name in seen:
+            if f"{prefix}{name}" not in self.rows:
+                if sum(column.startswith(prefix) for column in self.rows.names) >= MOST_NAMES:
+                    if len(self.dropped_names) < 100:
+                        self.dropped_names.add(name)
+                    continue
+                self.rows.add_column(f"{prefix}{name}", dtype, missing)
+                if prefix == "ph:":
+                    self.phases.append(name)
+            kept.append(name)
+        return kept
+
+
+class MemorySeries:
+    """The framework allocator's view of one device of one rank.
+
+    Attributes:
+        rows: Columns ``t_ns``, ``alloc``, ``reserved``, ``peak`` (bytes), the last :data:`KEEP_MEMORY` of them.
+        overview: ``alloc`` over the whole run.
+        last: The newest reading.
+    """
+
+    def __init__(self) -> None:
+        kinds = dict.fromkeys(("t_ns", "alloc", "reserved", "peak"), (np.int64, 0))
+        self.rows = Series(KEEP_MEMORY, kinds)
+        self.overview = Overview(1024)
+        self.last: Memory | None = None
+
+    def extend(self, readings: Sequence[Memory], offset_ns: int) -> None:
+        """Append readings.
+
+        Args:
+            readings: They, in the order written.
+            offset_ns: What to add to ``at`` to get session time.
+        """
+        columns = {name: _column(readings, name, np.int64) for name in ("alloc", "reserved", "peak")}
+        t_ns = _column(readings, "at", np.int64) + offset_ns
+        self.rows.extend(len(readings), {"t_ns": t_ns, **columns})
+        self.overview.extend(t_ns, columns["alloc"])
+        self.last = readings[-1]
+
+
+class WriterState:
+    """One writer of a session: a rank of the script, or the recorder.
+
+    Attributes:
+        name: ``rank0``, ``recorder``, …
+        head: Its head; None = not read.
+        offset_ns: What to add to its ``at`` to get session time.
+        steps: Its steps.
+        memory: Allocator memory by device index.
+        uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
+        cost: What its hooks cost so far (for the recorder: CPU time of sampling); None = not told.
+        end: How it ended; None = it goes on, or died.
+        restarts: How often the process behind it was started anew.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.head: Head | None = None
+        self.offset_ns = 0
+        self.steps = StepSeries()
+        self.memory: dict[int, MemorySeries] = {}
+        self.uses: dict[int, Uses] = {}
+        self.cost: Cost | None = None
+        self.end: End | None = None
+        self.restarts = 0
+
+    @property
+    def rank(self) -> int | None:
+        """Its rank; None for others, such as the recorder."""
+        return self.head.rank if self.head else None
+
+    @property
+    def last_step_ns(self) -> int:
+        """Session time of its last step; -1 = no step yet."""
+        return int(self.steps.rows["t_ns"][-1]) if len(self.steps) else -1
+
+    @property
+    def cost_per_step_ns(self) -> float | None:
+        """What the probe's hooks cost a step, ns; None = not told."""
+        return self.cost.ns / self.cost.steps if self.cost and self.cost.steps else None
+
+    @property
+    def cost_share(self) -> float | None:
+        """Share of time that tuiprof itself took (0..1); None = not told.
+
+        Of a rank: cost a step over the mean time of the kept steps. Of the recorder: CPU time of sampling
+        over the time since it began.
+        """
+        if self.cost is None:
+            return None
+        if len(self.steps):
+            mean = self.steps.stats().mean_ns
+            return self.cost_per_step_ns / mean if self.cost_per_step_ns is not None and mean > 0 else None
+        if self.head is None or self.cost.at <= self.head.mono_ns:
+            return None
+        return self.cost.ns / (self.cost.at - self.head.mono_ns)

@@ -1,0 +1,275 @@
+"""Requests to a running script: files put into its ``control`` folder, each whole or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Final
+
+import msgspec
+
+from tuiprof.errors import SessionError
+from tuiprof.session.store.folders import CaptureRequest, Session, slug
+from tuiprof.session.store.meta import TriggerRequest
+from tuiprof.session.store.status import PROCESS_FILE, STOP_FILE, processes
+from tuiprof.system import process
+from tuiprof.system.files import is_own, read_small_json, write_inside
+from tuiprof.system.process import Processes
+
+#: Ids of the triggers that people arm: after slow steps, and every so many steps.
+SLOW: Final = "slow"
+EVERY: Final = "every"
+#: What the probe's black box is asked for.
+BLACK_BOX_FILE: Final = "black-box.json"
+#: Time between two captures of :data:`EVERY` at least, seconds.
+_EVERY_COOLDOWN_S: Final = 10.0
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """``control/stop.json``: end the script.
+
+    Attributes:
+        unix_ns: When it was asked for; a request with another time is another request.
+        signal: First signal to send to the script's process group.
+        firm: Do not wait: SIGKILL at once.
+    """
+
+    unix_ns: int
+    signal: int = int(signal.SIGINT)
+    firm: bool = False
+
+
+def request_capture(
+    session: Session,
+    steps: int,
+    at: int | None = None,
+    *,
+    stack: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+    id: str = "",  # noqa: A002 - it is the request's id
+) -> str:
+    """Ask the script's probe to profile some steps.
+
+    The answer comes as capture records in the log: armed, started, then written or failed.
+
+    Args:
+        session: A running session.
+        steps: How many steps.
+        at: First step; None = as soon as possible.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+        id: Name of the request; empty = one is made up.
+
+    Returns:
+        The request's id.
+
+    Raises:
+        SessionError: The run is over, or the request cannot be written.
+    """
+    if steps < 1:
+        raise ValueError("a capture needs at least one step")
+    _must_run(session)
+    request = CaptureRequest(slug(id) if id else _new_id(session), steps, at, stack, shapes, memory)
+    put_capture(session, request)
+    return request.id
+
+
+def put_capture(session: Session, request: CaptureRequest) -> None:
+    """Write a capture request, whether or not the script runs yet.
+
+    Args:
+        session: The session.
+        request: The request.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    write_inside(session.control, f"capture-{request.id}.json", msgspec.json.encode(request))
+
+
+def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
+    """Say what the black box is to look after that costs something; nothing is written where nothing is wanted.
+
+    Args:
+        session: The session, before its script runs.
+        nan: Check loss and gradients once a step.
+        memory: Record the stack of every allocation on a GPU.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    wanted = {name: True for name, on in (("nan", nan), ("memory", memory)) if on}
+    if wanted:
+        write_inside(session.control, BLACK_BOX_FILE, msgspec.json.encode(wanted))
+
+
+def trigger_requests(
+    *, above_ns: int | None = None, times: float | None = None, every: int | None = None, **what: Any
+) -> tuple[TriggerRequest, ...]:
+    """Return what is to be armed so that captures are made after slow steps, every so many steps, or both.
+
+    Args:
+        above_ns: After a step longer than this, ns; None = not so.
+        times: After a step longer than so many times the median of the steps before; None = not so.
+        every: At each multiple of this step number; None = not so.
+        **what: The same for each: ``steps``, ``budget_bytes``, ``stack``, ``shapes``, ``memory``.
+    """
+    found = []
+    if above_ns is not None or times is not None:
+        found.append(TriggerRequest(SLOW, above_ns=above_ns, times=times, **what))
+    if every is not None:
+        found.append(TriggerRequest(EVERY, every=every, cooldown_s=_EVERY_COOLDOWN_S, **what))
+    return tuple(found)
+
+
+def arm(session: Session, request: TriggerRequest) -> None:
+    """Ask for captures of the next steps whenever a step was slow, or every so many steps, until :func:`disarm`.
+
+    A slow step itself is over by then and cannot be profiled. Each capture is answered like one that was requested;
+    its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
+
+    Args:
+        session: A running session.
+        request: When, and what is to be recorded.
+
+    Raises:
+        SessionError: The run is over, or the request cannot be written.
+    """
+    _must_run(session)
+    put_trigger(session, request)
+
+
+def put_trigger(session: Session, request: TriggerRequest) -> None:
+    """Arm triggered captures, whether or not the script runs yet.
+
+    Args:
+        session: The session.
+        request: What is wanted.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    if sum(when is not None for when in (request.above_ns, request.times, request.every)) != 1:
+        raise ValueError("a time, a multiple of the median, or a number of steps")
+    for name, number in (("steps", request.steps), ("every", request.every), ("above_ns", request.above_ns)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be at least 1")
+    if request.times is not None and not request.times > 1:
+        raise ValueError("a slow step takes more than once the median")
+    write_inside(session.control, f"trigger-{request.id}.json", msgspec.json.encode(request))
+
+
+def armed(session: Session) -> list[TriggerRequest]:
+    """Return what is armed, by id.
+
+    A trigger that has spent its budget stays here; a note in the log says that it has stopped.
+
+    Args:
+        session: The session.
+    """
+    found = {
+        path: read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json"))
+    }
+    # Disarmed just now, or not ours.
+    return [it for path, it in found.items() if it is not None and path.name == f"trigger-{it.id}.json"]
+
+
+def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
+    """Make no more triggered captures; one that has begun is completed.
+
+    Args:
+        session: The session.
+        id: The trigger's id.
+    """
+    (session.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
+
+
+def request_stop(
+    session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
+) -> None:
+    """Ask for the end of a run: a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
+
+    Returns at once; the session's status tells when it is over. Where the request cannot be written (a full disk, a
+    session that was deleted) the recorder is sent the signal instead, and where it was killed the script is.
+
+    Args:
+        session: A running session.
+        sig: First signal to send.
+        firm: Do not wait: SIGKILL at once.
+        known: Who records and who is recorded, for a session that may have been deleted.
+
+    Raises:
+        SessionError: The run is over, or cannot be reached.
+    """
+    who = processes(session) or known
+    if who is None or session.path.exists():
+        _must_run(session)
+    here = who is not None and who.place == process.place()
+    recorded = here and who is not None and process.alive(who.supervisor)
+    try:
+        request = StopRequest(time.time_ns(), int(sig), firm)
+        write_inside(session.control, STOP_FILE, msgspec.json.encode(request))
+        if not here or recorded:
+            return
+    except SessionError:
+        if not here:
+            raise
+    assert who is not None  # it is here
+    pid = who.script.pid if who.script is not None else who.supervisor.pid
+    remedy = f"stop it as the user who started it (process {pid})"
+    if known is None and not is_own(session.control / PROCESS_FILE):  # it may name any process
+        raise SessionError(f"{session.id} is the run of another user", remedy)
+    try:
+        if recorded and not firm:
+            os.kill(who.supervisor.pid, sig)
+        elif who.script is not None and process.alive(who.script):
+            os.killpg(who.script.pid, signal.SIGKILL if firm else sig)
+    except ProcessLookupError:  # it has just ended by itself
+        pass
+    except PermissionError as error:
+        raise SessionError(f"{session.id} is the run of another user", remedy) from error
+
+
+def stop_unless_over(
+    session: Session, *, sig: int = signal.SIGINT, firm: bool = False, known: Processes | None = None
+) -> None:
+    """Ask for the end of a run that may have come by itself since the caller looked: then nothing is to be done.
+
+    Args:
+        session: A session that ran a moment ago.
+        sig: First signal to send.
+        firm: Do not wait: SIGKILL at once.
+        known: Who records and who is recorded, for a session that may have been deleted.
+
+    Raises:
+        SessionError: The request cannot be written.
+    """
+    try:
+        request_stop(session, sig=sig, firm=firm, known=known)
+    except SessionError:
+        if not session.status().over:
+            raise
+
+
+def read_stop(session: Session) -> StopRequest | None:
+    """Return the last request to stop; None = there is none.
+
+    Args:
+        session: The session.
+    """
+    return read_small_json(session.control / STOP_FILE, StopRequest)
+
+
+def _must_run(session: Session) -> None:
+    status = session.status()
+    if status.over:
+        raise SessionError(f"{session.id} is over: {status}", "start a new run: tuiprof run …")
+
+
+def _new_id(session: Session) -> str:
+    """Return the first free name: ``c1``, ``c2``, …"""
+    taken = {path.stem.removeprefix("capture-") for path in session.control.glob("capture-*")}
+    return next(f"c{n}" for n in range(1, len(taken) + 2) if f"c{n}" not in taken)

@@ -1,0 +1,284 @@
+"""Starting a script under tuiprof, and waiting for its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tuiprof import config
+from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
+from tuiprof.session.log.records import SCHEMA_VERSION, End
+from tuiprof.session.run.command import choose_python, must_be_python, resolve
+from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
+from tuiprof.session.run.plan import Plan, Reply
+from tuiprof.session.run.source import keep, script_of
+from tuiprof.session.store.folders import Session, create, sessions_root, write_meta
+from tuiprof.session.store.meta import CaptureRequest, Scenario, SessionMeta, TriggerRequest
+from tuiprof.session.store.status import Status, last_end
+from tuiprof.system.hangup import IGNORED
+from tuiprof.system.process import boot_id
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+#: Put on the script's PYTHONPATH: loads the probe, and gives ``import tuiprof`` where it is not installed.
+INJECT: Final = _PACKAGE / "probe" / "inject"
+#: Three steps after ten of warm-up (compilation, allocator growth, the first loader batches) and twenty more, of
+#: which the figures are made should the profiler slow down what comes after it (see :mod:`tuiprof.probe.slowdown`).
+DEFAULT_CAPTURE: Final = CaptureRequest("start", steps=3, at=30)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to run and how.
+
+    Attributes:
+        argv: The command as typed. ``python`` and ``x.py`` mean the chosen interpreter.
+        name: Name of the session; empty = the scenario, or the name of the script.
+        cwd: Where to run it; None = here.
+        python: ``--python`` (see :func:`tuiprof.session.run.command.choose_python`).
+        scenario: The scenario, if it is one.
+        env: Environment variables on top of this process's.
+        capture: Steps to profile from the start on; None = none.
+        triggers: Captures to make again and again.
+        root: Where to keep the session; None = :func:`sessions_root`'s choice.
+        patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
+        keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
+        watch_nan: Check loss and gradients for numbers that are none, once a step.
+        stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
+            terminal, which it would share with the screen.
+    """
+
+    argv: tuple[str, ...]
+    name: str = ""
+    cwd: Path | None = None
+    python: str | os.PathLike[str] | None = None
+    scenario: Scenario | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    capture: CaptureRequest | None = DEFAULT_CAPTURE
+    triggers: tuple[TriggerRequest, ...] = ()
+    root: Path | None = None
+    patience_s: tuple[float, float] = (10.0, 10.0)
+    keep_source: bool = True
+    stdin: bool = False
+    watch_nan: bool = False
+
+
+def parse_capture(
+    text: str, *, stack: bool = False, shapes: bool = False, memory: bool = False
+) -> CaptureRequest:
+    """Read ``--capture``: ``5@20`` is five steps from step 20 on, ``5`` five steps from where the default begins.
+
+    Args:
+        text: The option's value.
+        stack: Record Python stacks.
+        shapes: Record operator input shapes.
+        memory: Record allocations.
+
+    Raises:
+        UsageProblem: It is neither.
+    """
+    steps, at, first = text.partition("@")
+    if not steps.isdecimal() or int(steps) < 1 or (at and not first.isdecimal()):
+        raise UsageProblem(
+            f"--capture {text!r} is not N or N@STEP", "for example 5@20: 5 steps from step 20 on"
+        )
+    begin = int(first) if at else DEFAULT_CAPTURE.at
+    return CaptureRequest(DEFAULT_CAPTURE.id, int(steps), begin, stack, shapes, memory)
+
+
+def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
+    """Return a capture, begun earlier where a run is too short for it.
+
+    Args:
+        request: The capture.
+        steps: Steps that the run makes; None = unknown.
+    """
+    if steps is None or request.at is None:
+        return request
+    latest = steps - request.steps - 1  # it is written when the step after it begins
+    return msgspec.structs.replace(request, at=max(0, min(request.at, latest)))
+
+
+def start(spec: LaunchSpec) -> Session:
+    """Start a script with a supervisor of its own, which outlives this process and its terminal.
+
+    Args:
+        spec: What to run.
+
+    Returns:
+        The session, once the script runs.
+
+    Raises:
+        LaunchError: The script cannot be started; the message says why and what was probably meant.
+        SessionError: The session directory cannot be written.
+    """
+    cwd = (spec.cwd or Path.cwd()).absolute()
+    if not cwd.is_dir():
+        raise LaunchError(f"there is no directory {cwd}")
+    env = {**os.environ, **spec.env}
+    python = choose_python(spec.python, env)
+    if spec.python is not None:
+        must_be_python(python)
+    command = resolve(spec.argv, cwd, python, env)
+    session = create(sessions_root(spec.root), _meta(spec, cwd, python, command))
+    try:
+        _keep_source(spec, session, cwd)
+        if spec.capture is not None:
+            put_capture(session, spec.capture)
+        for trigger in spec.triggers:
+            put_trigger(session, trigger)
+        put_black_box(session, nan=spec.watch_nan, memory=spec.capture is not None and spec.capture.memory)
+        with _piped_in(spec.stdin) as stdin:
+            plan = Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin, sorted(IGNORED))
+            _supervise(session, plan)
+    except TuiprofError as error:
+        _never_started(session, error.message)
+        raise
+    return session
+
+
+def _keep_source(spec: LaunchSpec, session: Session, cwd: Path) -> None:
+    """Store the script as it is now."""
+    script = script_of(spec.argv, cwd)
+    if script is not None:
+        text = spec.keep_source and config.keeps_source()
+        session.meta.source = keep(session, script, scenario=spec.scenario is not None, text=text)
+        write_meta(session.path, session.meta)
+
+
+def _never_started(session: Session, why: str) -> None:
+    """Let a session whose supervisor came to nothing say so, instead of looking as if it were being started."""
+    if last_end(session, "recorder") is None:
+        with contextlib.suppress(OSError):  # what failed may be the disk
+            end = End(time.monotonic_ns(), 126, None, why)
+            with open(session.log / "recorder.jsonl", "ab") as log:
+                log.write(msgspec.json.encode(end) + b"\n")
+
+
+def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
+    """Return the environment of a script: the caller's, the session, and the probe on the module path.
+
+    Args:
+        env: The caller's environment.
+        session: The session.
+    """
+    old = env.get("PYTHONPATH")
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **env,
+        "TUIPROF_SESSION": str(session.path),
+        "PYTHONPATH": f"{INJECT}{os.pathsep}{old}" if old else str(INJECT),
+    }
+
+
+def wait(session: Session, timeout_s: float | None = None) -> Status:
+    """Wait for the end of a run.
+
+    Args:
+        session: The session.
+        timeout_s: Give up after so long; None = never.
+
+    Returns:
+        How it ended (``code`` is as a shell gives it), or how it stands when the time was up.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = 0.01
+    while True:
+        status = session.status()
+        if status.over or (deadline is not None and time.monotonic() >= deadline):
+            return status
+        time.sleep(pause_s)
+        pause_s = min(0.1, pause_s * 1.5)
+
+
+def _meta(spec: LaunchSpec, cwd: Path, python: Path, command: list[str]) -> SessionMeta:
+    return SessionMeta(
+        v=SCHEMA_VERSION,
+        name=spec.name or _name(spec),
+        argv=list(spec.argv),
+        cwd=str(cwd),
+        unix_ns=time.time_ns(),
+        mono_ns=time.monotonic_ns(),
+        boot=boot_id(),
+        host=platform.node(),
+        python=str(python) if command[0] == str(python) else "",
+        scenario=spec.scenario,
+        capture=spec.capture,
+        # By name: the package itself reaches every room, which this one must not import.
+        versions={
+            "tuiprof": import_module("tuiprof").__version__,
+            "tuiprof's python": platform.python_version(),
+        },
+    )
+
+
+def _name(spec: LaunchSpec) -> str:
+    if spec.scenario is not None:
+        return str(spec.scenario).replace(":", "-")
+    if "-m" in spec.argv[1:-1]:
+        return spec.argv[spec.argv.index("-m") + 1]
+    scripts = [Path(part).stem for part in spec.argv if part.endswith(".py")]
+    return scripts[0] if scripts else Path(spec.argv[0]).name
+
+
+@contextlib.contextmanager
+def _piped_in(wanted: bool) -> Iterator[int | None]:
+    """Give the descriptor of a pipe, socket or file that is this process's standard input; None where it is none."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:  # it was started without one
+        mode = 0
+    if not wanted or not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+        yield None
+        return
+    copy = os.dup(0)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
+
+
+def _supervise(session: Session, plan: Plan) -> None:
+    """Start the supervisor and wait until the script runs or cannot."""
+    # The plan goes through a pipe: an environment may hold secrets, which have no place on a disk.
+    # -P: the working directory must not shadow modules. PYTHONPATH: tuiprof may run from a checkout, and what it
+    # needs may lie where the caller's own path says.
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "TUIPROF_SESSION")}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), env.get("PYTHONPATH"))))
+    log = session.control / "supervisor.log"
+    try:
+        with open(log, "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tuiprof.session.run.supervisor", str(session.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=env,
+                start_new_session=True,
+                pass_fds=() if plan.stdin is None else (plan.stdin,),
+            )
+    except OSError as error:
+        raise LaunchError(f"the supervisor could not be started: {error}") from error
+    # It forks: what started ends at once (and is reaped here), what it left behind answers through the pipe.
+    try:
+        answer, _ = process.communicate(msgspec.json.encode(plan))
+        reply = msgspec.json.decode(answer, type=Reply)
+    except (OSError, msgspec.DecodeError) as error:
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise LaunchError(
+            f"the supervisor died: {said[-1] if said else 'it said nothing'}", f"see {log}"
+        ) from error
+    if reply.error:
+        kind = SessionError if reply.of_session else LaunchError
+        raise kind(reply.error, reply.remedy)

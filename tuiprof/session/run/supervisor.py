@@ -1,0 +1,360 @@
+"""The process that runs a script and records its session; started by :mod:`tuiprof.session.run.launch`.
+
+It belongs to no terminal and to no viewer: it is the leader of a session of its own and a child of init. The
+script is the leader of its own process group and reads /dev/null; what it prints goes through pipes that another
+process empties (:mod:`tuiprof.session.run.output_pipes`), so that it goes on undisturbed when this process is killed.
+
+Signals: SIGHUP does nothing (a lost login does not end a run). SIGINT and SIGTERM are passed on and begin the
+ending: SIGTERM after ``patience_s[0]``, SIGKILL to every descendant after another ``patience_s[1]``. SIGQUIT,
+SIGUSR1, SIGUSR2 are passed on, no more. ``control/stop.json`` begins the same ending with the signal it names.
+
+The run is over when the script has ended. What it leaves behind is ended with it if the script was stopped or
+killed; else it is left in peace — and waited for as long as it still records steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import msgspec
+
+from tuiprof.errors import TuiprofError
+from tuiprof.session.log.append import LogWriter
+from tuiprof.session.log.records import SCHEMA_VERSION, End, Head, Note
+from tuiprof.session.run.control import read_stop
+from tuiprof.session.run.family import Ending, Family, become_subreaper
+from tuiprof.session.run.output_pipes import OutputPipes
+from tuiprof.session.run.plan import Plan, Reply
+from tuiprof.session.run.recorder import Recorder
+from tuiprof.session.store.folders import RecorderLock, Session
+from tuiprof.system import process
+from tuiprof.system.files import write_atomic
+
+#: How often requests are looked for, and at most how late an end is noticed where SIGCHLD got lost.
+_TICK_S: Final = 0.1
+#: Strayed children are collected at most so often: finding them reads the whole process table.
+_STRAYS_S: Final = 2.0
+#: What a script leaves behind gets so long to end, or to show that it still records steps.
+_LEFTOVER_S: Final = 2.0
+#: How long the end may take, so that this process is gone soon after the script: the last output and readings …
+_LAST_READINGS_S: Final = 3.0
+#: … and, on a disk that takes nothing, the last record.
+_LAST_WRITE_S: Final = 1.5
+#: Space kept on disk during the run, so that how it ended can be written on a full one.
+_RESERVE_BYTES: Final = 64 << 10
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM)
+_PASSED_ON: Final = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+NO_STEPS: Final = (
+    "no training step was seen. Steps are found by themselves in PyTorch (an optimizer's step), torch_xla and "
+    "JAX; elsewhere mark the end of each one: import tuiprof, then tuiprof.step()"
+)
+_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR)
+
+NO_PROBE: Final = (
+    "nothing in this run imported PyTorch, torch_xla, JAX or tuiprof with the probe loaded, so there are no steps. "
+    "It is loaded by Python 3.9 or newer, unless started with -I, -E or -S, or with a PYTHONPATH of its own "
+    "(PYTHONPATH=mine:$PYTHONPATH keeps it)"
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run the supervisor.
+
+    Args:
+        argv: The session directory.
+
+    Returns:
+        0 in the process that was started; the one it leaves behind never returns to a caller.
+    """
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
+    if os.fork():
+        return 0  # reaped by the launcher; the child belongs to init from now on
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    try:
+        _Run(Session(argv[0]), plan).run()
+    except TuiprofError as error:
+        _answer(Reply(error.message, error.remedy, of_session=True))
+    return 0
+
+
+def _answer(reply: Reply) -> None:
+    """Answer the launcher, once: its pipe is then replaced by the supervisor's own log."""
+    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; the run goes on
+        os.write(1, msgspec.json.encode(reply))
+    os.dup2(2, 1)
+
+
+class _Run:
+    """One run of a script.
+
+    Args:
+        session: Its session.
+        plan: What to execute.
+    """
+
+    def __init__(self, session: Session, plan: Plan) -> None:
+        self._session = session
+        self._plan = plan
+        self._lock = RecorderLock(session.control)
+        self._log = LogWriter(session.log / "recorder.jsonl")
+        self._reserve = session.control / "reserve"
+        with contextlib.suppress(OSError):  # a disk that is full already: telemetry waits in memory then
+            self._reserve.write_bytes(bytes(_RESERVE_BYTES))
+        self._pending: list[int] = []  # signals not yet dealt with
+        self._child_ended = False
+        self._stopped = False
+        self._stop_seen = 0
+
+    def run(self) -> None:
+        """Start the script, record until it has ended, and write how."""
+        wake = self._listen()
+        become_subreaper()
+        self._identify(None)
+        self._log.write(head(self._session))
+        output = OutputPipes(self._session)
+        family = self._start(output)
+        if family is None:
+            return
+        recorder = Recorder(
+            self._session.path, self._session.meta, self._log, family.leader, self._plan.env, output=output
+        )
+        recorder.start()
+        self._attend(family, Ending(family, self._plan.patience_s), output, wake)
+        # What has ended since the last look: nothing would collect it after this process.
+        family.reap(strays=True)
+        deadline_s = time.monotonic() + _LAST_READINGS_S
+        # What the script left behind may still print, which the writer of the output outlives this process for.
+        output.finish(deadline_s if not family.members() else 0.0)
+        recorder.stop(max(0.5, deadline_s - time.monotonic()))
+        self._conclude(family)
+
+    def _listen(self) -> int:
+        """Take signals through a pipe, so that waiting ends at once; returns its reading end."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        os.set_blocking(reading, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+        def keep(number: int, _: FrameType | None) -> None:
+            if number == signal.SIGCHLD:
+                self._child_ended = True
+            else:
+                self._pending.append(number)
+
+        # Handlers, never SIG_IGN: what is ignored here would be ignored in the script.
+        for number in (*_ENDING, *_PASSED_ON, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, keep)
+        return reading
+
+    def _identify(self, script: int | None) -> None:
+        own = process.identify(os.getpid())
+        assert own is not None  # this very process runs
+        # A script that has already ended has no identity any more, and needs none.
+        who = process.Processes(own, process.identify(script) if script else None, process.place())
+        write_atomic(self._session.control / "process.json", msgspec.json.encode(who))
+
+    def _start(self, output: OutputPipes) -> Family | None:
+        plan = self._plan
+        try:
+            child = subprocess.Popen(
+                plan.command,
+                cwd=plan.cwd,
+                env=plan.env,
+                stdin=subprocess.DEVNULL if plan.stdin is None else plan.stdin,
+                stdout=output.out,
+                stderr=output.err,
+                process_group=0,
+                preexec_fn=self._in_child,  # there are no threads yet that could hold a lock
+            )
+        except OSError as error:
+            message, remedy = _why_not(plan, error)
+            code = 127 if error.errno in _NOT_THERE else 126  # as a shell tells the two apart
+            self._last_write(End(time.monotonic_ns(), code, None, message))
+            _answer(Reply(message, remedy))
+            return None
+        finally:
+            # Or nobody who reads or writes the script's pipes would learn that it has ended.
+            output.handed_over()
+            if plan.stdin is not None:
+                os.close(plan.stdin)
+        child.returncode = 0  # reaped by Family, which sees the whole group
+        try:
+            self._identify(child.pid)
+        except TuiprofError as error:  # the script runs all the same
+            self._note("warn", f"{error.message}: without it a lost recorder cannot be told from a lost run")
+        if output.problem:
+            self._note(
+                "warn",
+                f"the script prints straight into its files, which a full disk fails: {output.problem}",
+            )
+        _answer(Reply())
+        return Family(child.pid, lambda: output.pid)
+
+    def _in_child(self) -> None:
+        """Let the script ignore what it would ignore without tuiprof: handlers here have undone that."""
+        for number in self._plan.ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _attend(self, family: Family, ending: Ending, output: OutputPipes, wake: int) -> None:
+        """Deal with signals and requests until the run is over."""
+        over_s: float | None = None  # when what is left behind must have ended, or have recorded something
+        recorded = 0
+        told = False
+        look_s = 0.0  # not before then is the process table read for strays
+        while True:
+            readable, _, _ = select.select([wake], [], [], _TICK_S)
+            if readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+            now_s = time.monotonic()
+            look = self._child_ended and now_s >= look_s
+            if look:
+                self._child_ended, look_s = False, now_s + _STRAYS_S
+            family.reap(strays=look)
+            output.tend(now_s)
+            self._deal(family, ending, now_s)
+            ending.go_on(now_s)
+            if family.exit is None:
+                continue
+            left = family.members()
+            if not left:
+                return
+            if over_s is None:
+                over_s, recorded = now_s + _LEFTOVER_S, self._recorded_bytes()
+                if family.exit < 0 and not ending.begun:
+                    ending.begin(signal.SIGTERM, now_s)
+            if now_s < over_s or ending.begun:
+                continue
+            names = ", ".join(f"{_name(item)} ({item.pid})" for item in left[:4])
+            before, recorded = recorded, self._recorded_bytes()
+            if recorded == before:
+                self._note("info", f"the script left processes behind, which go on: {names}")
+                return
+            if not told:
+                self._note(
+                    "info", f"the script has ended, but processes it left behind record steps: {names}"
+                )
+                told = True
+            over_s = now_s + _LEFTOVER_S
+
+    def _deal(self, family: Family, ending: Ending, now_s: float) -> None:
+        """Deal with the signals and requests that have come."""
+        pending, self._pending = self._pending, []
+        for number in pending:
+            if number in _PASSED_ON:
+                family.send(number)
+            elif number in _ENDING:
+                self._stopped = True
+                ending.begin(number, now_s)
+        request = read_stop(self._session)
+        if request is not None and request.unix_ns != self._stop_seen:
+            self._stop_seen = request.unix_ns
+            self._stopped = True
+            ending.begin(signal.SIGKILL if request.firm else request.signal, now_s)
+
+    def _recorded_bytes(self) -> int:
+        """Size of what the script's processes have recorded; sizes, because file times follow the wall clock."""
+        size = 0
+        for path in self._session.log_files():
+            with contextlib.suppress(OSError):  # the session is being deleted
+                size += path.stat().st_size if path.stem != "recorder" else 0
+        return size
+
+    def _conclude(self, family: Family) -> None:
+        writers = [path for path in self._session.log_files() if path.stem != "recorder"]
+        if not writers:
+            self._note("warn", NO_PROBE)
+        elif not any(_has_steps(path) for path in writers):
+            self._note("warn", NO_STEPS)
+        code = family.exit
+        assert code is not None  # it has ended: that is why we are here
+        why = "stopped" if self._stopped else "exit"
+        signal_number = -code if code < 0 else None
+        self._last_write(End(time.monotonic_ns(), None if code < 0 else code, signal_number, why))
+
+    def _last_write(self, end: End) -> None:
+        """Write the last record; on a full disk into the space kept for it, and try for a while."""
+        done = self._log.write(end)
+        if not done:
+            self._log.give_up_readings()
+        with contextlib.suppress(OSError):  # it could not be made on a disk that was full at the start
+            self._reserve.unlink()
+        deadline_s = time.monotonic() + _LAST_WRITE_S
+        while not done and time.monotonic() < deadline_s:
+            time.sleep(_TICK_S)
+            done = self._log.flush()
+        self._log.close()
+        self._lock.release()
+
+    def _note(self, level: str, text: str) -> None:
+        self._log.write(Note(time.monotonic_ns(), level, text))
+
+
+def head(session: Session) -> Head:
+    """Return the first line of a recorder's log.
+
+    Args:
+        session: What it records.
+    """
+    return Head(
+        v=SCHEMA_VERSION,
+        writer="recorder",
+        pid=os.getpid(),
+        unix_ns=time.time_ns(),
+        mono_ns=time.monotonic_ns(),
+        python=platform.python_version(),
+        versions=session.meta.versions,
+        boot=process.boot_id(),
+    )
+
+
+def _name(item: object) -> str:
+    import psutil
+
+    assert isinstance(item, psutil.Process)
+    try:
+        return str(item.name())
+    except psutil.Error:
+        return "ended"
+
+
+def _has_steps(path: Path) -> bool:
+    """Return whether a log holds a step; the first one stands near its beginning, so this reads little."""
+    kept = b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # the session is being deleted
+        while block := file.read(1 << 20):
+            if b'"t":"step"' in kept + block or b'"t": "step"' in kept + block:
+                return True
+            kept = block[-16:]
+    return False
+
+
+def _why_not(plan: Plan, error: OSError) -> tuple[str, str]:
+    program = plan.command[0]
+    if error.errno == errno.ENOEXEC:
+        return (
+            f"{program} is no program",
+            "begin a script with #! and its interpreter, or name the interpreter",
+        )
+    if error.errno in _NOT_THERE:
+        return f"{program} or the interpreter named in its first line does not exist", "check its #! line"
+    if error.errno == errno.EACCES:
+        return f"{program} may not be executed", f"chmod +x {program}"
+    return f"{program} could not be started: {error.strerror or error}", ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

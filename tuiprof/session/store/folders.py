@@ -1,0 +1,400 @@
+"""Session directories: where they are, what they hold, how one is made.
+
+::
+
+    <root>/<utc time>-<name>/
+      session.json          SessionMeta, written atomically
+      log/<writer>.jsonl    one append-only file a writer: rank0, rank1, …, recorder
+      stdout.log stderr.log
+      source/               the text of the script that was launched (see tuiprof.session.run.source)
+      traces/
+      control/              requests to the running script; who runs it (process.json), the recorder's lock,
+                            what became of its output (output.json)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.store.glance import Summary, glance
+from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
+from tuiprof.session.store.status import Status, status
+from tuiprof.system.files import explain, read_versioned, typed_path, write_atomic
+
+__all__ = [
+    "CaptureRequest",
+    "DeviceMeta",
+    "Git",
+    "RecorderLock",
+    "Scenario",
+    "Session",
+    "SessionMeta",
+    "Summary",
+    "create",
+    "find_session",
+    "ladder_dirs",
+    "list_sessions",
+    "read_meta",
+    "sessions_root",
+    "slug",
+    "write_meta",
+]
+
+SESSION_FILE: Final = "session.json"
+#: In a folder that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
+LADDER_FILE: Final = "ladder.json"
+_NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
+_LAST: Final = re.compile(r"last(?:~(\d{1,6}))?")
+_TRACE_SUFFIXES: Final = (
+    ".pt.trace.json",
+    ".pt.trace.json.gz",
+    ".xplane.pb",
+    ".xplane.pb.gz",
+    ".trace.json.gz",
+    ".trace.json",
+)
+
+
+class Session:
+    """One session directory, for reading.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        SessionError: There is no session there, it cannot be read, or a newer tuiprof wrote it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.meta: SessionMeta = read_meta(self.path)
+
+    def __repr__(self) -> str:
+        """Return the path."""
+        return f"Session({str(self.path)!r})"
+
+    @cached_property
+    def id(self) -> str:
+        """The directory's name: unique under its root, and what commands accept."""
+        return self.path.name
+
+    @property
+    def started(self) -> datetime:
+        """When it was made, UTC."""
+        return datetime.fromtimestamp(self.meta.unix_ns / 1e9, UTC)
+
+    @property
+    def title(self) -> str:
+        """What it ran: ``metrics:naive``, or the name of the script."""
+        return str(self.meta.scenario) if self.meta.scenario else self.meta.name
+
+    @property
+    def log(self) -> Path:
+        """Folder of the log files."""
+        return self.path / "log"
+
+    @property
+    def control(self) -> Path:
+        """Folder of the requests."""
+        return self.path / "control"
+
+    @property
+    def stdout(self) -> Path:
+        """The script's standard output, whole."""
+        return self.path / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        """The script's standard error, whole."""
+        return self.path / "stderr.log"
+
+    def log_files(self) -> list[Path]:
+        """Return the log files there are now, one a writer, by name."""
+        return sorted(self.log.glob("*.jsonl"))
+
+    def traces(self) -> list[Path]:
+        """Return the traces captured so far, oldest first."""
+        found = []
+        for path in (self.path / "traces").rglob("*"):
+            if path.name.endswith(_TRACE_SUFFIXES) and not (
+                path.suffix == ".gz" and path.with_suffix("").exists()
+            ):
+                with contextlib.suppress(OSError):  # a link to nowhere, or deleted just now
+                    found.append((path.stat().st_mtime_ns, path.name, path))
+        return [path for *_, path in sorted(found)]
+
+    def status(self) -> Status:
+        """Return how it stands now: running, finished, failed, stopped or interrupted."""
+        return status(self)
+
+    def reload(self) -> None:
+        """Read ``session.json`` again: the recorder adds the devices once it has found them."""
+        self.meta = read_meta(self.path)
+
+
+def sessions_root(explicit: Path | None = None) -> Path:
+    """Return where sessions are kept.
+
+    Args:
+        explicit: ``--sessions``; without it TUIPROF_SESSIONS, without that the platform's user data
+            directory.
+    """
+    if explicit is not None:
+        return typed_path(str(explicit)).absolute()
+    if named := os.environ.get("TUIPROF_SESSIONS"):
+        return typed_path(named).absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("tuiprof", appauthor=False)) / "sessions"
+
+
+def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
+    """Make a directory called after its time and name, and the folders in it.
+
+    It is its user's alone, whatever the umask: it holds what the script was called with and what it printed, and
+    who may write into ``control`` can stop the script.
+
+    Args:
+        root: Where; made if it does not exist.
+        unix_ns: When it was begun, in nanoseconds since 1970.
+        name: What follows the time; a number is added if both are taken.
+        folders: What is made inside.
+
+    Raises:
+        SessionError: No permission, no space.
+    """
+    base = f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y%m%dT%H%M%SZ}-{name}"
+    path = root / base
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for count in range(2, 10_000):
+            try:
+                path.mkdir(mode=0o700)
+                break
+            except FileExistsError:  # begun within the same second
+                path = root / f"{base}-{count}"
+        for folder in folders:
+            (path / folder).mkdir()
+    except OSError as error:
+        raise explain(error, path, "create") from error
+    return path
+
+
+def create(root: Path, meta: SessionMeta) -> Session:
+    """Make a new session directory.
+
+    Args:
+        root: Where; made if it does not exist.
+        meta: What to store. The directory's name is its time and name.
+
+    Raises:
+        SessionError: No permission, no space.
+    """
+    path = make_dir(root, meta.unix_ns, slug(meta.name), ("log", "traces", "control"))
+    try:
+        write_meta(path, meta)
+    except SessionError:
+        shutil.rmtree(path, ignore_errors=True)  # half a session would be listed as damaged
+        raise
+    return Session(path)
+
+
+def slug(name: str) -> str:
+    """Return a name that is safe as part of a file name.
+
+    Args:
+        name: Any text.
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "session"
+
+
+def write_meta(path: Path, meta: SessionMeta) -> None:
+    """Write ``session.json`` atomically.
+
+    Args:
+        path: The session directory.
+        meta: Its content.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    write_atomic(path / SESSION_FILE, msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
+
+
+def read_meta(path: Path) -> SessionMeta:
+    """Read ``session.json``.
+
+    Args:
+        path: The session directory.
+
+    Raises:
+        SessionError: There is none, it is not one, or a newer tuiprof wrote it.
+    """
+    remedy = "delete the session, or restore the file"
+    return read_versioned(
+        path / SESSION_FILE, SessionMeta, what="session", version=SCHEMA_VERSION, remedy=remedy
+    )
+
+
+def session_dirs(root: Path) -> list[Path]:
+    """Return the session directories under a root, the newest first; nothing in them is read.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+
+    Raises:
+        SessionError: It cannot be read.
+    """
+    return [path for path in _dirs(root) if not _is_ladder(path)]
+
+
+def ladder_dirs(root: Path) -> list[Path]:
+    """Return the directories of ladders under a root, the newest first.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+
+    Raises:
+        SessionError: It cannot be read.
+    """
+    return [path for path in _dirs(root) if _is_ladder(path)]
+
+
+def _is_ladder(path: Path) -> bool:
+    # The name first, so that a list does not look into every session.
+    return path.name.partition("-")[2].startswith("ladder-") and (path / LADDER_FILE).exists()
+
+
+def _dirs(root: Path) -> list[Path]:
+    try:
+        found = [Path(entry.path) for entry in os.scandir(root) if entry.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise explain(error, root, "read") from error
+    # Names begin with the time, so their order is that of time.
+    return sorted(
+        (path for path in found if _NAMED.match(path.name)), key=lambda path: path.name, reverse=True
+    )
+
+
+def list_sessions(
+    root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
+) -> list[Summary]:
+    """Return what there is to say of each session, the newest first; a damaged one says so.
+
+    Args:
+        root: Where sessions are kept; it need not exist.
+        limit: Only so many of the newest.
+        known: Summaries of an earlier call by id, so that those that are over are not read again.
+
+    Raises:
+        SessionError: The root cannot be read.
+    """
+    listed = []
+    for path in session_dirs(root)[:limit]:
+        earlier = known.get(path.name) if known else None
+        if earlier is not None and earlier.over:
+            listed.append(earlier)
+            continue
+        try:
+            listed.append(glance(Session(path)))
+        except SessionError as error:
+            listed.append(Summary(path.name, str(path), path.name, "unreadable", detail=error.message))
+    return listed
+
+
+def find_session(root: Path, text: str) -> Session:
+    """Return the session a user means.
+
+    Args:
+        root: Where sessions are kept.
+        text: A path, also below the root (a ladder's trials are); ``last``, and ``last~1`` for the one before it;
+            a session's id, the beginning of one, or a name (the newest of that name).
+
+    Raises:
+        UsageProblem: There is none, or several begin with it.
+        SessionError: It cannot be read.
+    """
+    for path in (typed_path(text), root / text):
+        if os.path.exists(path / SESSION_FILE):
+            return Session(path)
+    paths = session_dirs(root)
+    if not paths:
+        raise UsageProblem(
+            f"there are no sessions in {root}", "record one: tuiprof record -- python train.py"
+        )
+    if last := _LAST.fullmatch(text):
+        back = int(last[1] or 0)
+        if back >= len(paths):
+            raise UsageProblem(f"there is no session {text!r}: {root} holds {len(paths)}", "see tuiprof list")
+        return Session(paths[back])
+    named = [path for path in paths if text in (path.name, path.name.partition("-")[2])]
+    if named:
+        return Session(named[0])
+    beginning = [path for path in paths if path.name.startswith(text)]
+    if len(beginning) > 1:
+        some = ", ".join(path.name for path in beginning[:3])
+        raise UsageProblem(f"{len(beginning)} sessions begin with {text!r}: {some}", "give more of the name")
+    if beginning:
+        return Session(beginning[0])
+    close = _closest(text, paths)
+    raise UsageProblem(
+        f"there is no session {text!r} in {root}", f"did you mean {close!r}?" if close else "see tuiprof list"
+    )
+
+
+def _closest(text: str, paths: list[Path]) -> str | None:
+    names = [path.name for path in paths] + [path.name.partition("-")[2] for path in paths]
+    close = difflib.get_close_matches(text, names, n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    return next((path.name for path in paths if text and text in path.name), None)
+
+
+class RecorderLock:
+    """The right to record into a session directory; held until released or until the process ends.
+
+    Args:
+        control: The session's ``control`` folder.
+
+    Raises:
+        SessionError: Another recorder holds it, or the folder cannot be written.
+    """
+
+    def __init__(self, control: Path) -> None:
+        path = control / "recorder.lock"
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise explain(error, path, "create") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._file)
+            message = f"{control.parent} is already being recorded"
+            raise SessionError(
+                message, "a second recorder would mix two runs: start a new session"
+            ) from error
+        except OSError:
+            # A file system without locks (some network mounts): go on, since refusing would make it unusable.
+            pass
+
+    def release(self) -> None:
+        """Give it back."""
+        with contextlib.suppress(OSError):  # closing twice is no error
+            os.close(self._file)

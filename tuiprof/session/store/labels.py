@@ -1,0 +1,132 @@
+"""What a person adds to a session: tags and notes, in a small file of their own (``labels.json``)."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.system.files import read_small_json, write_atomic
+
+LABELS_FILE: Final = "labels.json"
+_TAG: Final = re.compile(r"[\w.+-]{1,32}")
+#: Longer notes belong into a file of one's own.
+LONGEST_NOTE: Final = 2000
+
+
+class RunNote(msgspec.Struct, frozen=True):
+    """One note.
+
+    Attributes:
+        unix_ns: When it was written.
+        text: Plain text, untrusted.
+        t_ns: The moment of the run that it is about, session time; None = the whole run.
+        step: The step that it is about; None = none.
+    """
+
+    unix_ns: int
+    text: str
+    t_ns: int | None = None
+    step: int | None = None
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """``labels.json``.
+
+    Attributes:
+        tags: Words to find the session by, in order.
+        notes: Notes, the oldest first.
+    """
+
+    tags: tuple[str, ...] = ()
+    notes: tuple[RunNote, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """All of it as one text, for a search."""
+        return " ".join((*(f"#{tag}" for tag in self.tags), *(note.text for note in self.notes)))
+
+
+def read_labels(session: Path) -> Labels:
+    """Return the labels of a session; none where there is no file, or where it is damaged.
+
+    Args:
+        session: The session directory.
+    """
+    return read_small_json(session / LABELS_FILE, Labels) or Labels()
+
+
+def set_tags(session: Path, text: str) -> Labels:
+    """Set the tags of a session.
+
+    Args:
+        session: The session directory.
+        text: Tags, separated by blanks or commas; a ``#`` in front is left out.
+
+    Returns:
+        The labels as stored.
+
+    Raises:
+        UsageProblem: A tag holds something else than letters, digits and ``. _ + -``, or is longer than 32.
+        SessionError: Those there are damaged, or they cannot be written.
+    """
+    return _write(session, msgspec.structs.replace(_to_change(session), tags=parse_tags(text)))
+
+
+def parse_tags(text: str) -> tuple[str, ...]:
+    """Return the tags in a text, each once.
+
+    Args:
+        text: As :func:`set_tags` takes it.
+
+    Raises:
+        UsageProblem: One of them is no tag.
+    """
+    tags = tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", text) if word.strip("#")))
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise UsageProblem(
+                f"{tag!r} is no tag", "a tag has letters, digits and . _ + -, at most 32 of them"
+            )
+    return tags
+
+
+def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | None = None) -> Labels:
+    """Add a note to a session.
+
+    Args:
+        session: The session directory.
+        text: The note.
+        t_ns: The moment of the run that it is about, session time.
+        step: The step that it is about.
+
+    Returns:
+        The labels as stored.
+
+    Raises:
+        UsageProblem: The note is empty or too long.
+        SessionError: Those there are damaged, or it cannot be written.
+    """
+    text = text.strip()
+    if not text or len(text) > LONGEST_NOTE:
+        raise UsageProblem(f"a note has 1 to {LONGEST_NOTE} characters, this one {len(text)}")
+    labels = _to_change(session)
+    note = RunNote(time.time_ns(), text, t_ns, step)
+    return _write(session, msgspec.structs.replace(labels, notes=(*labels.notes, note)))
+
+
+def _to_change(session: Path) -> Labels:
+    """Return the labels of a session that are to be written anew; damaged ones are not written over."""
+    labels = read_small_json(session / LABELS_FILE, Labels)
+    if labels is None and (session / LABELS_FILE).exists():
+        raise SessionError(f"{session / LABELS_FILE} is damaged", "mend it, or delete it to begin anew")
+    return labels or Labels()
+
+
+def _write(session: Path, labels: Labels) -> Labels:
+    write_atomic(session / LABELS_FILE, msgspec.json.format(msgspec.json.encode(labels), indent=2) + b"\n")
+    return labels

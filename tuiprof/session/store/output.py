@@ -1,0 +1,175 @@
+"""The script's own output: passed through whole, or as safe lines for a pane."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from tuiprof.model.characters import UNSAFE
+from tuiprof.session.store.folders import Session
+from tuiprof.system.files import open_regular
+
+#: Longest line shown; the rest is cut and said to be.
+LONGEST_LINE: Final = 2000
+#: How much of the end of the output is read at first.
+TAIL_BYTES: Final = 64 << 10
+
+#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers when a capture begins and ends; they are not the
+#: script's, and no setting silences them without its errors.
+_PROFILER_MARK: Final = re.compile(
+    rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+\s*"
+)
+
+#: Escape sequences: CSI, OSC and other strings (also unfinished ones), and two-character escapes; in their
+#: 7-bit form and, as decoded text, the 8-bit one.
+_ESCAPES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+
+
+def safe_line(raw: bytes) -> str:
+    """Return a line of output as plain text that can do nothing to a terminal.
+
+    What a progress bar overwrote by carriage returns is left out, escape codes are removed, other control
+    characters and broken UTF-8 are replaced, tabs become spaces, and a very long line is cut.
+
+    Args:
+        raw: The line, without its newline.
+    """
+    text = raw.rstrip(b"\r").rpartition(b"\r")[2][: LONGEST_LINE * 8].decode("utf-8", "replace")
+    text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))
+    return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + " … (cut)"
+
+
+class OutputReader:
+    """The lines at the end of an output file, as it grows.
+
+    Args:
+        path: ``stdout.log`` or ``stderr.log``.
+        tail_bytes: How much of what is already there is read.
+
+    Attributes:
+        skipped: Bytes before the first line read.
+    """
+
+    def __init__(self, path: Path, tail_bytes: int = TAIL_BYTES) -> None:
+        self._path = path
+        self._tail_bytes = tail_bytes
+        self._file: BinaryIO | None = None
+        self._partial = b""
+        self.skipped = 0
+
+    @property
+    def unfinished(self) -> str:
+        """The last line, if its newline has not come yet: a prompt, or a progress bar as it stands now."""
+        return safe_line(self._partial) if self._partial else ""
+
+    def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
+        """Return the whole lines that were written since, made safe; the profiler's own marks are left out.
+
+        Args:
+            max_bytes: When more has come, only the end of it is read, so that a flood stays cheap.
+            until: Do not read beyond this byte, for what was printed up to a moment; None = all there is.
+        """
+        if self._file is None and not self._open(until):
+            return []
+        assert self._file is not None  # just opened
+        here = self._file.tell()
+        end = self._file.seek(0, os.SEEK_END)
+        end = end if until is None else min(end, until)
+        if end <= here:
+            self._file.seek(here)
+            return []
+        if end - here > max_bytes:
+            self._skip(end - max_bytes, here)
+        else:
+            self._file.seek(here)
+        block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
+        *lines, self._partial = block.split(b"\n")
+        # A progress bar may write megabytes into one line: only what stands after the last return counts.
+        self._partial = self._partial[-(LONGEST_LINE * 8) :]
+        return [safe_line(line) for line in lines if not _PROFILER_MARK.fullmatch(line)]
+
+    @property
+    def position(self) -> int:
+        """Bytes from the beginning to the first that is not yet read."""
+        return self._file.tell() if self._file is not None else 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, until: int | None) -> bool:
+        try:
+            self._file = open_regular(self._path)
+        except OSError:
+            return False
+        size = self._file.seek(0, os.SEEK_END)
+        size = size if until is None else min(size, until)
+        self._file.seek(0)
+        if size > self._tail_bytes:
+            self._skip(size - self._tail_bytes, 0)
+        return True
+
+    def _skip(self, to: int, here: int) -> None:
+        """Go to a place, and from there to the next line if there is one not too far."""
+        assert self._file is not None
+        self._partial = b""
+        self._file.seek(to)
+        self._file.readline(LONGEST_LINE * 8)
+        self.skipped += self._file.tell() - here
+
+
+def last_lines(path: Path, count: int = 1) -> list[str]:
+    """Return the last lines of an output file that are not empty, made safe.
+
+    Args:
+        path: ``stdout.log`` or ``stderr.log``.
+        count: At most so many.
+    """
+    reader = OutputReader(path, tail_bytes=8 << 10)
+    try:
+        lines = [line for line in [*reader.poll(), reader.unfinished] if line.strip()]
+    finally:
+        reader.close()
+    return lines[-count:]
+
+
+class Tee:
+    """Passes the script's output through to this process's own streams, byte by byte.
+
+    Args:
+        session: The session.
+        out: Where its standard output goes.
+        err: Where its standard error goes.
+    """
+
+    def __init__(self, session: Session, out: BinaryIO, err: BinaryIO) -> None:
+        self._pairs = ((session.stdout, out), (session.stderr, err))
+        self._files: dict[Path, BinaryIO] = {}
+
+    def pump(self) -> bool:
+        """Pass on what was written since; return whether there was anything."""
+        passed = False
+        for path, stream in self._pairs:
+            if path not in self._files:
+                try:
+                    self._files[path] = open_regular(path)
+                except OSError:
+                    continue
+            while block := self._files[path].read(1 << 16):
+                stream.write(block)
+                passed = True
+            stream.flush()
+        return passed
+
+    def close(self) -> None:
+        """Close the files; the streams stay open."""
+        for file in self._files.values():
+            file.close()

@@ -1,0 +1,198 @@
+"""How a session stands: read from who still runs and from the last lines of its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal as signals
+import time
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from tuiprof.session.log.records import End, Record
+from tuiprof.system import process
+from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
+
+if TYPE_CHECKING:
+    from tuiprof.session.store.folders import Session
+
+State = Literal["running", "finished", "failed", "stopped", "interrupted"]
+
+#: Of a session whose folder is gone; what still runs may go on.
+DELETED: Final = "the session was deleted"
+#: Why the recording of a process that tuiprof did not start is over: it was left, or has ended.
+DETACHED: Final = "detached"
+ENDED: Final = "ended"
+#: In ``control``: who records and who is recorded.
+PROCESS_FILE: Final = "process.json"
+#: In ``control``: the request of a user that the run end.
+STOP_FILE: Final = "stop.json"
+#: A session without a supervisor is being started if it is younger than this.
+STARTING_S: Final = 15.0
+#: On another machine (or in another process namespace) process numbers say nothing; there a session is
+#: running while a log was written within this time. The recorder writes at least every 5 s.
+FRESH_S: Final = 20.0
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a session stands.
+
+    Attributes:
+        state: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted``
+            (supervisor or machine died, and nothing tells how the script ended).
+        code: Exit status as a shell gives it (128 + signal); None while running, or unknown because the
+            recorder was killed.
+        signal: Signal that ended the script; None = none.
+        detail: What else there is to say, e.g. ``"recorder lost"``; may be empty.
+    """
+
+    state: State
+    code: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Return one phrase: ``failed (exit 1)``, ``running (recorder lost)``."""
+        said = [self.detail] if self.detail else []
+        if self.signal is not None and self.state != "stopped":
+            said.insert(0, signal_name(self.signal))
+        elif self.code and self.state == "failed":
+            said.insert(0, f"exit {self.code}")
+        return f"{self.state} ({', '.join(said)})" if said else self.state
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be recorded."""
+        return self.state != "running"
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGKILL`` for 9.
+
+    Args:
+        number: Signal number.
+    """
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def shell_code(code: int | None, signal: int | None) -> int | None:
+    """Return an exit status as a shell gives it.
+
+    Args:
+        code: Exit status; None = unknown.
+        signal: Signal that ended the process; None = none.
+    """
+    return 128 + signal if signal is not None else code
+
+
+def from_end(end: End) -> Status:
+    """Return the status that a last record tells.
+
+    Args:
+        end: The record.
+    """
+    code = shell_code(end.code, end.signal)
+    if end.why == "stopped":
+        return Status("stopped", code, end.signal)
+    if end.why == DETACHED:
+        return Status("finished", detail="detached, the process goes on")
+    if end.why == ENDED:
+        return Status("finished", detail="exit status unknown")
+    if code is None:
+        return Status("interrupted", detail="exit status unknown")
+    detail = "" if end.why == "exit" else end.why
+    return Status("finished" if code == 0 else "failed", code, end.signal, detail)
+
+
+def last_end(session: Session, writer: str) -> End | None:
+    """Return the end record of a writer, if it ended in order.
+
+    Args:
+        session: The session.
+        writer: Its name, e.g. ``"recorder"``.
+    """
+    for line in reversed(read_end(session.log / f"{writer}.jsonl", 8192).splitlines()):
+        try:
+            record = _decoder.decode(line)
+        except UNDECODABLE:
+            continue
+        # Notes may follow the end; anything else means that the writer went on.
+        if isinstance(record, End):
+            return record
+    return None
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+def processes(session: Session) -> process.Processes | None:
+    """Return who records and who is recorded; None = not started, or unreadable.
+
+    Args:
+        session: The session.
+    """
+    return read_small_json(session.control / PROCESS_FILE, process.Processes)
+
+
+def status(session: Session) -> Status:
+    """Return how a session stands now.
+
+    Args:
+        session: The session.
+    """
+    end = last_end(session, "recorder")
+    if end is not None:
+        return from_end(end)
+    who = processes(session)
+    if not session.path.exists():
+        return Status("interrupted", detail=DELETED)
+    if who is None:
+        age_s = time.time() - session.meta.unix_ns / 1e9
+        if 0 <= age_s < STARTING_S:
+            return Status("running", detail="starting")
+        return Status("interrupted", detail="never started")
+    if who.place != process.place():
+        return _elsewhere(session)
+    if process.alive(who.supervisor):
+        return Status("running")
+    # It may have ended between our two looks.
+    end = last_end(session, "recorder")
+    if end is not None:
+        return from_end(end)
+    if who.script is not None and process.alive(who.script):
+        return Status("running", detail="recorder lost")
+    return _from_probes(session)
+
+
+def _elsewhere(session: Session) -> Status:
+    """Status of a session of another machine or process namespace: by the age of its logs."""
+    newest = 0.0
+    for path in session.log_files():
+        with contextlib.suppress(OSError):  # the session is being deleted
+            newest = max(newest, path.stat().st_mtime)
+    if abs(time.time() - newest) < FRESH_S:
+        return Status("running", detail=f"on {session.meta.host}" if session.meta.host else "")
+    return _from_probes(session)
+
+
+def _from_probes(session: Session) -> Status:
+    """Status of a session whose recorder died: what the script's own processes wrote last.
+
+    They see an exception that ends them, but not an exit status, so that one stays unknown.
+    """
+    ranks = [path.stem for path in session.log_files() if re.fullmatch(r"rank\d+", path.stem)]
+    ends = [last_end(session, rank) for rank in ranks]
+    known = [end for end in ends if end is not None]
+    if (session.control / STOP_FILE).exists():
+        return Status("stopped", detail="recorder lost")
+    if not known or len(known) < len(ends):
+        return Status("interrupted", detail="recorder lost")
+    failed = next((end for end in known if shell_code(end.code, end.signal)), None)
+    if failed is None:
+        return Status("finished", known[0].code, detail="recorder lost")
+    told = from_end(failed)
+    return Status("failed", told.code, told.signal, ", ".join(filter(None, (told.detail, "recorder lost"))))

@@ -1,0 +1,53 @@
+"""What could not be stored of a run, and whether there is room for more: the disk is somebody else's affair, too."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from tuiprof.model.units import format_bytes
+from tuiprof.session.run.output_pipes import Counts, read_counts
+
+if TYPE_CHECKING:
+    from tuiprof.session.store.folders import Session
+
+#: With less free than this nothing is recorded: file systems need some for themselves.
+LEAST_FREE_BYTES: Final = 16 << 10
+
+
+def lost_output(session: Session) -> str:
+    """Return how much of what a script printed could not be stored, and why; empty = all is.
+
+    Args:
+        session: The session.
+    """
+    counts = read_counts(session)
+    lost = sum(counts.lost)
+    return f"{format_bytes(lost)} of the output lost ({counts.why_lost})" if lost else ""
+
+
+def trouble(session: Session) -> str:
+    """Return what keeps a run that goes on from being recorded at the moment; empty = nothing.
+
+    Args:
+        session: The session.
+    """
+    counts = read_counts(session)
+    if counts.why:
+        return f"{counts.why}: {_kept(counts)}; the script goes on ({session.path})"
+    try:
+        disk = os.statvfs(session.path)
+    except FileNotFoundError:
+        return f"the session was deleted: nothing more is recorded; the script goes on ({session.path})"
+    except OSError:  # a mount that does not answer tells nothing
+        return ""
+    # A file system without a size of its own, as some network ones are, has no blocks at all.
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+        return f"no space left: nothing more is recorded; the script goes on ({session.path})"
+    return ""
+
+
+def _kept(counts: Counts) -> str:
+    said = f"{format_bytes(sum(counts.waiting))} of output wait in memory"
+    lost = sum(counts.lost)
+    return f"{said}, {format_bytes(lost)} are lost" if lost else said

@@ -1,0 +1,374 @@
+"""One answer: its verdict, its figures, its tables, its rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input
+
+from tuiprof.model.report import Report, Table, Unavailable
+from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.tui.answers.answer_tables import AnswerTables
+from tuiprof.tui.answers.detail import Finding
+from tuiprof.tui.answers.glimpse import Waiting
+from tuiprof.tui.timeline.results import Answer
+from tuiprof.tui.widgets.columns import choose_columns, chosen_columns, default_columns
+from tuiprof.tui.widgets.filter_bar import FilterBar
+from tuiprof.tui.widgets.filter_expression import FilterError
+from tuiprof.tui.widgets.frame_rows import FrameRows
+from tuiprof.tui.widgets.lines import Row
+from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.rows import TableState
+from tuiprof.tui.widgets.table import VirtualTable
+from tuiprof.tui.widgets.verdict import Facts, VerdictLine
+from tuiprof.tui.widgets.wrap import wrap
+
+
+class Message(Painted, can_focus=True):
+    """Stands where the table would; takes the focus, so that the keys of the trace go on working."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """How a tab was left: its answer, which of its tables, and how that showed."""
+
+    answer: Answer
+    table: str
+    state: TableState
+    needle: str
+
+
+class AnswerPane(Vertical):
+    """Shows the answer of one analysis."""
+
+    DEFAULT_CSS = """
+    AnswerPane {
+        & > #answer-verdict { height: auto; max-height: 2; }
+        & > #answer-facts { height: auto; max-height: 2; }
+        & > #answer-title { height: 1; }
+        & > #answer-message { height: 1fr; padding: 1 2; display: none; }
+        & > #answer-note { height: auto; max-height: 2; }
+        &.-quiet > #answer-verdict, &.-wordless > #answer-verdict { display: none; }
+        &.-message > #answer-message { display: block; }
+        &.-message > AnswerTables, &.-message > #answer-title, &.-message > #answer-note { display: none; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.tab = ""
+        self.answer: Answer | None = None
+        self.needle = ""
+        self._table = 0
+        self._kept: dict[str, _Kept] = {}
+
+    def compose(self) -> ComposeResult:
+        """Verdict, figures, table, note, filter."""
+        yield VerdictLine(id="answer-verdict")
+        yield Facts(id="answer-facts")
+        yield Painted(id="answer-title")
+        yield AnswerTables(id="answer-tables")
+        yield Message(id="answer-message")
+        yield Painted(id="answer-note")
+        yield FilterBar(id="answer-filter")
+
+    @property
+    def tables(self) -> AnswerTables:
+        """The table widget, and what stands below it."""
+        return self.query_one(AnswerTables)
+
+    @property
+    def table(self) -> VirtualTable:
+        """The table widget."""
+        return self.tables.table
+
+    @property
+    def current_table(self) -> Table | None:
+        """The table of the report that shows."""
+        if isinstance(self.answer, Report) and self.answer.tables:
+            return self.answer.tables[self._table]
+        return None
+
+    # -- content -------------------------------------------------------------------------------------------
+
+    def show(
+        self,
+        tab: str,
+        answer: Answer | None,
+        *,
+        question: str = "",
+        verdict: bool = True,
+        advice: Answer | None = None,
+    ) -> None:
+        """Show an answer, as it was left when it was shown before.
+
+        Args:
+            tab: Name of its tab.
+            answer: The answer; None while it is worked out.
+            question: The question of the analysis, shown meanwhile.
+            verdict: Whether to show its verdict (it may stand above already).
+            advice: The answer that may hold advice on a row of this one.
+        """
+        self._take_advice(advice if isinstance(advice, Report) else None)
+        if (tab, answer) == (self.tab, self.answer) and answer is not None:
+            self.set_class(not verdict, "-quiet")
+            return
+        self._keep()
+        self.tab, self.answer, self._table, self.needle = tab, answer, 0, ""
+        self._close_filter()
+        line = self.query_one("#answer-verdict", VerdictLine)
+        self.set_class(not verdict, "-quiet")
+        self.set_class(not isinstance(answer, Report) or not answer.verdict.sentence, "-wordless")
+        self.query_one(Facts).show(answer if isinstance(answer, Report) else None)
+        if isinstance(answer, Report):
+            line.show(answer.verdict.sentence, answer.verdict.level)
+        had_focus = self.has_focus_within
+        self.set_class(not isinstance(answer, Report) or not answer.tables, "-message")
+        if isinstance(answer, Report) and answer.tables:
+            self._resume(self._kept.get(tab), answer)
+        else:
+            self.table.clear()
+            rows = _message(answer, question)
+            self.query_one("#answer-message", Painted).paint(
+                lambda width, _h: [[(line, role)] for text, role in rows for line in wrap(text, width)]
+            )
+        self._write_lines()
+        if had_focus:
+            self.take_focus()
+
+    def _take_advice(self, advice: Report | None) -> None:
+        if advice is not self.tables.advice:
+            self.tables.advice = advice
+            self.tables.spell_out()
+
+    def take_focus(self) -> None:
+        """Focus what shows: the table, or the message in its place."""
+        self.query_one("#answer-message" if self.has_class("-message") else "#answer-table").focus()
+
+    def _keep(self) -> None:
+        if isinstance(self.answer, Report) and self.answer.tables:
+            key = self.answer.tables[self._table].key
+            self._kept[self.tab] = _Kept(self.answer, key, self.table.state(), self.needle)
+
+    def _resume(self, kept: _Kept | None, answer: Report) -> None:
+        """Show a tab as it was left: also a newer answer, with the same order, filter and row where it has them."""
+        keys = [table.key for table in answer.tables]
+        if kept is None or kept.table not in keys:
+            self._load_table()
+            return
+        self._table, self.needle = keys.index(kept.table), kept.needle
+        if kept.answer is answer:
+            self.table.restore(kept.state)
+            self._begin_below()
+            return
+        self._load_table()
+        self.table.resume(kept.state, self.needle)
+
+    def _load_table(self) -> None:
+        table = self.current_table
+        if table is not None:
+            self.table.load(
+                FrameRows(table.rows, table.columns, self.shown_columns(table)),
+                empty=sanitize(table.empty),
+                in_order=self._chosen(table) is not None,
+            )
+            self._begin_below()
+
+    def _begin_below(self) -> None:
+        """Put the tables that come next below the one that shows."""
+        answer, place = self.answer, self._table
+        if isinstance(answer, Report) and answer.tables:
+            following = (*answer.tables[place + 1 :], *answer.tables[:place])
+            self.tables.begin(answer.tables[place], [self._waiting(table) for table in following])
+
+    def _waiting(self, table: Table) -> Waiting:
+        rows = FrameRows(table.rows, table.columns, self.shown_columns(table))
+        return Waiting(sanitize(table.title), rows, sanitize(table.empty))
+
+    # -- columns -------------------------------------------------------------------------------------------
+
+    def _table_name(self, table: Table) -> str:
+        return f"{self.tab}.{table.key}"
+
+    def _chosen(self, table: Table) -> list[str] | None:
+        there = {column.key for column in table.columns}
+        return [key for key in chosen_columns(self._table_name(table)) or () if key in there] or None
+
+    def shown_columns(self, table: Table) -> list[str]:
+        """Return the keys of the columns that show, in order.
+
+        Args:
+            table: A table of this answer.
+        """
+        return self._chosen(table) or default_columns(table)
+
+    def show_columns(self, table: Table, keys: list[str] | None) -> None:
+        """Show other columns from now on.
+
+        Args:
+            table: The table that shows.
+            keys: Keys of the columns, in order; None = as by default.
+
+        Raises:
+            OSError: The choice cannot be kept.
+        """
+        choose_columns(self._table_name(table), keys)
+        state = self.table.state()
+        self._load_table()
+        self.table.resume(state, self.needle)
+
+    def next_table(self, by: int = 1) -> None:
+        """Show another table of the report.
+
+        Args:
+            by: How many further, around.
+        """
+        if isinstance(self.answer, Report) and len(self.answer.tables) > 1:
+            self._table = (self._table + by) % len(self.answer.tables)
+            self.needle = ""
+            self._close_filter()
+            self._load_table()
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        """Write the title above the table and the note below it."""
+        table, answer = self.current_table, self.answer
+        title = self.query_one("#answer-title", Painted)
+        note = self.query_one("#answer-note", Painted)
+        if table is None or not isinstance(answer, Report):
+            return
+        row: Row = [(f" {sanitize(table.title)}", "title")]
+        shown, total = len(self.table.rows), self.table.rows.total
+        count = (
+            f"{shown:,} of {total:,} rows" if shown != total else f"{total:,} rows" if total != 1 else "1 row"
+        )
+        row.append((f"  {count.replace(',', ' ')}", "dim"))
+        if self.needle:
+            row.append((f"  filter: {sanitize(self.needle)}", "accent"))
+        if len(answer.tables) > 1:
+            row.append((f"  table {self._table + 1} of {len(answer.tables)}", "faint"))
+        title.paint(lambda _w, _h: [row])
+        notes = [sanitize(text) for text in (table.note, *answer.notes) if text]
+        rule = sanitize(f"rule {answer.rules[0].name}: {answer.rules[0].text}") if answer.rules else ""
+        more = len(answer.rules) - 1
+        if rule and more > 0:
+            rule = f"{rule}  (+{more} more)"
+        note.paint(lambda width, height: _note_rows(" · ".join(notes), rule, width, height))
+
+    def as_shown(self) -> Report | None:
+        """Return a report of the table that shows, with the rows, the order and the columns it shows."""
+        table, answer, rows = self.current_table, self.answer, self.table.rows
+        if table is None or not isinstance(answer, Report) or not isinstance(rows, FrameRows):
+            return None
+        said = [f"filter: {self.needle}"] if self.needle else []
+        if (sorted_by := self.table.sorted_by) is not None:
+            way = "descending" if self.table.descending else "ascending"
+            said.append(f"sorted by {rows.columns[sorted_by].label}, {way}")
+        columns = tuple(replace(column, hidden=False) for column in rows.columns)
+        shown = replace(table, columns=columns, rows=rows.shown(), note=" · ".join(said) or table.note)
+        return replace(answer, facts=(), tables=(shown,))
+
+    # -- one row -------------------------------------------------------------------------------------------
+
+    def event_row(self, source: int) -> int | None:
+        """Return the typical event behind a row of the table; None = the row names none.
+
+        Args:
+            source: Row of the table.
+        """
+        table = self.current_table
+        if table is None or "event" not in table.rows.columns:
+            return None
+        row = table.rows["event"][source]
+        return int(row) if row is not None and row >= 0 else None
+
+    def finding(self, source: int) -> Finding | None:
+        """Return a row of the table, whole.
+
+        Args:
+            source: Row of the table.
+        """
+        table = self.current_table
+        if table is None or not 0 <= source < len(table.rows):
+            return None
+        columns = [column for column in table.columns if not column.hidden]
+        rows = FrameRows(table.rows, columns)
+        cells = tuple((column.label, rows.text(source, index)) for index, column in enumerate(columns))
+        return Finding(table.title, cells)
+
+    # -- filter --------------------------------------------------------------------------------------------
+
+    @property
+    def _bar(self) -> FilterBar:
+        return self.query_one(FilterBar)
+
+    def open_filter(self) -> None:
+        """Ask for a filter."""
+        table = self.current_table
+        if table is not None:
+            shown = [column.label for column in table.columns if not column.hidden]
+            self._bar.open(self.needle, shown)
+
+    def clear_filter(self) -> bool:
+        """Show all rows again; return whether there was a filter."""
+        if not self.needle:
+            return False
+        self._apply_filter("")
+        return True
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while typing."""
+        event.stop()
+        if self._bar.is_open:
+            self._apply_filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Back to the rows; what is no filter stays open to be mended."""
+        event.stop()
+        if self._apply_filter(event.value):
+            self._close_filter()
+            self.table.focus()
+
+    def _apply_filter(self, text: str) -> bool:
+        """Filter; return whether the text is a filter."""
+        error: FilterError | None = None
+        if text != self.needle:
+            try:
+                self.table.refilter(text)
+                self.needle = text
+            except FilterError as problem:
+                error = problem
+            self._write_lines()
+        if self._bar.is_open:
+            self._bar.explain(error)
+        return error is None
+
+    def _close_filter(self) -> None:
+        self._bar.close()
+
+
+def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
+    """Say why there is no table: being worked out, unavailable, or a verdict without evidence."""
+    if answer is None:
+        return [("working it out …", "dim"), (sanitize(question), "faint")]
+    if isinstance(answer, Unavailable):
+        rows = [(f"Not available: {sanitize_lines(answer.reason)}", "strong")]
+        return (
+            [*rows, ("", "text"), (f"→ {sanitize_lines(answer.remedy)}", "text")] if answer.remedy else rows
+        )
+    return [(sanitize(note), "dim") for note in answer.notes] or [
+        ("no tables: the verdict says it all", "dim")
+    ]
+
+
+def _note_rows(notes: str, rule: str, width: int, height: int) -> list[Row]:
+    """One line of notes and one of the rule; where there is one line only, where the rest is."""
+    more: Row = [("  r", "key"), (" rules", "dim")] if height == 1 and notes and rule else []
+    rows: list[Row] = []
+    for text in (notes, rule):
+        if text and not (more and rows):
+            cut = wrap(text, max(width - 2 - 9 * bool(more), 8), most=1)[0]
+            rows.append([(f" {cut}", "dim"), *more])
+    return rows

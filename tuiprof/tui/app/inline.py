@@ -1,0 +1,313 @@
+"""A run in a few lines under the prompt: the script's output above, what it does and costs below, gone at the end.
+
+Nothing of the terminal is taken over but these lines: no other screen, no mouse. They are plain cells and the 16
+colours of the terminal itself, a few hundred bytes a second, so that any SSH link will do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import time
+from collections.abc import Iterator, Set
+from typing import Final, TextIO
+
+from tuiprof.errors import SessionError
+from tuiprof.model.characters import shell_word
+from tuiprof.report.ascii import to_ascii
+from tuiprof.report.terminal import Terminal, this_terminal
+from tuiprof.session.live.alerts import alerts
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.ownership import of_others
+from tuiprof.session.live.replay import Live
+from tuiprof.session.run.control import stop_unless_over
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.output import OutputReader
+from tuiprof.session.store.status import Status
+from tuiprof.session.store.storage import trouble
+from tuiprof.system.hangup import on_hang_up, signals_kept
+from tuiprof.tui.live import words as live_words
+from tuiprof.tui.live.device_panel import one_line
+from tuiprof.tui.live.phase_bar import phase_line, phases_of
+from tuiprof.tui.live.rows import alert_row
+from tuiprof.tui.live.view import View, device_views, phases, stats_in_view, stats_row
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.lines import ROLES, Row, fit, row_width
+
+_RATE_HZ: Final = 4
+_WINDOW_S: Final = 60.0
+_MOST_DEVICES: Final = 2
+#: A flood of output is cut to so many lines a picture: the link is the user's, and the file has them all.
+_MOST_LINES: Final = 100
+_BOLD, _DIM = "1", "2"
+_ANSI: Final = {
+    "success": "32",
+    "warning": "33",
+    "accent": "33",
+    "error": "31",
+    "primary": "34",
+    "secondary": "36",
+    "border": "2",
+    **{f"phase-{number}": code for number, code in enumerate(("34", "36", "32", "35", "31", "33"), 1)},
+}
+
+
+def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
+    """Return the lines: how it stands, step time, where a step goes, devices, what stands out.
+
+    Args:
+        session: The session.
+        fold: Its state.
+        status: How it stands.
+        now_ns: Session time.
+        width: Cells.
+    """
+    rank = fold.lead
+    others = of_others(fold, session.meta)
+    view = View(now_ns, _WINDOW_S, live=True)
+    parts = (
+        live_words.name_row(session),
+        live_words.state_row(status, now_ns, rank, len(fold.ranks), False),
+        live_words.machine_row(session, rank, others),
+    )
+    rows: list[Row] = [live_words.head_row("tuiprof", parts, width)]
+    if rank is None or not len(rank.steps):
+        rows.append([(" no step yet", "dim")])
+    else:
+        stats = stats_in_view(rank.steps, view)
+        rows.append(
+            _with_spark(stats_row(stats, view, 10_000, batch=None, baseline=None)[0], fold, view, width)
+        )
+        if found := phases_of(phases(rank.steps, view)):
+            rows.append(phase_line(found, width))
+    views = device_views(fold, session.meta, rank, others)
+    devices = [device for device in views if not device.foreign][:_MOST_DEVICES]
+    rows += [one_line(device, width, devices) for device in devices]
+    rows.append(_what_stands_out(session, fold, others, now_ns, width))
+    return [fit(row, width) for row in rows]
+
+
+def _with_spark(words: Row, fold: Fold, view: View, width: int) -> Row:
+    """Put the step times of the last minute behind the words, as far as there is room."""
+    wide = next((i for i, (text, _) in enumerate(words) if len(text) > 60 and not text.strip()), len(words))
+    row = words[:wide]
+    room = min(width - row_width(row) - 3, 60)
+    if room < 8 or fold.lead is None:
+        return row
+    steps = fold.lead.steps
+    durations = steps.rows["dur_ns"][view.rows(steps)]
+    if not len(durations):
+        return row
+    count = min(len(durations), room)
+    cells = [
+        durations[i * len(durations) // count : (i + 1) * len(durations) // count].max() for i in range(count)
+    ]
+    # Where all are alike the line lies low; full height is twice the median.
+    top = max(2.0 * float(sorted(cells)[len(cells) // 2]), 1.0)
+    return [
+        *row,
+        ("  ", "text"),
+        (glyphs.sparkline([min(float(ns) / top, 1.0) for ns in cells], count), "history"),
+    ]
+
+
+def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int, width: int) -> Row:
+    going = next((c for c in fold.captures.values() if c.state in ("armed", "started")), None)
+    if going is not None:
+        row = live_words.capture_row(going)
+    elif found := alerts(fold, fold.lead, now_ns, others, trouble(session)):
+        row = alert_row(found, width)
+    else:
+        row = [(f" {glyphs.FLAG} ", "good"), ("nothing stands out", "dim")]
+    hint: Row = [("q leave it running · Q stop · d dashboard", "dim")]
+    gap = width - row_width(row) - row_width(hint)
+    return [*row, (" " * gap, "text"), *hint] if gap >= 2 else row
+
+
+class Strip:
+    """Lines at the bottom of a terminal, drawn in place.
+
+    Args:
+        out: The terminal.
+        terminal: What it can show.
+    """
+
+    def __init__(self, out: TextIO, terminal: Terminal) -> None:
+        self._out = out
+        self._terminal = terminal
+        self._shown: list[str] = []
+        self._widths: list[int] = []
+
+    def show(self, rows: list[Row], above: list[str], width: int) -> None:
+        """Draw the lines anew, as far as they differ, and what is to scroll past above them.
+
+        Args:
+            rows: The lines.
+            above: Lines of output, safe.
+            width: Cells of the terminal.
+        """
+        lines = [self.painted(row) for row in rows]
+        if above or len(lines) != len(self._shown) or any(cells > width for cells in self._widths):
+            parts = [self._erasing(width)]
+            parts += [(to_ascii(line) if self._terminal.plain else line) + "\n" for line in above]
+            parts.append("\n".join(lines))
+        else:
+            parts = self._differing(lines)
+        self._shown, self._widths = lines, [row_width(row) for row in rows]
+        self._out.write("".join(parts))
+        self._out.flush()
+
+    def clear(self, width: int) -> None:
+        """Leave the terminal as if nothing had been there.
+
+        Args:
+            width: Cells of the terminal.
+        """
+        self._out.write(self._erasing(width))
+        self._out.flush()
+        self._shown, self._widths = [], []
+
+    def painted(self, row: Row) -> str:
+        """Return a line with the codes of its colours.
+
+        Args:
+            row: The line.
+        """
+        return "".join(self._span(text, role) for text, role in row)
+
+    def _span(self, text: str, role: str) -> str:
+        text = to_ascii(text) if self._terminal.plain else text
+        look = ROLES[role.rpartition("+")[2]]
+        codes = [_BOLD] if look.bold else []
+        if look.strength < 1 and look.variable == "foreground":
+            codes.append(_DIM)
+        if self._terminal.colours != "none" and look.variable in _ANSI:
+            codes.append(_ANSI[look.variable])
+        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes and text.strip() else text
+
+    def _erasing(self, width: int) -> str:
+        """Return what takes the lines away; where the terminal became narrower, they had been broken into several."""
+        if not self._shown:
+            return ""
+        rows = sum(max(1, -(-cells // max(width, 1))) for cells in self._widths)
+        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J"
+
+    def _differing(self, lines: list[str]) -> list[str]:
+        """Return the codes that draw only the lines that changed; the cursor stays in the last one."""
+        parts = []
+        for index, (old, new) in enumerate(zip(self._shown, lines, strict=True)):
+            if old != new:
+                up = len(lines) - 1 - index
+                parts.append(
+                    "\r" + (f"\x1b[{up}A" if up else "") + f"{new}\x1b[K" + (f"\x1b[{up}B" if up else "")
+                )
+        return parts
+
+
+@contextlib.contextmanager
+def _quiet_keys() -> Iterator[None]:
+    """Take keys one by one, unechoed, and hide the cursor; put everything back whatever happens."""
+    fd = sys.stdin.fileno()
+    kept = termios.tcgetattr(fd)
+    changed = termios.tcgetattr(fd)
+    changed[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(fd, termios.TCSADRAIN, changed)
+    sys.stdout.write("\x1b[?25l")
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, kept)
+        with contextlib.suppress(OSError):
+            sys.stdout.write("\x1b[?25h\x1b[0m")
+            sys.stdout.flush()
+
+
+def watch(session: Session) -> str:
+    """Show a run until it is over or the user leaves.
+
+    Args:
+        session: The running session.
+
+    Returns:
+        ``over``, ``left`` (it goes on), or ``dashboard`` (the user wants the whole screen).
+    """
+    asked: list[int] = []
+
+    # Without its terminal it has nothing to do, whether or not SIGHUP is ignored.
+    on_hang_up(sys.stdin.fileno(), lambda: asked.append(signal.SIGHUP))
+    with signals_kept(lambda number, frame: asked.append(number)), contextlib.closing(Live(session)) as feed:
+        readers = [OutputReader(session.stdout), OutputReader(session.stderr)]
+        try:
+            return _watch(session, feed, readers, asked)
+        finally:
+            for reader in readers:
+                reader.close()
+
+
+def _watch(session: Session, feed: Live, readers: list[OutputReader], asked: list[int]) -> str:
+    """Draw until the run is over, or the user or a signal asks to leave."""
+    strip = Strip(sys.stdout, this_terminal())
+    stops = 0
+    with _quiet_keys():
+        try:
+            while True:
+                status = feed.status()  # before the last read: what was written until then is read below
+                feed.advance()
+                if not session.meta.devices:
+                    with contextlib.suppress(SessionError):  # it was deleted
+                        session.reload()
+                width = shutil.get_terminal_size().columns
+                now_ns = time.monotonic_ns() - session.meta.mono_ns
+                rows = strip_rows(session, feed.fold, status, now_ns, width - 1)
+                strip.show(rows, _fresh(readers), width)
+                if status.over and not feed.behind:
+                    strip.show(rows, [*_fresh(readers), *_rest(readers)], width)
+                    return "over"
+                key = _key(1 / _RATE_HZ)
+                if asked or key == "q":
+                    return "left"
+                if key == "d":
+                    return "dashboard"
+                if key == "Q":
+                    stops += 1
+                    stop_unless_over(session, firm=stops > 1, known=feed.processes())
+        finally:
+            if signal.SIGHUP not in asked:
+                strip.clear(shutil.get_terminal_size().columns)
+
+
+def _fresh(readers: list[OutputReader]) -> list[str]:
+    """Return the output that came since, the beginning of a flood left out."""
+    lines = [line for reader in readers for line in reader.poll()]
+    if len(lines) <= _MOST_LINES:
+        return lines
+    left = len(lines) - _MOST_LINES
+    return [f"{glyphs.ELLIPSIS} {left} lines left out; all are in the session", *lines[left:]]
+
+
+def _rest(readers: list[OutputReader]) -> list[str]:
+    """Return last lines without a newline."""
+    return [reader.unfinished for reader in readers if reader.unfinished]
+
+
+def _key(seconds: float) -> str:
+    """Return the key pressed within a time; empty = none."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return os.read(sys.stdin.fileno(), 64).decode(errors="replace")[:1] if ready else ""
+    except (InterruptedError, OSError):
+        return ""
+
+
+def farewell(session: Session) -> str:
+    """Return how to come back to a run that goes on.
+
+    Args:
+        session: It.
+    """
+    return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

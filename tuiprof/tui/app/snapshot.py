@@ -1,0 +1,188 @@
+"""Pictures of a screen without a terminal: as SVG and text; the SVG needs no font or file from elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from textual.pilot import Pilot
+
+from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.live.run_clock import RunClock
+from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.start import Start
+from tuiprof.tui.trace.screen import TraceScreen
+
+#: Nothing may take longer than this: a decoder that hangs is an error, not a wait.
+_PATIENCE_S: Final = 300.0
+#: A run that goes on never stands still: so long after the last work its picture is taken all the same.
+_LIVELY_S: Final = 2.0
+_LOOK_S: Final = 0.15
+#: So many looks in a row must show the same.
+_STILL: Final = 3
+_FONT_FACE: Final = re.compile(r"@font-face\s*{[^}]*}\s*")
+_FONTS: Final = "'DejaVu Sans Mono', 'Cascadia Mono', Menlo, Consolas, 'Liberation Mono', monospace"
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """What a picture is to show.
+
+    Attributes:
+        start: The screen.
+        columns: Width, cells.
+        lines: Height, cells.
+        step: Number of the step that is looked at; None = none.
+        at_s: Moment of the session, s since its start; None = its end, or now.
+        keys: Keys pressed before the picture is taken, by Textual's names.
+    """
+
+    start: Start
+    columns: int = 160
+    lines: int = 48
+    step: int | None = None
+    at_s: float | None = None
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A screen as it was.
+
+    Attributes:
+        svg: As a drawing.
+        text: As text, a line a row of cells.
+    """
+
+    svg: str
+    text: str
+
+
+def take(shot: Shot) -> Picture:
+    """Show a screen where nobody sees it, and return its picture.
+
+    Args:
+        shot: What to show.
+
+    Raises:
+        TuiprofError: It cannot be shown, or there is no such step or key.
+    """
+    return asyncio.run(_take(shot))
+
+
+async def _take(shot: Shot) -> Picture:
+    async with shown(shot) as pilot:
+        title = f"tuiprof — {shot.start.path.name}" if shot.start.path else "tuiprof"
+        return Picture(portable(pilot.app.export_screenshot(title=sanitize(title))), text_of(pilot))
+
+
+@contextlib.asynccontextmanager
+async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
+    """Run the dashboard without a terminal until it shows what it was asked for.
+
+    Args:
+        shot: What to show.
+    """
+    app = TuiprofApp(shot.start)
+    async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
+        await _settle(pilot)
+        _go_to(pilot, shot)
+        for key in shot.keys:
+            await pilot.press(key)
+            await _settle(pilot)
+        await _settle(pilot)
+        yield pilot
+
+
+def text_of(pilot: Pilot[int]) -> str:
+    """Return what a screen shows, a line a row of cells.
+
+    Args:
+        pilot: Of the application.
+    """
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+
+
+def portable(svg: str) -> str:
+    """Return a drawing that fetches nothing: fonts of the reader's own instead of some from the network.
+
+    Args:
+        svg: As Textual exports it.
+    """
+    return _FONT_FACE.sub("", svg).replace("Fira Code, monospace", _FONTS).replace("arial", "sans-serif")
+
+
+async def _settle(pilot: Pilot[int]) -> None:
+    """Wait until all work is done and the picture stands still."""
+    patience = time.monotonic() + _PATIENCE_S
+    idle_since, before, same = time.monotonic(), "", 0
+    while same < _STILL:
+        await pilot.pause(_LOOK_S)
+        now = time.monotonic()
+        if any(not worker.is_finished for worker in pilot.app.workers):
+            idle_since, same = now, 0
+            if now > patience:
+                raise TuiprofError("the screen was not ready after 5 minutes")
+            continue
+        text = text_of(pilot)
+        same = same + 1 if text == before else 0
+        before = text
+        if now - idle_since > _LIVELY_S:
+            return
+
+
+def _go_to(pilot: Pilot[int], shot: Shot) -> None:
+    """Go to the step or moment that was asked for."""
+    screen = pilot.app.screen
+    if isinstance(screen, TraceScreen):
+        _in_trace(screen, shot)
+    elif shot.at_s is None and shot.step is None:
+        return
+    elif isinstance(screen, RunClock):
+        screen.go_to(_moment_ns(screen, shot))
+    else:
+        raise UsageProblem("this screen has no steps", "name a session or a trace")
+
+
+def _in_trace(screen: TraceScreen, shot: Shot) -> None:
+    from tuiprof.tui.trace.view import TraceView
+
+    for panel in screen.query(LoadingPanel):
+        raise panel.error or TuiprofError(f"{shot.start.path} was not opened")
+    if shot.at_s is not None:
+        raise UsageProblem("--at is a moment of a session", "in a trace: --step N")
+    if shot.step is None:
+        return
+    view = screen.query_one(TraceView)
+    steps = view.trace.steps
+    numbers = steps.numbers.tolist()
+    if shot.step not in numbers:
+        raise UsageProblem(f"no step {shot.step}", _span(numbers))
+    view.set_window(steps.window(numbers.index(shot.step)))
+    view.action_zoom_to()
+
+
+def _moment_ns(screen: RunClock, shot: Shot) -> int:
+    """Return the session time asked for, or that of the end of the step asked for."""
+    if shot.at_s is not None:
+        return round(shot.at_s * 1e9)
+    rank = screen.rank
+    numbers = rank.steps.rows["n"] if rank is not None else np.zeros(0, np.int64)
+    found = np.flatnonzero(numbers == shot.step)
+    if rank is None or not len(found):
+        raise UsageProblem(f"no step {shot.step}", _span(numbers.tolist()))
+    screen.selected = shot.step
+    return int(rank.steps.rows["t_ns"][found[-1]])
+
+
+def _span(numbers: list[int]) -> str:
+    return f"there are steps {numbers[0]} to {numbers[-1]}" if numbers else "no steps are marked here"

@@ -1,0 +1,169 @@
+"""The compare screen: opens two runs in a worker, then shows them side by side, or says why it cannot."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.message import Message
+from textual.screen import Screen
+
+from tuiprof.errors import TuiprofError
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.key_bar import KeyBar
+
+if TYPE_CHECKING:
+    from tuiprof.comparison.sides import Side
+    from tuiprof.model.trace import Trace
+    from tuiprof.tui.compare.view import CompareView, Comparison
+
+
+class CompareScreen(Screen[None]):
+    """Compares two runs. Nothing heavy is imported before the screen stands.
+
+    Args:
+        before: The baseline: a trace file, a directory of them, a session (path, name, ``last``) or
+            ``LADDER:VARIANT``.
+        after: What to judge; the same.
+        root: Folder of sessions; None = the default one.
+    """
+
+    app = getters_app(TuiprofApp)
+    CSS_PATH = "compare.tcss"
+    HELP = (
+        "On top the verdict and how sure it is, then the step times of both on one scale, then both timelines: they\n"
+        "move together, the begins of the first steps stand below one another. Below are tables of what changed,\n"
+        "the largest change first; differences are after minus before, so negative is faster.\n\n"
+        "Enter on a row shows its longest event in both timelines; an event that is chosen in one is marked in the\n"
+        "other: the same name, in the same step, as often into it."
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("q", "leave", "close", "Close the comparison", id="compare.close", group="Compare"),
+        key("escape", "give_up", "cancel", "Stop opening", id="compare.cancel", group="Compare"),
+    ]
+
+    class Opened(Message):
+        """Both are open and compared, and the modules that show them are imported."""
+
+        def __init__(self, found: Comparison, view: type[CompareView]) -> None:
+            super().__init__()
+            self.found = found
+            self.view = view
+
+    class Failed(Message):
+        """They cannot be compared."""
+
+        def __init__(self, error: TuiprofError) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(self, before: str | Path, after: str | Path, *, root: Path | None = None) -> None:
+        super().__init__()
+        self.targets = str(before), str(after)
+        self._root = root
+        self._sides: tuple[Side, Side] | None = None
+        self._stop = threading.Event()
+        self._opening = True
+
+    def compose(self) -> ComposeResult:
+        """The panel that loads; the comparison takes its place."""
+        yield LoadingPanel(sanitize(" and ".join(Path(target).name for target in self.targets)))
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Begin to open."""
+        self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
+
+    def on_unmount(self) -> None:
+        """Stop an opening that nobody waits for any more."""
+        self._stop.set()
+
+    def _open_trace(self, path: Path) -> Trace:
+        """In the worker's thread: read one trace, telling how far that is."""
+        from tuiprof import formats
+
+        def tell(done: int, total: int) -> None:
+            self.post_message(LoadingPanel.Moved(Progress(done, total)))
+
+        return formats.open_trace(path, progress=tell, cancelled=self._stop.is_set)
+
+    def _open(self) -> None:
+        """In a thread: open both, compare them, and import what shows it."""
+        try:
+            from tuiprof.comparison.sides import compare_sides, open_side
+            from tuiprof.formats.remote import fetch
+            from tuiprof.tui.compare.view import CompareView, Comparison
+            from tuiprof.tui.timeline import lanes as lane_builder
+
+            fetcher = partial(fetch, cancelled=self._stop.is_set)
+            if self._sides is None:
+                before, after = (
+                    open_side(target, root=self._root, opener=self._open_trace, fetcher=fetcher)
+                    for target in self.targets
+                )
+            else:
+                after, before = self._sides
+            self._sides = before, after
+            report = compare_sides(before, after)
+            lanes = None
+            if before.trace is not None and after.trace is not None:
+                lanes = lane_builder.build(before.trace), lane_builder.build(after.trace)
+            self.post_message(self.Opened(Comparison(before, after, report, lanes), CompareView))
+        except TuiprofError as error:
+            if not self._stop.is_set():
+                self.post_message(self.Failed(error))
+        except Exception as error:  # noqa: BLE001 - a bug must be told on the screen, not end the dashboard
+            text = f"these two cannot be compared: {type(error).__name__}: {error}"
+            self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
+
+    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
+        """Show how far the opening is."""
+        for panel in self.query(LoadingPanel):
+            panel.advance(message.progress)
+
+    async def on_compare_screen_opened(self, message: Opened) -> None:
+        """Show the comparison."""
+        self._opening = False
+        with self.app.batch_update():
+            await self.query("LoadingPanel, CompareView").remove()
+            await self.mount(message.view(message.found), before=0)
+        self.refresh_bindings()
+
+    def on_compare_screen_failed(self, message: Failed) -> None:
+        """Say what is wrong and what to do."""
+        self._opening = False
+        self.query_one(LoadingPanel).fail(message.error)
+        self.refresh_bindings()
+
+    def on_compare_view_swapped(self) -> None:
+        """Compare the other way round."""
+        if not self._opening:
+            self._opening = True
+            self.run_worker(self._open, thread=True, exclusive=True, group="open", exit_on_error=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Show ``cancel`` only while there is something to cancel."""
+        return self._opening if action == "give_up" else True
+
+    def action_give_up(self) -> None:
+        """Stop opening, and leave."""
+        self._stop.set()
+        self.action_leave()
+
+    def on_compare_view_left(self) -> None:
+        """Leave."""
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """Close the comparison; the last screen closes the dashboard."""
+        self.app.leave()

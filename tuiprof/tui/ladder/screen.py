@@ -1,0 +1,376 @@
+"""A ladder: every rung with what was published, what it takes here, and why; measured in the background."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.screen import Screen
+from textual.worker import get_current_worker
+
+from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.report.sanitize import as_stem, sanitize, sanitize_lines
+from tuiprof.system.files import typed_path
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.ladder import words
+from tuiprof.tui.ladder.data import LadderShelf, LadderView, RungRow, view_of
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.choices import Choices
+from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.painted import Heading, Painted
+from tuiprof.tui.widgets.wrap import wrap
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tuiprof.ladder.state import LadderMeta
+    from tuiprof.tui.ladder.form import LadderWish
+
+#: Seconds between two looks at a ladder that runs.
+_LOOK_S: Final = 1.0
+_key = partial(key, group="Ladder")
+_FORMATS: Final = {".md": "md", ".csv": "csv", ".json": "json", ".txt": "text", ".html": "html"}
+
+
+class LadderScreen(Screen[None], inherit_bindings=False):
+    """One ladder.
+
+    Args:
+        name: Its name.
+        folder: One that was measured; None = the newest of that name, else what could be measured.
+    """
+
+    app = getters_app(TuiprofApp)
+    CSS_PATH = "ladder.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    HELP = (
+        "Each rung changes one thing. Every trial is a fresh process: first the numbers of each variant are checked\n"
+        "and some of its steps captured, then all are timed in turns (A B C A B C …). `ratio` is the step time over\n"
+        "that of the rung's baseline with its 95 % interval. Where there is room it is drawn as well, on a log scale:\n"
+        "left of the baseline's line is faster; an interval that reaches over the line tells no difference.\n"
+        "`published` is the publication's figure on its own hardware. What is measured goes on when the dashboard is\n"
+        "closed, and can be stopped and resumed."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("r", "run", "measure", "Measure it; go on where it was stopped", id="ladder.run"),
+        _key("N", "new", "measure anew", "Measure it from the beginning", id="ladder.new", show=False),
+        _key("S", "stop", "stop", "Stop after this trial; once more: at once", id="ladder.stop"),
+        _key("w", "watch", "watch", "Watch the trial that runs", id="ladder.watch"),
+        _key("c", "compare", "compare", "Compare the rung with the one it builds on", id="ladder.compare"),
+        _key("s", "source", "source", "Read the script", id="ladder.source"),
+        _key(
+            "e",
+            "export",
+            "export",
+            "Write the table as Markdown, CSV, JSON, text or HTML",
+            id="ladder.export",
+        ),
+        _key("left_square_bracket", "measured(1)", "older", "The measurement before", id="ladder.older"),
+        _key("right_square_bracket", "measured(-1)", "newer", "The next measurement", id="ladder.newer"),
+        _key(
+            "q,escape",
+            "leave",
+            "back",
+            "Back to the library; what is measured goes on",
+            id="ladder.leave",
+            display="q",
+        ),
+    ]
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        super().__init__()
+        self._ladder = name
+        self._shelf = LadderShelf(name, self.app.start)
+        self._folders: list[Path] = [folder] if folder is not None else []
+        self._at = 0
+        self._view: LadderView | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._asked = 0
+        self._seen: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """How it stands on top, the rungs, and the one under the cursor below."""
+        yield Painted(id="head")
+        yield Heading("")
+        yield Painted(id="state")
+        yield Choices(id="rungs", empty="looking …")
+        yield Heading("", id="rung-head")
+        yield Painted(id="rung")
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._draw()
+        self.query_one("#rungs", Choices).focus()
+        self._look(first=True)
+        self.set_interval(_LOOK_S, self._poll)
+
+    # -- what there is, in threads that touch no widget ---------------------------------------------------
+
+    @property
+    def _folder(self) -> Path | None:
+        return self._folders[self._at] if self._folders else None
+
+    def _poll(self) -> None:
+        """Look again at a ladder that runs, or that just ended."""
+        if self._child is not None and self._child.poll() is not None:
+            self._child, self._asked = None, 0
+            self._look()
+        elif self._child is not None or (self._view is not None and self._view.running):
+            self._look()
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="look")
+    def _look(self, *, first: bool = False) -> None:
+        """Read how the ladder stands; of one that does not run also what its traces tell."""
+        worker = get_current_worker()
+
+        def show(view: LadderView) -> None:
+            if not worker.is_cancelled:
+                self.app.call_from_thread(self._found, view)
+
+        try:
+            if first:
+                self._folders = self._folders or self._shelf.folders()
+            folder = self._folder
+            if folder is None:
+                show(view_of(self._shelf.planned(), None))
+                return
+            from tuiprof.ladder.state import LadderRun
+
+            ladder = LadderRun(folder)
+            view = view_of(ladder.meta, folder)
+            show(view)
+            if view.running or worker.is_cancelled:
+                return
+            from tuiprof.ladder.report import report
+
+            show(view_of(ladder.meta, folder, report=report(ladder)))
+        except TuiprofError as error:
+            if not worker.is_cancelled:
+                self.app.call_from_thread(self._failed, error)
+
+    def _found(self, view: LadderView) -> None:
+        kept = self._view
+        if (
+            kept is not None
+            and kept.folder == view.folder
+            and view.report is None
+            and kept.report is not None
+        ):
+            # The table keeps what the traces told until it is told anew.
+            from tuiprof.tui.ladder.data import with_report
+
+            if view.running or len(kept.meta.trials) == len(view.meta.trials):
+                view = with_report(view, kept.report)
+        self._view = view
+        self._draw()
+
+    def _failed(self, error: TuiprofError) -> None:
+        self.app.notify(str(error), title="that did not work", severity="error", timeout=12)
+        self.query_one("#state", Painted).paint(
+            lambda width, _height: [
+                [(f" {line}", "warn")] for line in wrap(sanitize_lines(error.message), width - 1)
+            ]
+        )
+
+    # -- what is shown -----------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        view = self._view
+        place = f"{self._at + 1} of {len(self._folders)}" if len(self._folders) > 1 else ""
+        self.query_one("#head", Painted).paint(
+            lambda width, _: [words.head_row(view, self._ladder, place, width)]
+        )
+        if view is None:
+            return
+        self.query_one("#state", Painted).paint(lambda width, _: words.state_rows(view, width))
+        self.query_one("#rungs", Choices).show(words.table(view))
+        self._draw_rung()
+        self.refresh_bindings()
+
+    @property
+    def _rung(self) -> RungRow | None:
+        return self._view.row(self.query_one("#rungs", Choices).current) if self._view is not None else None
+
+    def _draw_rung(self) -> None:
+        view, rung = self._view, self._rung
+        if view is not None:
+            self.query_one("#rung-head", Heading).show(sanitize(rung.name) if rung is not None else "")
+            self.query_one("#rung", Painted).paint(lambda width, _: words.about_rung(view, rung, width))
+
+    @on(Choices.Moved, "#rungs")
+    def _moved(self) -> None:
+        self._draw_rung()
+        self.refresh_bindings()
+
+    # -- what the keys do --------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Say which keys work now."""
+        view = self._view
+        running = view is not None and view.running
+        if action in ("run", "new"):
+            return view is not None and not running and self._child is None
+        if action == "stop":
+            return running
+        if action == "watch":
+            return view is not None and view.trial is not None
+        if action == "compare":
+            return self._pair() is not None
+        if action == "export":
+            return view is not None and view.report is not None
+        if action == "measured":
+            by = parameters[0]
+            return isinstance(by, int) and 0 <= self._at + by < len(self._folders)
+        return True
+
+    def action_run(self) -> None:
+        """Go on with what was stopped; else ask how to measure, and measure."""
+        view = self._view
+        if view is not None and view.folder is not None and view.done < view.total:
+            self._resume(view.folder)
+        else:
+            self.action_new()
+
+    def action_new(self) -> None:
+        """Ask how to measure, and measure from the beginning."""
+        from tuiprof.tui.ladder.form import LadderForm
+
+        def answered(wish: LadderWish | None) -> None:
+            if wish is not None:
+                self.app.notify("asking the interpreter …", timeout=3)
+                self._begin(wish)
+
+        with self.app.telling_errors():
+            self.app.push_screen(LadderForm(self._ladder, self._shelf.presets()), answered)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="begin")
+    def _begin(self, wish: LadderWish) -> None:
+        """Plan the ladder and make its folder."""
+        try:
+            meta: LadderMeta = self._shelf.planned(rounds=wish.rounds, preset=wish.preset, steps=wish.steps)
+            folder = self._shelf.begin(meta).path
+        except TuiprofError as error:
+            self.app.call_from_thread(self._failed, error)
+            return
+        self.app.call_from_thread(self._begun, folder)
+
+    def _begun(self, folder: Path) -> None:
+        self._folders.insert(0, folder)
+        self._at = 0
+        self._resume(folder)
+
+    def _resume(self, folder: Path) -> None:
+        from tuiprof.ladder.process import start
+        from tuiprof.ladder.state import LadderRun
+
+        with self.app.telling_errors():
+            self._child = start(LadderRun(folder))
+            self._asked = 0
+            self._look()
+
+    def action_stop(self) -> None:
+        """Stop after the current trial; asked once more, at once."""
+        from tuiprof.ladder.process import stop
+
+        folder = self._folder
+        if folder is not None and stop(folder):
+            self._asked += 1
+            text = "stops after this trial; once more: at once" if self._asked == 1 else "stopping"
+            self.app.notify(text, timeout=4)
+            self._look()
+
+    def action_watch(self) -> None:
+        """Watch the trial that runs."""
+        from tuiprof.ladder.state import LadderRun
+
+        view = self._view
+        if view is not None and view.folder is not None and view.trial is not None and view.trial.session:
+            self.app.open_session(LadderRun(view.folder, view.meta).session_path(view.trial))
+
+    @on(Choices.Chosen, "#rungs")
+    def _chosen(self) -> None:
+        rung = self._rung
+        if rung is not None and rung.trace is not None:
+            self.app.open_trace(rung.trace)
+        elif rung is not None:
+            why = rung.why or "no trace was captured of it yet"
+            self.app.notify(why, title=rung.name, timeout=6)
+
+    def _pair(self) -> tuple[str, str] | None:
+        """Return the one that the rung under the cursor builds on, and that rung, as a comparison names them."""
+        view, rung = self._view, self._rung
+        before = view.row(rung.against) if view is not None and rung is not None else None
+        if view is None or rung is None or before is None:
+            return None
+        timed = rung.step_ns is not None and before.step_ns is not None
+        traced = rung.trace is not None and before.trace is not None
+        return (f"{view.folder}:{before.name}", f"{view.folder}:{rung.name}") if timed or traced else None
+
+    def action_compare(self) -> None:
+        """Compare the rung with the one it builds on: by their timing trials, and by their traces."""
+        if (pair := self._pair()) is not None:
+            self.app.open_compare(*pair)
+
+    def action_source(self) -> None:
+        """Read the script, at the variant under the cursor."""
+        from tuiprof.tui.dialogs.source import SourceScreen
+
+        if self._view is not None:
+            rung = self._rung
+            self.app.push_screen(SourceScreen(Path(self._view.meta.script), rung.name if rung else ""))
+
+    def action_export(self) -> None:
+        """Write the table to a file."""
+        from tuiprof.tui.dialogs.text_form import TextForm
+
+        def answered(text: str | None) -> None:
+            if text:
+                with self.app.telling_errors():
+                    self._write(typed_path(text))
+
+        hint = f"the ending says the format: {', '.join(_FORMATS)}"
+        self.app.push_screen(
+            TextForm("export to", value=f"ladder-{as_stem(self._ladder, 'report')}.md", hint=hint), answered
+        )
+
+    def _write(self, path: Path) -> None:
+        from tuiprof.report import Style, render
+
+        report = self._view.report if self._view is not None else None
+        if report is None:
+            return
+        if path.suffix not in _FORMATS:
+            raise UsageProblem(f"{path.name}: no such format", f"the endings are {', '.join(_FORMATS)}")
+        text = render(report, _FORMATS[path.suffix], style=Style(rows=None, details=True))
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageProblem(
+                f"{path} cannot be written: {error.strerror}", "choose another place"
+            ) from error
+        self.app.notify(f"written: {path.absolute()}", timeout=6)
+
+    def action_measured(self, by: int) -> None:
+        """Show an older or a newer measurement.
+
+        Args:
+            by: 1 = older, −1 = newer.
+        """
+        self._at += by
+        self._view = None
+        self.query_one("#rungs", Choices).show([])
+        self._look()
+
+    def action_leave(self) -> None:
+        """Go back; what is measured goes on."""
+        if self._view is not None and self._view.running:
+            self.app.notify(
+                f"{self._ladder} is measured on. Come back here, or: tuiprof ladder --resume last",
+            )
+        self.app.leave()

@@ -1,0 +1,271 @@
+"""The words of the ladder screen: the table of rungs, how far the measurement is, what a rung changes."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import partial
+
+from tuiprof.ladder.report import change
+from tuiprof.model.units import format_count, format_ns
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.ladder.data import LadderView, RungRow
+from tuiprof.tui.library.words import when
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.choices import Choice
+from tuiprof.tui.widgets.forest import Ratio, axis_row, forest_row, scale_of
+from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
+
+_ROLES = {
+    "faster": ("good", glyphs.DONE),
+    "slower": ("warn", "!"),
+    "no difference": ("text", "="),
+    "baseline": ("dim", glyphs.NONE),
+    "undecided": ("warn", "?"),
+    "wrong": ("bad", glyphs.FAILED),
+    "failed": ("bad", glyphs.FAILED),
+    "unavailable": ("dim", glyphs.NONE),
+}
+#: Widths of the columns that give way one after the other, the last first: key, heading, cells.
+_COLUMNS = (
+    ("step", "here", 10),
+    ("change", "ratio", 9),
+    ("interval", "95 % interval", 19),
+    ("published", "published", 22),
+    ("syncs", "syncs/step", 12),
+    ("spread", "spread of here", 21),
+    ("launches", "launches/step", 15),
+)
+_VERDICT = 15
+#: Verdicts that tell no time.
+_OUT = ("wrong", "failed", "unavailable")
+#: Cells of the drawn intervals, at least and at most, and of the gap before them.
+_FOREST, _WIDEST_FOREST, _GAP = 24, 72, 2
+#: What the reason of a variant that cannot run keeps before a published figure in words gets more room.
+_REASON = 40
+
+
+def head_row(view: LadderView | None, name: str, place: str, width: int) -> Row:
+    """Return the first line: which ladder, when it was measured, on what.
+
+    Args:
+        view: The ladder; None = not read yet.
+        name: Its name.
+        place: Which of several measurements it is, ``2 of 3``; empty = there is one.
+        width: Cells.
+    """
+    left: Row = [(" tuiprof  ", "accent"), ("ladder ", "dim"), (sanitize(name), "title")]
+    if view is None:
+        return left
+    meta = view.meta
+    how = f"{meta.rounds} round{'' if meta.rounds == 1 else 's'} · {sanitize(meta.preset)}"
+    said = f"{when(meta.unix_ns)} · {how}" if view.folder is not None else f"not measured yet · {how}"
+    right: Row = [(f"{said} ", "text"), (f" {place} " if place else "", "dim")]
+    title: Row = [(f" — {sanitize(meta.title)}", "dim")]
+    if row_width(left) + row_width(title) + row_width(right) + 2 <= width:
+        left = [*left, *title]
+    return spread(left, right, width)
+
+
+def state_rows(view: LadderView, width: int) -> list[Row]:
+    """Return how it stands: the trial that runs with a bar and the time left, or the verdict.
+
+    Args:
+        view: The ladder.
+        width: Cells.
+    """
+    if view.running:
+        return [_progress(view, width)]
+    if view.folder is None:
+        return [[(" not measured on this machine yet: ", "text"), ("r ", "key"), ("measures it", "dim")]]
+    if view.done < view.total:
+        left = view.total - view.done
+        rows: list[Row] = [
+            [
+                (f" {glyphs.STOPPED} ", "warn"),
+                (f"stopped, {left} of {view.total} trials are still to run: ", "text"),
+            ]
+        ]
+        rows[0] += [("r ", "key"), ("goes on", "dim")]
+        if view.problem:
+            rows.append([("   it said last: ", "dim"), (sanitize(view.problem), "warn")])
+        return [fit(row, width) for row in rows]
+    if not view.verdict:
+        return [[(f" {glyphs.ELLIPSIS} ", "dim"), ("reading the traces …", "dim")]]
+    role = view.level if view.level in ("good", "warn", "bad") else "info"
+    lines = textwrap.wrap(sanitize(view.verdict), max(20, width - 4))[:2]
+    return [[("▌ ", role), (line, "strong")] for line in lines]
+
+
+def _progress(view: LadderView, width: int) -> Row:
+    trial = view.trial
+    what = "between two trials"
+    if trial is not None:
+        kind = {
+            "check": "checking",
+            "trace": "capturing",
+            "timing": f"round {trial.round}/{view.meta.rounds}",
+        }
+        what = f"{kind[trial.kind]} {sanitize(trial.variant)}"
+    left = f" · about {_long(view.left_s)} left" if view.left_s is not None else ""
+    row: Row = [(f" {glyphs.RUNNING} ", "good"), (f"{what} ", "strong")]
+    tail: Row = [(f" {view.done}/{view.total} trials{left} ", "dim")]
+    room = width - row_width(row) - row_width(tail)
+    if room >= 10 and view.total:
+        filled = glyphs.bar(view.done / view.total, min(room, 60))
+        row.append((filled.rstrip(), "line"))
+        row.append((glyphs.RULE * (len(filled) - len(filled.rstrip())), "rule"))
+    return [*row, *tail]
+
+
+def _long(seconds: float) -> str:
+    seconds = max(1.0, seconds)
+    return f"{seconds:.0f} s" if seconds < 60 else format_ns(seconds * 1e9)
+
+
+def table(view: LadderView) -> list[Choice]:
+    """Return the table of rungs: one line each below a heading.
+
+    Args:
+        view: The ladder.
+    """
+    rows = [Choice("", partial(_head, view))]
+    rows.extend(Choice(row.name, partial(_line, view, row)) for row in view.rows)
+    return rows
+
+
+def _columns(view: LadderView, width: int) -> tuple[int, list[tuple[str, str, int]], int]:
+    """Return the width of the name, the columns there is room and something for, and what is left for intervals."""
+    name = min(max(len("variant"), *(len(sanitize(row.name)) for row in view.rows), 0), 30)
+    room = width - name - _VERDICT
+    drawn = _FOREST + _GAP if scale_of(_ratios(view)) is not None else 0
+    kept: list[tuple[str, str, int]] = []
+    for column in _COLUMNS:
+        if column[0] not in ("step", "change") and not any(
+            _cell(row, column[0]) != glyphs.NONE for row in view.rows
+        ):
+            continue
+        cells = _interval_cells(view) if column[0] == "interval" else column[2]
+        # A drawn interval tells more than the spread and the number of launches.
+        if room >= cells + (drawn if column[0] in ("spread", "launches") else 0):
+            kept.append((column[0], column[1], cells))
+            room -= cells
+    drawn = drawn if room >= drawn else 0
+    keep = max(drawn, _REASON) if any(row.word == "unavailable" for row in view.rows) else drawn
+    longest = 2 + max((len(_cell(row, "published")) for row in view.rows), default=0)
+    wider = [
+        (key, title, max(cells, min(longest, cells + room - keep)) if key == "published" else cells)
+        for key, title, cells in kept
+    ]
+    room -= sum(cells for _, _, cells in wider) - sum(cells for _, _, cells in kept)
+    order = ["published", "step", "spread", "change", "interval", "syncs", "launches"]
+    forest = min(room - _GAP, _WIDEST_FOREST) if drawn and room >= drawn else 0
+    return name, sorted(wider, key=lambda column: order.index(column[0])), forest
+
+
+def _interval_cells(view: LadderView) -> int:
+    return 2 + max(len("95 % interval"), *(len(_cell(row, "interval")) for row in view.rows))
+
+
+def _ratios(view: LadderView) -> list[Ratio]:
+    return [row.ratio for row in view.rows if row.ratio is not None and row.word not in _OUT]
+
+
+def _head(view: LadderView, width: int) -> Row:
+    name, columns, forest = _columns(view, width)
+    row: Row = [("variant".ljust(name), "dim")]
+    for key, title, cells in columns:
+        row.append((f"  {title:<{cells - 2}}" if key == "published" else title.rjust(cells), "dim"))
+    row.append(("  verdict", "dim"))
+    scale = scale_of(_ratios(view))
+    if not forest or scale is None:
+        return row
+    gap = " " * (width - forest - row_width(row))
+    return [*row, (gap, "text"), *axis_row(scale, change(scale.low), "baseline", change(scale.high), forest)]
+
+
+def _line(view: LadderView, rung: RungRow, width: int) -> Row:
+    name, columns, forest = _columns(view, width)
+    out = rung.word in _OUT
+    row: Row = [(_cut(sanitize(rung.name), name), "dim" if rung.word == "unavailable" else "text")]
+    for key, _title, cells in columns:
+        text = _cell(rung, key)
+        if key == "published":
+            row.append(("  " + _cut(text, cells - 2), "dim"))
+        else:
+            strong = key == "step" and rung.step_ns is not None and not out
+            row.append((text.rjust(cells), "strong" if strong else "dim" if text == glyphs.NONE else "text"))
+    role, sign = _ROLES.get(rung.word, ("dim", glyphs.NONE))
+    trial = view.trial
+    if trial is not None and trial.variant == rung.name:
+        row.append((f"  {glyphs.RUNNING} {trial.kind}", "good"))
+    elif rung.word:
+        row.append((f"  {sign} {rung.word}", role))
+    else:
+        row.append(("  not timed yet", "dim"))
+    room = width - row_width(row)
+    scale = scale_of(_ratios(view))
+    if rung.word == "unavailable" and room >= 16:
+        row.append((f"  {sanitize(rung.why)}", "dim"))
+    elif forest and scale is not None and room >= forest:
+        ratio = None if out else (1.0, 1.0, 1.0) if rung.word == "baseline" else rung.ratio
+        row.append((" " * (room - forest), "text"))
+        row += forest_row(scale, ratio, "text" if rung.word == "baseline" else role, forest)
+    return fit(row, width)
+
+
+def _cell(rung: RungRow, key: str) -> str:
+    """Return a figure of a rung as text; a dash where there is none."""
+    if rung.word in _OUT and key != "published":
+        return glyphs.NONE
+    text = {
+        "step": format_ns(rung.step_ns) if rung.step_ns is not None else "",
+        "change": rung.change,
+        "interval": rung.change_interval,
+        "spread": rung.step_interval,
+        "published": sanitize(rung.published.partition("; ")[0].partition(" (")[0].partition(", ")[0]),
+        "syncs": format_count(round(rung.syncs, 2)) if rung.syncs is not None else "",
+        "launches": format_count(round(rung.launches, 1)) if rung.launches is not None else "",
+    }[key]
+    return text or glyphs.NONE
+
+
+def _cut(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + glyphs.ELLIPSIS
+
+
+def about_rung(view: LadderView, rung: RungRow | None, width: int) -> list[Row]:
+    """Return what a rung changes, what its trace shows, and what it lacks.
+
+    Args:
+        view: The ladder.
+        rung: The rung; None = none.
+        width: Cells.
+    """
+    if rung is None:
+        return []
+    rows: list[Row] = []
+
+    def say(label: str, text: str, role: str = "text") -> None:
+        lines = textwrap.wrap(sanitize(text), max(20, width - 12), break_on_hyphens=False)
+        for index, line in enumerate(lines):
+            rows.append([(f"{label if index == 0 else '':<11} ", "dim"), (line, role)])
+
+    if rung.note:
+        say("changes", rung.note)
+    if rung.published:
+        say("published", f"{rung.published}{f', on {view.meta.source}' if view.meta.source else ''}", "dim")
+    if rung.step_ns is not None:
+        here = format_ns(rung.step_ns) + (f" ({rung.step_interval})" if rung.step_interval else "")
+        ratio = f", {rung.change} against {view.meta.rung(rung.name).baseline}" if rung.change else ""
+        say("here", f"{here}{ratio}{f' ({rung.change_interval})' if rung.change_interval else ''}")
+    if rung.kernel:
+        say("kernel", rung.kernel)
+    if rung.parts:
+        say("parts", rung.parts)
+    if rung.changes:
+        say("why", f"against {rung.against}: {rung.changes}")
+    if rung.why and (rung.step_ns is not None or rung.word in ("wrong", "failed", "unavailable")):
+        say(rung.word if rung.word in ("wrong", "failed", "unavailable") else "note", rung.why, "warn")
+    if rung.remedy:
+        say("remedy", rung.remedy, "dim")
+    return rows

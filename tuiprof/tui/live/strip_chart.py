@@ -1,0 +1,378 @@
+"""The strip chart of step times: what each step took, against time."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tuiprof.tui.live.words import clock
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.braille import (
+    Codes,
+    Floats,
+    cells,
+    column_ranges,
+    dot_rows,
+    joined,
+    nice_step,
+    text_of,
+)
+from tuiprof.tui.widgets.lines import Lines, Row, Span
+
+_EMPTY: Floats = np.empty(0)
+#: An axis whose end is reached moves on by this part of its width.
+_MOVE_PARTS = 8
+#: The bulk of the steps may leave the y axis by this share of it until the time axis moves.
+_SLACK = 0.2
+#: They fill at least this share of it, less until the time axis moves: a slow start is no scale for what follows.
+_LEAST_MOVED, _LEAST = 0.35, 0.15
+#: In lines of which the line of the chart takes more than this share, the paler range is left out: it could
+#: be seen between its dots only, and every change of colour is 40 bytes on the wire.
+_BUSY = 0.2
+#: Round times of the run to write below the plot, at least so many cells apart.
+_TICKS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
+_TICK_CELLS = 16
+#: The median is drawn through gaps of at least so many cells.
+_GAP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A step worth pointing at.
+
+    Attributes:
+        at_s: When it ended, on the clock of the chart.
+        dur_ms: What it took.
+        label: What to write beside it.
+    """
+
+    at_s: float
+    dur_ms: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChartData:
+    """What the chart shows.
+
+    Attributes:
+        starts_s: Start of each step in seconds, ascending, shape ``(n,)``.
+        ends_s: Its end, same shape, as are the next two.
+        low_ms: What it took; of a bucket of steps the shortest.
+        high_ms: The same; of a bucket of steps the longest.
+        now_s: The moment shown, on the same clock; nothing is known beyond it.
+        window_s: Width of the axis.
+        edge_s: Its right edge (see :meth:`StripChart.edge`); None = the moment shown.
+        median_ms: Drawn as a dotted line; None = not yet known.
+        limit_ms: Steps above this are outliers, which the y axis does not follow.
+        marks: Outliers, the most telling first.
+        captured_s: Spans of time that ran under the profiler, as ``(start, end)``.
+        live: The moment shown is the present (it is then called "now").
+        selected: The step that is looked at; None = none.
+    """
+
+    starts_s: Floats = field(default_factory=lambda: _EMPTY)
+    ends_s: Floats = field(default_factory=lambda: _EMPTY)
+    low_ms: Floats = field(default_factory=lambda: _EMPTY)
+    high_ms: Floats = field(default_factory=lambda: _EMPTY)
+    now_s: float = 0.0
+    window_s: float = 60.0
+    edge_s: float | None = None
+    median_ms: float | None = None
+    limit_ms: float = math.inf
+    marks: tuple[Mark, ...] = ()
+    captured_s: tuple[tuple[float, float], ...] = ()
+    live: bool = True
+    selected: Mark | None = None
+
+
+class StripChart(Lines):
+    """Step times as a line of braille dots, with its own axis, outliers and captured steps marked.
+
+    The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
+    to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile, outliers left out)
+    and changes only when they leave it, so that it stands still; what lies beyond is drawn at the edge.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
+        super().__init__(id=id)
+        self._data = ChartData()
+        self._empty: list[str] = []
+        self._range: tuple[float, float] | None = None
+        self._right = math.nan  # for which it was chosen
+
+    def edge(self, now_s: float, window_s: float) -> float:
+        """Return the right edge of an axis that stands still while time goes on.
+
+        Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells.
+        In between only the newest cells change: that keeps a chart cheap over a slow link and easy to look at.
+
+        Args:
+            now_s: The moment shown.
+            window_s: Width of the axis.
+        """
+        width = max(1, self.size.width - self._margin(self.size.width) - 2)
+        move_s = window_s / width * max(1, width // _MOVE_PARTS)
+        return window_s + max(0, math.ceil((now_s - window_s) / move_s)) * move_s
+
+    @staticmethod
+    def _margin(width: int) -> int:
+        """Return the cells that the numbers of the y axis take."""
+        return 10 if width >= 50 else 8
+
+    def show(self, data: ChartData) -> None:
+        """Show new data.
+
+        Args:
+            data: What to draw.
+        """
+        self._data, self._empty = data, []
+        self.redraw()
+
+    def explain(self, lines: list[str]) -> None:
+        """Say why there is nothing to draw, and what to do.
+
+        Args:
+            lines: Plain text.
+        """
+        self._empty = lines
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Row]:
+        """Draw the plot and the time axis below it."""
+        if self._empty or not len(self._data.ends_s):
+            return self._draw_empty(height)
+        margin = self._margin(width)
+        plot_width, plot_height = width - margin - 2, height - 1
+        if plot_width < 10 or plot_height < 2:
+            return []
+        data = self._data
+        cell_s = data.window_s / plot_width
+        right = data.now_s if data.edge_s is None else data.edge_s
+        left = right - data.window_s
+        least, mean, greatest = column_ranges(
+            data.starts_s,
+            data.ends_s,
+            data.low_ms,
+            data.high_ms,
+            np.linspace(left, right, 2 * plot_width + 1),
+        )
+        low, high = self._axis(left, right)
+        dots = 4 * plot_height
+        line = cells(*joined(dot_rows(mean, low, high, dots)), plot_height)
+        tops, bottoms = dot_rows(greatest, low, high, dots), dot_rows(least, low, high, dots)
+        spread = cells(np.where(tops < 0, 1, tops), bottoms, plot_height)
+        rows = [_layers(a, b) for a, b in zip(line, spread, strict=True)]
+        self._draw_median(rows, low, high, math.ceil((data.now_s - left) / cell_s))
+        for row_index, column, spans in self._place_marks(left, cell_s, low, high, plot_width, plot_height):
+            rows[row_index] = _overlay(rows[row_index], column, spans)
+        self._draw_selected(rows, left, cell_s, low, high)
+        out = [
+            [*label, *row]
+            for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
+        ]
+        out.append([(" " * (margin + 1), "dim"), *self._time_axis(left, right, plot_width)])
+        return out
+
+    def _axis(self, left: float, right: float) -> tuple[float, float]:
+        """Return the range of the y axis; it stays as it was while the bulk of the steps fits it well."""
+        data = self._data
+        lows, highs = (
+            values[(data.ends_s > left) & (data.starts_s < right) & (data.high_ms <= data.limit_ms)]
+            for values in (data.low_ms, data.high_ms)
+        )
+        if not len(highs):
+            lows, highs = data.low_ms[-1:], data.high_ms[-1:]
+        bulk_low, bulk_high = float(np.nanpercentile(lows, 2)), float(np.nanpercentile(highs, 98))
+        middle = data.median_ms if data.median_ms is not None else (bulk_low + bulk_high) / 2
+        # A steady run must look steady: the axis never spans less than 12 % of the median.
+        bulk_low, bulk_high = min(bulk_low, middle * 0.94), max(bulk_high, middle * 1.06)
+        moved, self._right = right != self._right, right
+        if self._range is not None:
+            low, high = self._range
+            slack = 0.0 if moved else _SLACK * (high - low)
+            inside = low - slack <= bulk_low and high + slack >= bulk_high
+            if inside and (bulk_high - bulk_low) > (_LEAST_MOVED if moved else _LEAST) * (high - low):
+                return low, high
+        pad = (bulk_high - bulk_low) * 0.08
+        step = nice_step(bulk_high - bulk_low + 2 * pad, 8)
+        low = max(0.0, np.floor((bulk_low - pad) / step) * step)
+        self._range = (float(low), float(np.ceil((bulk_high + pad) / step) * step))
+        return self._range
+
+    def _draw_median(self, rows: list[Row], low: float, high: float, known: int) -> None:
+        """Draw the median as a dotted line where the line of the chart leaves room for it, in the known columns."""
+        median = self._data.median_ms
+        if median is None or not low <= median <= high:
+            return
+        index = min(len(rows) - 1, int((high - median) / (high - low) * len(rows)))
+        out: Row = []
+        at = 0
+        for text, role in rows[index]:
+            for run in filter(None, re.split("( +)", text)):
+                dotted = min(len(run), max(0, known - at))
+                at += len(run)
+                if run.isspace() and dotted >= _GAP:
+                    out += [(glyphs.MEDIAN * dotted, "median"), (run[dotted:], role)]
+                else:
+                    out.append((run, role))
+        rows[index] = [span for span in out if span[0]]
+
+    def _place_marks(
+        self, left: float, cell_s: float, low: float, high: float, width: int, height: int
+    ) -> list[tuple[int, int, Row]]:
+        """Return where each mark goes: line, column, and what to write; labels never overlap."""
+        placed: list[tuple[int, int, Row]] = []
+        taken: dict[int, list[tuple[int, int]]] = {}
+        for mark in self._data.marks:
+            column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+            if not 0 <= column < width:
+                continue
+            line = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+            label = f" {mark.label}"
+            begin = column
+            row: Row = [(glyphs.OUTLIER, "mark"), (label, "dim")]
+            if column + 1 + len(label) > width:
+                begin = column - len(label)
+                row = [(f"{mark.label} ", "dim"), (glyphs.OUTLIER, "mark")]
+            end = begin + 1 + len(label)
+            others = taken.setdefault(line, [])
+            if begin < 0 or any(begin < b + 1 and a - 1 < end for a, b in others):
+                if any(a <= column < b for a, b in others):
+                    continue
+                begin, end, row = column, column + 1, [(glyphs.OUTLIER, "mark")]
+            others.append((begin, end))
+            placed.append((line, begin, row))
+        return placed
+
+    def _draw_selected(self, rows: list[Row], left: float, cell_s: float, low: float, high: float) -> None:
+        """Draw a line through the selected step, with its name at the top and its place on it."""
+        mark = self._data.selected
+        if mark is None:
+            return
+        width, height = sum(len(text) for text, _ in rows[0]), len(rows)
+        column = int((mark.at_s - mark.dur_ms / 2e3 - left) / cell_s)
+        if not 0 <= column < width:
+            return
+        place = int(min(max((high - mark.dur_ms) / (high - low) * height, 0), height - 1))
+        for line in range(height):
+            sign = glyphs.OUTLIER if line == place else glyphs.AXIS
+            rows[line] = _overlay(rows[line], column, [(sign, "accent")])
+        label = f" {mark.label} "
+        line = 0 if place else height - 1
+        begin = column + 1 if column + 1 + len(label) <= width else column - len(label)
+        if begin >= 0:
+            rows[line] = _overlay(rows[line], begin, [(label, "accent")])
+
+    def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
+        """Return the y axis: a round number where its line is, the unit with each."""
+        step = nice_step(high - low, max(2, height // 2))
+        texts = [""] * height
+        value = np.floor(high / step + 1e-6) * step
+        while value >= low - step * 1e-6:
+            line = int((high - value) / (high - low) * height)
+            if line < height:
+                texts[line] = _milliseconds(float(value), step)
+            elif not texts[height - 2]:  # on the lower edge, where two numbers could come to touch
+                texts[height - 1] = _milliseconds(float(value), step)
+            value -= step
+        return [
+            [(text.rjust(margin), "dim"), (glyphs.TICK if text else glyphs.AXIS, "rule")] for text in texts
+        ]
+
+    def _time_axis(self, left: float, right: float, width: int) -> Row:
+        """Return the line below the plot: times, and which of them ran under the profiler."""
+        cells, cell_s = [" "] * width, (right - left) / width
+        here = min(width, max(0, round((self._data.now_s - left) / cell_s)))
+        last = "now" if self._data.live else clock(self._data.now_s)
+        marks = [
+            (max(0, int((start - left) / cell_s)), min(width, int((end - left) / cell_s) + 1))
+            for start, end in self._data.captured_s
+        ]
+        marks = sorted((first, stop) for first, stop in marks if stop > first)
+        begin = max(0, here - len(last))
+        if any(first < begin + len(last) and stop > begin for first, stop in marks):
+            begin = max(stop for _, stop in marks) + 1  # beyond what was captured just now
+            last = last if begin + len(last) <= width else ""
+        captured: list[tuple[int, str]] = []
+        for place, (first, stop) in enumerate(marks):
+            text, word = glyphs.CAPTURED * (stop - first), "captured"
+            behind = min([begin if begin > stop else width, *(later for later, _ in marks[place + 1 :])])
+            before = max([0, *(at + len(said) for at, said in captured)])
+            if stop + 1 + len(word) < behind:
+                text = f"{text} {word} "
+            elif first - len(word) - 1 >= before and not begin < first < begin + len(last) + len(word) + 1:
+                text, first = f"{word} {text}", first - len(word) - 1
+            captured.append((first, text))
+        taken = [(begin, begin + len(last)), *((first, first + len(text)) for first, text in captured)]
+        step_s = next((step for step in _TICKS_S if step >= _TICK_CELLS * cell_s), _TICKS_S[-1])
+        for number in range(math.ceil(max(left, 0.0) / step_s), math.floor(right / step_s) + 1):
+            text = clock(number * step_s)
+            at = round((number * step_s - left) / cell_s) - len(text) // 2
+            at = max(at, 0) if number == 0 else at
+            apart = all(at + len(text) < start or at > stop for start, stop in taken)
+            if at >= 0 and at + len(text) <= width and apart:
+                cells[at : at + len(text)] = list(text)
+        cells[begin : begin + len(last)] = list(last)
+        row: Row = [("".join(cells), "dim")]
+        for first, text in captured:
+            row = _overlay(row, first, [(text, "capture")])
+        return row
+
+    def _draw_empty(self, height: int) -> list[Row]:
+        """Centre the explanation."""
+        above = max(0, (height - len(self._empty)) // 2)
+        return [
+            *([[]] * above),
+            *([("   " + line, "dim" if index else "text")] for index, line in enumerate(self._empty)),
+        ]
+
+
+def _layers(front: Codes, back: Codes) -> Row:
+    """Return a line of cells in front of another, in as few spans as possible; blanks join either."""
+    if np.count_nonzero(front) > _BUSY * len(front):
+        back = np.zeros_like(back)
+    role = np.where(front > 0, 2, np.where(back > 0, 1, 0))
+    filled = np.flatnonzero(role)
+    if not len(filled):
+        return [(" " * len(front), "spread")]
+    text = text_of(np.where(front > 0, front, back))
+    turns = filled[np.flatnonzero(np.diff(role[filled])) + 1].tolist()
+    roles = role[filled[:1]].tolist() + role[turns].tolist()
+    edges = [0, *turns, len(text)]
+    return [
+        (text[start:end], "line" if kind == 2 else "spread")
+        for start, end, kind in zip(edges, edges[1:], roles, strict=False)
+    ]
+
+
+def _overlay(row: Row, column: int, spans: Row) -> Row:
+    """Return a row with spans painted over it from a column on; all are one-cell characters."""
+    width = sum(len(text) for text, _ in spans)
+    out: list[Span] = []
+    at = 0
+    for text, role in row:
+        end = at + len(text)
+        if at < column:
+            out.append((text[: max(0, column - at)], role))
+        if at <= column < end:
+            out.extend(spans)
+        if end > column + width:
+            out.append((text[max(0, column + width - at) :], role))
+        at = end
+    return out
+
+
+def _milliseconds(value: float, step: float) -> str:
+    """Return a tick's number with as many decimals as the step between ticks needs, in ms or s."""
+    if step >= 1000:
+        value, step, unit = value / 1000, step / 1000, "s"
+    elif step < 0.01:
+        value, step, unit = value * 1000, step * 1000, "µs"
+    else:
+        unit = "ms"
+    decimals = max(0, -int(np.floor(np.log10(step) + 1e-9)))
+    return f"{value:.{decimals}f} {unit} "

@@ -1,0 +1,156 @@
+"""An application as a guest of a terminal, which others write to as well, and which it gives back to the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any, Final
+
+from textual.app import App
+from textual.driver import Driver
+from textual.events import Resize
+from textual.filter import LineFilter
+from textual.geometry import Size
+from textual.notifications import SeverityLevel
+
+from tuiprof.report.sanitize import sanitize, sanitize_lines
+from tuiprof.report.terminal import this_terminal
+from tuiprof.system.hangup import GRACE_S, exit_within, on_hang_up
+from tuiprof.tui.terminal import themes
+from tuiprof.tui.terminal.filters import OneColour, PlainText, TextAlone
+from tuiprof.tui.terminal.keys import key
+
+_TEXT_ALONE, _ONE_COLOUR, _PLAIN_TEXT = TextAlone(), OneColour(), PlainText()
+
+#: They work before a text field or a dialog takes a key.
+TERMINAL_KEYS: Final = (
+    key(
+        "ctrl+l",
+        "draw_anew",
+        "draw anew",
+        "Draw the screen anew, where another program wrote over it",
+        id="app.draw_anew",
+        group="Everywhere",
+        show=False,
+        priority=True,
+    ),
+    key(
+        "ctrl+z",
+        "to_shell",
+        "shell",
+        "To the shell for a while; fg comes back",
+        id="app.to_shell",
+        group="Everywhere",
+        show=False,
+        priority=True,
+    ),
+)
+
+
+class TerminalApp(App[int], inherit_bindings=False):
+    """What an application has to do with its terminal; :data:`TERMINAL_KEYS` are its keys.
+
+    Attributes:
+        terminal: What the terminal can show.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.terminal = this_terminal()
+        self._told_size: Size | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return what talks to the terminal, in as few bytes as it can; a browser page has a driver of its own."""
+        from tuiprof.tui.terminal.squeeze import squeezing
+
+        driver = super().get_driver_class()
+        return driver if "TEXTUAL_DRIVER" in os.environ else squeezing(driver)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what each line goes through before it is sent: what it must not hold, and what cannot be shown."""
+        mono = self.theme == themes.MONO.name
+        filters = [_TEXT_ALONE, *([_ONE_COLOUR] if mono else super().get_line_filters())]
+        return [*filters, _PLAIN_TEXT] if self.terminal.plain else filters
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a notice; it is text, never markup.
+
+        Args:
+            message: The notice; may quote text of others.
+            title: What stands above it.
+            severity: Its colour.
+            timeout: Seconds that it stays; None = the usual time.
+            markup: Not heeded: widgets pass on a default of Textual's.
+        """
+        super().notify(
+            sanitize_lines(message), title=sanitize(title), severity=severity, timeout=timeout, markup=False
+        )
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy text that does nothing where it is pasted but stand there.
+
+        Args:
+            text: One line; tabs part cells.
+        """
+        super().copy_to_clipboard("\t".join(map(sanitize, text.split("\t"))))
+
+    def on_mount(self) -> None:
+        """Be whole again when the shell gives the terminal back, and give it back when ended from outside."""
+        self.app_resume_signal.subscribe(self, lambda _: self.action_draw_anew())
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(signal.SIGTERM, lambda number, frame: self._end_from_outside(loop, number))
+            # The terminal, or the server of the page. SIGHUP may be ignored, and a server that is killed sends none.
+            on_hang_up(0, lambda: self._end_from_outside(loop, signal.SIGHUP))
+
+    def _end_from_outside(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        """Leave, as if by a signal; at all events soon, as the loop may wait for a terminal that nobody reads."""
+        exit_within(GRACE_S, 128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self.exit, 128 + number)
+
+    def on_resize(self, event: Resize) -> None:
+        """Draw everything again where the size is as it was: on the way it was another, and cut the picture."""
+        if event.size == self._told_size:
+            self._on_driver("forget")
+            self.refresh()
+        self._told_size = event.size
+
+    def action_draw_anew(self) -> None:
+        """Clear the terminal and draw everything, whatever another program made of it."""
+        self._on_driver("begin_anew")
+        self.refresh(layout=True)
+
+    def _on_driver(self, what: str) -> None:
+        """Call what only a squeezing driver has."""
+        call = getattr(self._driver, what, None)
+        if call is not None:
+            call()
+
+    def action_to_shell(self) -> None:
+        """Stop as a job of the shell, where there is one that can bring it back."""
+        if _has_shell():
+            self.action_suspend_process()
+        else:
+            self.notify("No shell could bring tuiprof back: it was not started from the prompt of one.")
+
+
+def _has_shell() -> bool:
+    """Return whether this process is a job of its own of a shell on the same terminal."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except (AttributeError, OSError):  # no such thing on this system, or the parent has just ended
+        return False

@@ -1,0 +1,191 @@
+"""Turns a lane into the characters and categories of its cells; knows nothing of colours or widgets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from rich.cells import cell_len
+
+from tuiprof.model.intervals import Ints
+from tuiprof.model.schema import CATEGORIES
+from tuiprof.model.trace import Mask, Trace
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.timeline.lane_extras import Samples
+from tuiprof.tui.timeline.lanes import Bars, Lane
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_FEWEST_FOR_LABEL = 3
+
+
+class Kind(IntEnum):
+    """What a cell shows; each has a style, and a letter or fill of its own so that colour is never needed."""
+
+    BLANK = 0
+    KERNEL = 1
+    COPY = 2
+    FILL = 3
+    COLLECTIVE = 4
+    LAUNCH = 5
+    SYNC = 6
+    CALL = 7
+    IDLE = 8
+    RANGE_A = 9
+    RANGE_B = 10
+    RANGE_C = 11
+    RANGE_D = 12
+    RANGE_E = 13
+    RANGE_F = 14
+    STEP = 15
+    COUNTER = 16
+
+
+_KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
+for _category, _kind in (("memcpy", Kind.COPY), ("memset", Kind.FILL), ("collective", Kind.COLLECTIVE)):
+    _KIND_OF_CATEGORY[CATEGORIES.index(_category)] = _kind
+_FRAME = re.compile(r"[^()]+\(\d+\): ")
+_LETTER = {Kind.COPY: "c", Kind.FILL: "f", Kind.COLLECTIVE: "C"}
+_RANGES = (Kind.RANGE_A, Kind.RANGE_B, Kind.RANGE_C, Kind.RANGE_D, Kind.RANGE_E, Kind.RANGE_F)
+
+
+@dataclass(slots=True)
+class Cells:
+    """The cells of one lane.
+
+    Attributes:
+        chars: One character a column, each one cell wide.
+        kinds: What each shows, :class:`Kind` as uint8, same length.
+    """
+
+    chars: list[str]
+    kinds: np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
+    """Draw one lane.
+
+    Args:
+        trace: The trace.
+        lane: The lane.
+        edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
+        taken: Columns that something else is written over: names keep clear of them. Shape ``(columns,)``.
+    """
+    if lane.style == "idle":
+        return _idle(trace, lane.bars, edges)
+    if lane.samples is not None:
+        return _counter(lane.samples, edges)
+    if lane.style == "calls":
+        return _calls(trace, lane, edges)
+    if lane.style == "device":
+        return _device(trace, lane.bars, edges)
+    return _ranges(trace, lane.bars, edges, taken)
+
+
+def _ranges(trace: Trace, bars: Bars, edges: Ints, taken: Mask | None) -> Cells:
+    """Named ranges: label, then fill; neighbours of different names differ in shade."""
+    picked, shares = bars.within(edges), bars.shares(edges)
+    chars = np.where(picked < 0, " ", np.where(shares < 0.5, "░", "▒")).tolist()
+    codes = trace.name_codes[bars.rows[np.maximum(picked, 0)]] if len(bars) else np.zeros_like(picked)
+    kinds = np.where(picked < 0, Kind.BLANK, np.asarray(_RANGES)[codes % len(_RANGES)]).astype(np.uint8)
+    _label_runs(trace, bars, picked if taken is None else np.where(taken, -1, picked), chars)
+    return Cells(chars, kinds)
+
+
+def _device(trace: Trace, bars: Bars, edges: Ints) -> Cells:
+    """Work of one stream: the height of a cell is the busy share of its column."""
+    picked, shares = bars.within(edges), bars.shares(edges)
+    # A sliver of work still shows; only a full column is drawn full.
+    height = np.where(picked >= 0, np.clip(np.floor(shares * 8.08), 1, 8), 0).astype(np.int64)
+    chars = [_EIGHTHS[level] for level in height.tolist()]
+    if not len(bars):
+        return Cells(chars, np.zeros(len(chars), dtype=np.uint8))
+    kinds = _KIND_OF_CATEGORY[trace.category_codes[bars.rows[np.maximum(picked, 0)]]]
+    kinds = np.where(picked < 0, np.uint8(Kind.BLANK), kinds).astype(np.uint8)
+    for kind, letter in _LETTER.items():
+        for column in np.flatnonzero(kinds == kind).tolist():
+            chars[column] = letter
+    _label_runs(trace, bars, picked, chars, shortest=6)
+    return Cells(chars, kinds)
+
+
+def _calls(trace: Trace, lane: Lane, edges: Ints) -> Cells:
+    """Calls of the device's API: S where the host waits, L where it launches, a dot for the rest."""
+    picked = lane.bars.within(edges)
+    chars = np.where(picked >= 0, "·", " ").tolist()
+    kinds = np.where(picked >= 0, Kind.CALL, Kind.BLANK).astype(np.uint8)
+    for marked, kind, letter in ((lane.launches, Kind.LAUNCH, "L"), (lane.syncs, Kind.SYNC, "S")):
+        if marked is None or not len(marked):
+            continue
+        here = marked.within(edges)
+        for column in np.flatnonzero(here >= 0).tolist():
+            chars[column] = letter
+        kinds[here >= 0] = kind
+        _label_runs(trace, marked, here, chars, shortest=8, lead=f"{letter} ")
+    return Cells(chars, kinds)
+
+
+def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
+    """Absence of work over all streams of a device, by its share of the column."""
+    low, high = trace.span
+    inside = (edges[1:] > low) & (edges[:-1] < high)
+    idle = np.where(inside, 1 - bars.shares(edges), 0.0)
+    shade = np.digitize(idle, (0.02, 0.25, 0.6, 0.95))
+    chars = [" ·░▒▓"[level] for level in shade.tolist()]
+    return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
+
+
+def _counter(samples: Samples, edges: Ints) -> Cells:
+    """A value over time: the height of a cell is the column's largest as a share of the peak."""
+    values = samples.highest(edges)
+    level = np.ceil(np.clip(values / (samples.peak or 1.0), 0.0, 1.0) * 8).astype(np.int64)
+    return Cells(
+        [_EIGHTHS[height] for height in level.tolist()],
+        np.where(level > 0, Kind.COUNTER, Kind.BLANK).astype(np.uint8),
+    )
+
+
+def _label_runs(
+    trace: Trace,
+    bars: Bars,
+    picked: Ints,
+    chars: list[str],
+    shortest: int = _FEWEST_FOR_LABEL,
+    lead: str = "",
+) -> None:
+    """Write the name of an event over the columns it fills, where there is room for some of it."""
+    cuts = np.flatnonzero(np.diff(picked)) + 1
+    begins = np.concatenate(([0], cuts)).tolist()
+    ends = np.concatenate((cuts, [len(picked)])).tolist()
+    for begin, end in zip(begins, ends, strict=True):
+        index = int(picked[begin])
+        room = end - begin - 1  # one fill stays, so that neighbours do not run together
+        if index < 0 or room < shortest - 1:
+            continue
+        label = lead + short_name(trace.name(int(bars.rows[index])))
+        label = label if len(label) <= room else label[: room - 1] + "…"
+        chars[begin : begin + len(label)] = label
+        if len(label) < room:
+            chars[begin + len(label)] = " "
+
+
+@lru_cache(maxsize=4096)
+def short_name(name: str) -> str:
+    """Return the part of a name that tells it from others, one cell a character.
+
+    Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
+
+    Args:
+        name: A name out of a trace; untrusted.
+    """
+    _, frame, function = name.partition("): ")
+    if frame and _FRAME.match(name):
+        name = function
+    text = name.removeprefix("void ").replace("(anonymous namespace)::", "").strip()
+    if "::" in text or "<" in text:
+        head = text.partition("<")[0].partition("(")[0]
+        text = head.split("::")[-1] or head or text
+    safe = sanitize(text)
+    return "".join(c if cell_len(c) == 1 else "·" for c in safe)

@@ -1,0 +1,346 @@
+"""The lanes of a timeline as sorted arrays, so that any zoom of any trace is drawn by a few binary searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from tuiprof.analyses.shared import waits as _waits
+from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.trace import Mask, Trace, Track
+from tuiprof.model.window import Window
+from tuiprof.tui.timeline.lane_extras import (
+    Samples,
+    counter_samples,
+    memory_samples,
+    outermost,
+    python_levels,
+)
+
+LaneStyle = Literal["ranges", "calls", "device", "idle", "counter"]
+_STEP_NAME = r"^ProfilerStep#\d+$"
+
+
+class Bars:
+    """Events of one lane, in order of start.
+
+    Args:
+        trace: The trace.
+        rows: Rows of the events, in order of start.
+    """
+
+    def __init__(self, trace: Trace, rows: Ints) -> None:
+        self.rows = rows
+        self.starts = trace.starts[rows]
+        self.ends = trace.ends[rows]
+        # For each event the one so far that reaches furthest: it may still run when a later one has ended. Where
+        # they end in the order in which they start, that is the event itself.
+        self._furthest: Ints | None = None
+        if (self.ends[1:] < self.ends[:-1]).any():
+            fresh = np.where(self.ends == np.maximum.accumulate(self.ends), np.arange(len(rows)), 0)
+            self._furthest = np.maximum.accumulate(fresh)
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.rows)
+
+    @cached_property
+    def covered(self) -> Coverage:
+        """The union of the events."""
+        return Coverage(*union(self.starts, self.ends))
+
+    def at(self, instants: Ints) -> Ints:
+        """Return which event runs at each instant: index into :attr:`rows`, -1 = none.
+
+        Args:
+            instants: Instants in ns, shape ``(n,)``.
+        """
+        if not len(self.rows):
+            return np.full(len(instants), -1, dtype=np.int64)
+        latest = np.searchsorted(self.starts, instants, side="right") - 1
+        safe = np.maximum(latest, 0)
+        further = self._reaching(safe)
+        found = np.where(
+            self.ends[safe] > instants, safe, np.where(self.ends[further] > instants, further, -1)
+        )
+        return np.where(latest >= 0, found, -1).astype(np.int64)
+
+    def _reaching(self, places: Ints) -> Ints:
+        """Return which event up to each place reaches furthest."""
+        return places if self._furthest is None else self._furthest[places]
+
+    def within(self, edges: Ints) -> Ints:
+        """Return for each column an event that shows in it: the one at its middle, else the last to start in it.
+
+        Args:
+            edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
+
+        Returns:
+            Index into :attr:`rows` for each column, -1 = none.
+        """
+        picked = self.at((edges[:-1] + edges[1:]) // 2)
+        if not len(self.rows):
+            return picked
+        last = np.searchsorted(self.starts, edges[1:], side="left") - 1
+        safe = np.maximum(last, 0)
+        shows = (last >= 0) & ((self.ends[safe] > edges[:-1]) | (self.starts[safe] >= edges[:-1]))
+        further = self._reaching(safe)
+        reaches = (last >= 0) & (self.ends[further] > edges[:-1])
+        fallback = np.where(shows, safe, np.where(reaches, further, -1))
+        return np.where(picked >= 0, picked, fallback).astype(np.int64)
+
+    def shares(self, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the covered share of each column, 0 to 1.
+
+        Args:
+            edges: Column edges in ns, ascending.
+        """
+        return coverage_shares(self.covered, edges)
+
+    def next_start(self, instant: int, forward: bool) -> int | None:
+        """Return the first event that starts after an instant, or the last before it.
+
+        Args:
+            instant: ns.
+            forward: After rather than before.
+
+        Returns:
+            Index into :attr:`rows`; None = there is none.
+        """
+        if forward:
+            index = int(np.searchsorted(self.starts, instant, side="right"))
+            return index if index < len(self.rows) else None
+        index = int(np.searchsorted(self.starts, instant, side="left")) - 1
+        return index if index >= 0 else None
+
+
+def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return the covered share of each column, 0 to 1.
+
+    Args:
+        covered: A disjoint set.
+        edges: Column edges in ns, ascending.
+    """
+    width = np.maximum(np.diff(edges), 1)
+    return np.diff(covered.up_to(edges)) / width
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One line of the timeline.
+
+    Attributes:
+        label: What stands in front of it.
+        style: How it is drawn.
+        bars: Its events; of an idle lane, the work whose absence it shows.
+        priority: Which lanes to keep when there is no room; lower = more important.
+        syncs: Of a lane of calls: those that wait for the device (``S``).
+        launches: Of a lane of calls: those that launch work (``L``).
+        samples: Of a lane of a counter: its values.
+    """
+
+    label: str
+    style: LaneStyle
+    bars: Bars
+    priority: int
+    syncs: Bars | None = None
+    launches: Bars | None = None
+    samples: Samples | None = None
+
+    @property
+    def has_events(self) -> bool:
+        """Whether its cells stand for events that can be opened."""
+        return self.style not in ("idle", "counter")
+
+    def holds(self, row: int) -> bool:
+        """Return whether an event is drawn in it.
+
+        Args:
+            row: Row in the event table.
+        """
+        if not self.has_events:
+            return False
+        place = int(np.searchsorted(self.bars.rows, row))
+        return place < len(self.bars.rows) and int(self.bars.rows[place]) == row
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Everything a timeline draws of one trace.
+
+    Attributes:
+        trace: The trace.
+        lanes: Lanes in order of display.
+        syncs: Host waits, in order of start.
+        stride: How many events of the trace each of these stands for; 1 = they are all there.
+    """
+
+    trace: Trace
+    lanes: tuple[Lane, ...]
+    syncs: Bars
+    stride: int = 1
+
+    def choose(self, count: int) -> list[Lane]:
+        """Return the most important lanes, in order of display.
+
+        Args:
+            count: How many there is room for.
+        """
+        keep = sorted(range(len(self.lanes)), key=lambda i: self.lanes[i].priority)[:count]
+        return [self.lanes[i] for i in sorted(keep)]
+
+
+def build(trace: Trace) -> Lanes:
+    """Sort a trace into lanes: host ranges above, then calls, then each stream, then idleness.
+
+    Args:
+        trace: The trace.
+    """
+    tracks = trace.track_codes
+    # The profiler's own lanes say nothing about the program, unless a format knows no other.
+    host = [track for track in trace.tracks if track.kind == "thread"] or [
+        track for track in trace.tracks if track.kind == "other"
+    ]
+    lanes: list[Lane] = []
+    syncs = Bars(trace, sync_calls(trace))
+    steps = trace.named(_STEP_NAME)
+    # Every host lane looks at its own track only; one pass groups the rows of all of them.
+    interesting = np.flatnonzero(
+        trace.is_category("annotation", "cpu_op", "dataloader", "compile", "other") & ~steps
+    ).astype(np.int64)
+    by_track = _group(interesting, tracks[interesting])
+    main = _main_track(trace, host, by_track, steps)
+    if main is not None:
+        lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
+        for level, rows in enumerate(python_levels(trace, main)):
+            lanes.append(Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level))
+    calls = trace.host_calls
+    if len(calls):
+        bars = Bars(trace, calls)
+        # Where every call launches something, one set of bars serves for both.
+        every = len(trace.links.launches) == len(calls)
+        launches = bars if every else Bars(trace, trace.links.launches)
+        lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
+    others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
+    for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
+        lanes += _nested(trace, by_track[track.index], track.name, (40 + place, 60 + place))
+    lanes += _device_lanes(trace)
+    for place, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
+        lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * place, samples=samples))
+    # Worked out here, in the caller's worker, so that the first frame costs the screen no more than the next.
+    for lane in lanes:
+        _ = lane.bars.covered
+    _ = trace.name_codes, trace.category_codes, trace.steps
+    return Lanes(trace, tuple(lanes), syncs)
+
+
+def sync_calls(trace: Trace) -> Ints:
+    """Return the rows of host calls that wait for the device, in order of start, without the profiler's own.
+
+    Args:
+        trace: The trace.
+    """
+    waits = _waits.find(trace, Window())
+    return np.sort(waits.last[waits.apart != _waits.BY_PROFILER])
+
+
+def _none() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
+def _group(rows: Ints, keys: Ints) -> dict[int, Ints]:
+    """Split rows by key, each group in its first order."""
+    if not len(rows):
+        return {}
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    return {int(keys[part[0]]): rows[part] for part in np.split(order, cuts)}
+
+
+def _main_track(trace: Trace, host: Sequence[Track], by_track: dict[int, Ints], steps: Mask) -> Track | None:
+    """Return the thread that trains: where the step markers are, else where most happens."""
+    if not host:
+        return None
+    tracks = trace.track_codes
+    marked = np.bincount(tracks[steps & ~trace.is_category("device_annotation")], minlength=len(trace.tracks))
+    best = max(host, key=lambda t: (marked[t.index], len(by_track.get(t.index, _none()))))
+    return best if marked[best.index] or best.index in by_track else None
+
+
+def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
+    """Return the lanes of the main thread: named ranges, ranges within them, operators and what they call."""
+    codes = trace.is_category("annotation", "dataloader", "compile")[rows]
+    ranges, ops = rows[codes], rows[~codes]
+    outer, inner = outermost(trace, ranges)
+    if not len(outer):
+        return _nested(trace, ops, "main", (0, 16, 23, 30)) or [Lane("main", "ranges", Bars(trace, ops), 0)]
+    lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
+    lanes += _nested(trace, inner, "  within", (5, 19))
+    lanes += _nested(trace, ops, "  ops", (4, 16, 23, 30))
+    return lanes
+
+
+def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> list[Lane]:
+    """Return a lane for each level of events that enclose one another, outermost first.
+
+    Args:
+        trace: The trace.
+        rows: The events, all of one thread.
+        label: What stands in front of the first; the others are set in further.
+        priorities: Of each level; deeper ones get no lane.
+    """
+    lanes: list[Lane] = []
+    for level, priority in enumerate(priorities):
+        if not len(rows):
+            break
+        outer, rows = outermost(trace, rows)
+        lanes.append(Lane("  " * level + label, "ranges", Bars(trace, outer), priority))
+    return lanes
+
+
+def _device_lanes(trace: Trace) -> list[Lane]:
+    """Return a lane for each stream that works, the busiest first in importance, and one of idleness a device."""
+    work = trace.device_work
+    device, tracks = trace.ints("device", work), trace.track_codes[work]
+    several = len(trace.device_indices) > 1
+    lanes: list[Lane] = []
+    groups = _group(work, tracks)
+    busy = {track: int((trace.ends[rows] - trace.starts[rows]).sum()) for track, rows in groups.items()}
+    rank = {track: place for place, track in enumerate(sorted(busy, key=lambda t: -busy[t]))}
+    for index in trace.device_indices:
+        here = np.unique(tracks[device == index])
+        for track in here.tolist():
+            label = trace.tracks[track].name
+            label = f"{index}:{label}" if several else label
+            place = rank[track]
+            bars = Bars(trace, groups[track])
+            lanes.append(Lane(label, "device", bars, 2 if place == 0 else 9 + place))
+        # Of a device with one stream the idleness is that of the stream.
+        whole = bars if len(here) == 1 else Bars(trace, work[device == index])
+        first = index == trace.device_indices[0]
+        lanes.append(Lane(f"{index}:idle" if several else "idle", "idle", whole, 3 if first else 6))
+    return lanes
+
+
+def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
+    """Return the gap without work around an instant.
+
+    Args:
+        bars: The work of a device.
+        instant: ns.
+        low: Begin of the trace.
+        high: End of the trace.
+
+    Returns:
+        Begin and end of the gap in ns; None = the device works then.
+    """
+    starts, ends = bars.covered.starts, bars.covered.ends
+    index = int(np.searchsorted(starts, instant, side="right")) - 1
+    if not low <= instant < high or (index >= 0 and ends[index] > instant):
+        return None
+    begin = int(ends[index]) if index >= 0 else low
+    return begin, int(starts[index + 1]) if index + 1 < len(starts) else high

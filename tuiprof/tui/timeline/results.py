@@ -1,0 +1,133 @@
+"""What the analyses answered, by window; asked for in the order in which a person looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tuiprof import analyses
+from tuiprof.model.report import Report, Unavailable
+from tuiprof.model.trace import Trace
+from tuiprof.model.window import Window
+from tuiprof.tui.timeline.events_table import EVENTS, events_report
+
+Answer = Report | Unavailable
+
+
+class Results:
+    """Answers of all analyses on one trace, kept for every window they were asked for.
+
+    Written by one worker thread and read by the screen: an answer is there whole or not at all.
+
+    Args:
+        trace: The trace.
+        names: The analyses, in tab order; the table of events comes after them.
+
+    Attributes:
+        names: All tabs.
+    """
+
+    def __init__(self, trace: Trace, names: Sequence[str]) -> None:
+        self.trace = trace
+        self.names = (*names, EVENTS)
+        self._answers: dict[tuple[str, Window], Answer] = {}
+
+    def get(self, name: str, window: Window) -> Answer | None:
+        """Return an answer; None while it is not worked out.
+
+        Args:
+            name: Name of the analysis.
+            window: The window.
+        """
+        return self._answers.get((name, window))
+
+    def reports(self, window: Window) -> list[Report]:
+        """Return the reports there are, in tab order.
+
+        Args:
+            window: The window.
+        """
+        return [answer for answer in self.answers(window) if isinstance(answer, Report)]
+
+    def answers(self, window: Window) -> list[Answer]:
+        """Return every answer there is, in tab order; the table of events is none.
+
+        Args:
+            window: The window.
+        """
+        found = (self.get(name, window) for name in self.names if name != EVENTS)
+        return [answer for answer in found if answer is not None]
+
+    def next_wanted(self, first: str, window: Window) -> str | None:
+        """Return which analysis to run next: the one looked at, then in order; None = all done.
+
+        Args:
+            first: Name of the one looked at; need not be an analysis.
+            window: The window.
+        """
+        missing = [name for name in self.names if (name, window) not in self._answers]
+        return first if first in missing else next(iter(missing), None)
+
+    def work_out(self, name: str, window: Window) -> Answer:
+        """Run an analysis and keep its answer.
+
+        Args:
+            name: Name of the analysis.
+            window: The window.
+
+        Returns:
+            Its answer.
+        """
+        answer: Answer
+        if name == EVENTS:
+            # As large as the trace itself: kept for one window only.
+            self._answers = {key: kept for key, kept in self._answers.items() if key[0] != EVENTS}
+            answer = analyses.attempt(name, lambda: events_report(self.trace, window))
+        else:
+            answer = analyses.run(name, self.trace, window)
+        self._answers[name, window] = answer
+        return answer
+
+
+def later_by(part: Trace, trace: Trace) -> int:
+    """Return by how many ns the events of a part of a file stand later in more of the same file.
+
+    A trace counts time from its first event, which need not stand in the part of the file that was read first.
+
+    Args:
+        part: What was read first.
+        trace: More of the same file.
+    """
+    row = row_in(part, trace, 0) if len(part) else None
+    return int(trace.starts[row] - part.starts[0]) if row is not None else 0
+
+
+def row_in(part: Trace, trace: Trace, row: int) -> int | None:
+    """Return which row an event of a part of a file is in more of the same file.
+
+    Args:
+        part: What was read first.
+        trace: More of the same file.
+        row: Row of the event in the part.
+
+    Returns:
+        Its row there; None = it is not there.
+    """
+    found = np.flatnonzero(trace.events["ordinal"].to_numpy() == part.events["ordinal"][row])
+    return int(found[0]) if len(found) else None
+
+
+def moved(window: Window, by: int) -> Window:
+    """Return a window moved in time.
+
+    Args:
+        window: The window.
+        by: ns.
+    """
+    return replace(
+        window,
+        start_ns=None if window.start_ns is None else window.start_ns + by,
+        end_ns=None if window.end_ns is None else window.end_ns + by,
+    )

@@ -1,0 +1,342 @@
+"""The trace screen: opens a trace in a worker and shows it, its first part while the rest is read.
+
+What cannot be read is said, and what to do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.message import Message
+from textual.screen import Screen
+
+from tuiprof.errors import TuiprofError
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.opening.loading import Opening, Progress
+from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.key_bar import KeyBar
+
+if TYPE_CHECKING:
+    from tuiprof.model.trace import Trace
+    from tuiprof.model.traceset import TraceSet
+    from tuiprof.tui.opening.captures import Captures, Figures
+    from tuiprof.tui.trace.part import Survey
+    from tuiprof.tui.trace.view import TraceView
+
+
+class TraceScreen(Screen[None]):
+    """Shows one trace. Nothing heavy is imported before the screen stands.
+
+    Args:
+        path: The file to open.
+        trace: A trace that is open already; then there is nothing to load.
+        step: Number of the step to look at; None = the whole trace.
+        place: The directory that the file was chosen from; None = it was named itself.
+    """
+
+    app = getters_app(TuiprofApp)
+    CSS_PATH = "trace.tcss"
+    HELP = (
+        "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
+        "opens its details: times, launch, operators, Python stack, source, raw event. While a large file is read,\n"
+        "the head says which part of it the figures rest on. Where a table leaves room, the row under the cursor is\n"
+        "spelled out below it, with the advice on it, and then the tables that come next; t goes to the next.\n\n"
+        "Timeline: L launches work, S waits for the device, · other calls; the height of a stream's cell is the\n"
+        "share of its time that was busy, c is a copy, f a fill, C a collective; ░▒▓ are shares of idle time. The\n"
+        "line called all is the map of the whole trace: S where waits outweigh idleness, what is in view in brackets.\n"
+        "A chosen event is marked, and so is what it is linked with, with the way between them: what a call launched,\n"
+        "the launch of work, and of a sync the work that it waited for (f) and the work that it delayed (F).\n\n"
+        "The mouse: the wheel zooms at the pointer, with shift it pans; dragging moves the view, on the axis or with\n"
+        "ctrl it selects, on the map it goes there; a click chooses an event, a double click opens it.\n\n"
+        "Filters: a text, or for example: empty > 1ms and name ~ gemm. Signs are > >= < <= = != ~ (contains) and\n"
+        "!~, joined by and, or, not and brackets; /…/ is a regular expression, quotes hold what has signs of its own."
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("escape", "give_up", "cancel", "Stop opening the trace", id="trace.cancel", group="Trace"),
+        key(
+            "R",
+            "captures",
+            "others",
+            "Other ranks and captures: list them, show another",
+            id="trace.captures",
+            group="Trace",
+        ),
+        key("q", "leave", "close", "Close the trace", id="trace.close", group="Trace"),
+    ]
+
+    class Opened(Message):
+        """A trace can be shown, and the modules that show it are imported.
+
+        Attributes:
+            path: The file.
+            trace: What was read.
+            view: The widget that shows it.
+            found: What the first picture of it shows, where that is worked out already.
+            part: How far in the file that is; None = it is the whole trace.
+        """
+
+        def __init__(
+            self,
+            path: Path | None,
+            trace: Trace,
+            view: type[TraceView],
+            found: Survey | None,
+            part: Progress | None = None,
+        ) -> None:
+            super().__init__()
+            self.path = path
+            self.trace = trace
+            self.view = view
+            self.found = found
+            self.part = part
+
+    class Failed(Message):
+        """The trace cannot be opened.
+
+        Attributes:
+            path: The file.
+            error: Why.
+        """
+
+        def __init__(self, path: Path | None, error: TuiprofError) -> None:
+            super().__init__()
+            self.path = path
+            self.error = error
+
+    class Gathered(Message):
+        """It is known which traces belong together.
+
+        Attributes:
+            captures: They.
+        """
+
+        def __init__(self, captures: Captures) -> None:
+            super().__init__()
+            self.captures = captures
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        trace: Trace | None = None,
+        step: int | None = None,
+        place: Path | None = None,
+    ) -> None:
+        super().__init__()
+        if path is None and trace is None:
+            raise ValueError("a trace screen needs a path or a trace")
+        self.path = path
+        self._given = trace
+        self._opening: Opening | None = None
+        self._shown = False
+        self._step = step
+        self._place = place
+        self._captures: Captures | None = None
+        self._known: dict[Path, Figures | None] = {}
+        self._tab = ""
+
+    def compose(self) -> ComposeResult:
+        """The panel that loads; the trace takes its place."""
+        yield self._panel()
+        yield KeyBar()
+
+    def _panel(self) -> LoadingPanel:
+        return LoadingPanel(sanitize(self.path.name if self.path else ""))
+
+    def on_mount(self) -> None:
+        """Begin to open."""
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.path is not None:
+            self._opening = Opening(self.path, self._moved, partial(self._part_read, self.path))
+            # What shows the trace is imported while its first stretches are read.
+            self.run_worker(_import_view, thread=True, group="import", exit_on_error=False)
+        work = partial(self._open, self.path, self._opening)
+        self.run_worker(work, thread=True, exclusive=True, group="open", exit_on_error=False)
+
+    def _moved(self, progress: Progress) -> None:
+        """In the worker's thread: tell the screen."""
+        self.post_message(LoadingPanel.Moved(progress))
+
+    def _part_read(self, path: Path, trace: Trace, part: Progress) -> None:
+        """In the worker's thread: let the screen show what was read so far."""
+        from tuiprof.tui.trace.part import survey_if_small
+        from tuiprof.tui.trace.view import TraceView
+
+        found = None if self._shown else survey_if_small(trace)
+        self.post_message(self.Opened(path, trace, TraceView, found, part))
+
+    def on_unmount(self) -> None:
+        """Stop an opening that nobody waits for any more."""
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def _open(self, path: Path | None, opening: Opening | None) -> None:
+        """In a thread: read the file, and import what shows it."""
+        try:
+            together = self._gather(path) if path is not None else None
+            trace = opening.run() if opening is not None else self._given
+            assert trace is not None
+            from tuiprof.tui.trace.part import survey_if_small
+            from tuiprof.tui.trace.view import TraceView
+
+            trace.siblings = trace.siblings or together
+            found = None if self._shown else survey_if_small(trace)
+        except TuiprofError as error:
+            if opening is None or not opening.cancelled:
+                self.post_message(self.Failed(path, error))
+        except Exception as error:  # noqa: BLE001 - a decoder's bug must be told on the screen, not end the dashboard
+            text = f"{path} could not be read: {type(error).__name__}: {error}"
+            remedy = "this is a bug of tuiprof; please report it with the file"
+            self.post_message(self.Failed(path, TuiprofError(text, remedy)))
+        else:
+            self.post_message(self.Opened(path, trace, TraceView, found))
+
+    def _gather(self, path: Path) -> TraceSet | None:
+        """In a thread: look which traces belong with this one; return the ranks of its capture."""
+        from tuiprof.tui.opening.captures import captures_of
+
+        captures = captures_of(path, self._place)
+        self.post_message(self.Gathered(captures))
+        return captures.shown
+
+    @property
+    def _view(self) -> TraceView | None:
+        """What shows the trace, once there is something to show."""
+        from tuiprof.tui.trace.view import TraceView
+
+        return next(iter(self.query(TraceView)), None)
+
+    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
+        """Show how far the opening is."""
+        for panel in self.query(LoadingPanel):
+            panel.advance(message.progress)
+        if self._shown and (view := self._view) is not None:
+            view.advance(message.progress)
+
+    async def on_trace_screen_opened(self, message: Opened) -> None:
+        """Show the trace, or put more of it in the place of its first part."""
+        if message.path != self.path:  # another was chosen meanwhile
+            return
+        if message.part is None:
+            self._opening = None
+        if self._shown:
+            if (view := self._view) is not None:
+                view.take(message.trace, message.part)
+        else:
+            self._shown = True
+            with self.app.batch_update():
+                await self.query(LoadingPanel).remove()
+                view = message.view(message.trace, message.part, self._step, message.found)
+                await self.mount(view, before=0)
+                view.open_tab(self._tab)
+                if self._captures is not None:
+                    view.stand_among(self._captures)
+        self._look_at_step(message.trace, whole=message.part is None)
+        self.refresh_bindings()
+
+    def _look_at_step(self, trace: Trace, *, whole: bool) -> None:
+        """Make the wanted step the window, once it has been read."""
+        view, numbers = self._view, trace.steps.numbers.tolist()
+        if self._step is None or view is None:
+            return
+        if self._step in numbers:
+            window = trace.steps.window(numbers.index(self._step))
+            view.set_window(window)
+            view.timeline.fit(*trace.bounds(window))
+            self._step = None
+        elif whole:
+            self.notify(f"this trace does not hold step {self._step}", severity="warning")
+            self._step = None
+
+    def on_trace_screen_failed(self, message: Failed) -> None:
+        """Say what is wrong and what to do."""
+        if message.path != self.path:
+            return
+        self._opening = None
+        if self._shown and (view := self._view) is not None:
+            view.fail(message.error)
+        else:
+            self.query_one(LoadingPanel).fail(message.error)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Show ``cancel`` only while nothing else is to be seen, the list only where there are others."""
+        if action == "give_up":
+            return self._opening is not None and not self._shown
+        if action == "captures":
+            return self._captures is not None and len(self._captures) > 1
+        return True
+
+    def action_give_up(self) -> None:
+        """Stop opening, and leave."""
+        if self._opening is not None:
+            self._opening.cancel()
+        self.action_leave()
+
+    def on_trace_view_compare_wanted(self) -> None:
+        """Ask what to compare the trace with."""
+        from tuiprof.tui.opening.compare_with import compare_with_another
+
+        view = self._view
+        if view is not None and view.trace.info.path is not None:
+            compare_with_another(self.app, view.trace.info.path, self.app.start.sessions)
+
+    def on_trace_screen_gathered(self, message: Gathered) -> None:
+        """Tell which other traces there are."""
+        if message.captures.path == self.path:
+            self._captures = message.captures
+            if self._shown and (view := self._view) is not None:
+                view.stand_among(message.captures)
+            self.refresh_bindings()
+
+    def on_trace_head_others_wanted(self) -> None:
+        """List the traces that belong with this one."""
+        self.action_captures()
+
+    def action_captures(self) -> None:
+        """List the traces that belong with this one, and show another in its place."""
+        from tuiprof.tui.opening.captures_dialog import CapturesScreen
+
+        if self._captures is not None:
+            straggler = self._view.straggler() if self._view is not None else None
+            self.app.push_screen(CapturesScreen(self._captures, self._known, straggler), self._switch)
+
+    async def _switch(self, path: Path | None) -> None:
+        """Show another trace in the place of this one, on the same tab."""
+        if path is None or path == self.path:
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+        view = self._view
+        self._tab = view.current if view is not None else self._tab
+        self.path, self._shown, self._step = path, False, None
+        with self.app.batch_update():
+            await self.query("TraceView, LoadingPanel").remove()
+            await self.mount(self._panel(), before=0)
+        self._begin()
+        self.refresh_bindings()
+
+    def on_trace_view_left(self) -> None:
+        """Leave."""
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """Close the trace; the last screen closes the dashboard."""
+        self.app.leave()
+
+
+def _import_view() -> None:
+    """In a thread: load the widgets and the analyses."""
+    from tuiprof import analyses
+
+    analyses.available()
