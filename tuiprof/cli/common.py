@@ -96,7 +96,14 @@ def launch_options(function: Function) -> Function:
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
         click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
-        click.option("--memory", is_flag=True, help="Capture allocator events."),
+        click.option(
+            "--memory",
+            is_flag=True,
+            help="Capture allocator events, and keep the stack of every allocation for when memory runs out.",
+        ),
+        click.option(
+            "--watch-nan", is_flag=True, help="Check loss and gradients for NaN once a step, without waiting."
+        ),
         click.option(
             "--step-at",
             metavar="FILE:LINE",

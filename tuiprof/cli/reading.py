@@ -26,6 +26,7 @@ from tuiprof.cli.common import (
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -57,9 +58,17 @@ def open_(
     session = session_or_none(invocation, target)
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
+    from tuiprof.blackbox.unpickle import is_pickle
+    from tuiprof.errors import UsageProblem
     from tuiprof.formats import sniff
     from tuiprof.formats.conversion import refuse
+    from tuiprof.model.characters import shell_word
 
+    if session is None and Path(target).is_file() and is_pickle(Path(target)):
+        raise UsageProblem(
+            f"{target} is a pickle, which the screens do not show",
+            f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
+        )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run_, rank, convert)
     path = found.file(rank).path
@@ -107,6 +116,7 @@ def report(
     One page by default: what to change first, what that saves, and one line an analysis; `-v` adds the tables.
     ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
     `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
+    FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
     """
     from dataclasses import replace
 
@@ -116,6 +126,9 @@ def report(
 
     session = session_or_none(invocation, target)
     style = replace(stdout_style(), rules=rules)
+    if session is None and (snapshot := _snapshot_of(target)) is not None:
+        sys.stdout.write(render_all([snapshot], format_, style=style))
+        return 0
     if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
         sys.stdout.write(
             page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
@@ -133,6 +146,15 @@ def report(
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
     sys.stdout.write(render_all(reports, format_, trust=said, style=replace(style, title=title)))
     return 0
+
+
+def _snapshot_of(target: str) -> Report | None:
+    """Return the report of an allocator's snapshot; None = the target is something else."""
+    from tuiprof.blackbox.allocator import snapshot_report
+    from tuiprof.blackbox.unpickle import is_pickle
+
+    path = Path(target)
+    return snapshot_report(path) if path.is_file() and is_pickle(path) else None
 
 
 def session_reports(
@@ -162,7 +184,7 @@ def session_reports(
 
     fold = read_fold(session)
     refused = refusals(fold)
-    reports: list[Report | Unavailable] = [summarise(session, fold)]
+    reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
     said = ""
     if not session.traces():
         reports += [
@@ -187,6 +209,36 @@ def session_reports(
             ]
         reports.extend(answers)
     return reports, said
+
+
+def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
+    """Report what went wrong in a session: how it failed, what held the memory, where it hung.
+
+    Args:
+        session: The session.
+        fold: Its state.
+
+    Returns:
+        Reports, none where nothing went wrong.
+    """
+    from tuiprof.blackbox import allocator, failure
+    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.errors import TraceError
+    from tuiprof.model import Unavailable
+
+    reports: list[Report | Unavailable] = []
+    ended = failure.failure_report(session, fold, session.status())
+    if ended is not None:
+        reports.append(ended)
+    for path in failure.snapshots(fold)[-1:]:
+        try:
+            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+        except TraceError as error:
+            reports.append(Unavailable("allocator", error.message, error.remedy))
+    stall = newest(fold)
+    if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
+        reports.append(report)
+    return reports
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:

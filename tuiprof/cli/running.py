@@ -128,19 +128,6 @@ def record(
 
 @click.command()
 @click.argument("session", default="last", shell_complete=completing.sessions)
-@click.pass_obj
-def attach(invocation: Invocation, session: str) -> int:
-    """Watch a run that is going on.
-
-    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
-    """
-    from tuiprof.tui.start import Start
-
-    return open_screen(Start.live(_find(invocation, session).path))
-
-
-@click.command()
-@click.argument("session", default="last", shell_complete=completing.sessions)
 @click.option(
     "--speed",
     type=click.FloatRange(min=0.01, max=10_000),
@@ -176,6 +163,7 @@ def launch_spec(
     shapes: bool,
     memory: bool,
     no_source: bool = False,
+    watch_nan: bool = False,
     capture_slower: str | None = None,
     capture_every: int | None = None,
     capture_budget: str | None = None,
@@ -197,6 +185,7 @@ def launch_spec(
         shapes: Capture operator input shapes.
         memory: Capture allocator events.
         no_source: Do not keep the script's text.
+        watch_nan: Check loss and gradients for NaN once a step.
         capture_slower: Capture after steps that took longer than this (``1.5x`` the median, ``40ms``).
         capture_every: Capture at every multiple of this step.
         capture_budget: Size of the traces above which no triggered capture is begun.
@@ -237,6 +226,7 @@ def launch_spec(
         root=invocation.sessions,
         keep_source=not no_source,
         env=step_environment(step_at, step_function),
+        watch_nan=watch_nan,
     )
     command = invocation.command
     if target is None:

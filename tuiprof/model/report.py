@@ -197,6 +197,8 @@ class Table:
         empty: What to say when there are no rows: why, and what it means.
         prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
         chart: How it is drawn; None = it is no series.
+        whole: Its order is that of time or of calls, so a part of it says little: people are shown all of its rows,
+            also where they are shown the first tables of a report alone.
     """
 
     key: str
@@ -207,6 +209,7 @@ class Table:
     empty: str = "nothing found"
     prose: bool = False
     chart: Chart | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         """Check that every column exists."""

@@ -18,6 +18,10 @@ location as ``_tuiprof_probe`` in every Python of the run, also in environments 
   :mod:`.syncs` notes who waited;
 - :mod:`.cupti` takes down what a profiler would leave behind on an NVIDIA GPU, and :mod:`.slowdown` sees whether steps
   are slower since a capture all the same;
+- :mod:`.black_box` keeps what is needed when the run goes wrong: :mod:`.stacks` and :mod:`.flight` where its threads
+  are, when asked or when :mod:`.stall` sees no more steps; :mod:`.out_of_memory` and :mod:`.nan_watch` what happened
+  at which step;
+- :mod:`.enter` and :mod:`.attached` bring all of this into a process that runs already, and out of it again;
 - :mod:`.threads`, :mod:`.own_file` and :mod:`.exceptions` keep the probe's threads, files and errors apart from the
   script's.
 

@@ -9,10 +9,13 @@ only in captures that ask for memory.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 #: Allocations of a capture window that are kept; beyond it the oldest are forgotten.
 _MOST_ENTRIES = 200_000
+#: The probe itself records the history of the whole run (see :mod:`.out_of_memory`): a capture uses that.
+kept_for_black_box = False
 
 
 class AllocationWatch:
@@ -24,14 +27,16 @@ class AllocationWatch:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._tid = 0
+        self._tid = self._since_us = 0
         self._on = False
 
     def start(self) -> None:
         """Begin to collect, unless the script keeps this history for itself."""
-        if self._torch._C._cuda_isHistoryEnabled():
-            return
         self._tid = threading.get_native_id()
+        self._since_us = time.time_ns() // 1000
+        if self._torch._C._cuda_isHistoryEnabled():
+            self._on = kept_for_black_box
+            return
         self._record("all", context="all", stacks="python", max_entries=_MOST_ENTRIES)
         self._on = True
 
@@ -43,14 +48,17 @@ class AllocationWatch:
         try:
             history = self._torch.cuda.memory._snapshot()["device_traces"]
         finally:
-            self._record(None)
+            if not kept_for_black_box:
+                self._record(None)
         return [
             # The history does not tell the thread; only the training thread has Python frames here, because
             # backward runs in threads of PyTorch's own.
             (entry["time_us"] * 1000, self._tid, "cudaMalloc", _texts(entry["frames"]))
             for device in history
             for entry in device
-            if entry["action"] == "segment_alloc" and entry.get("frames") and "time_us" in entry
+            if entry["action"] == "segment_alloc"
+            and entry.get("frames")
+            and entry.get("time_us", -1) >= self._since_us
         ]
 
     def _record(self, *args: Any, **kwargs: Any) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 from . import steps as kind
 
+#: Kind of a tuple whose second item holds all fields of the line, ``t`` and ``at`` included.
+RECORD = "r"
+
 _FORMS: dict[tuple[str, ...], str] = {}  # names of the phases of a step -> its line
 _MOST_FORMS = 1000
 
@@ -50,7 +53,7 @@ def line(item: tuple[Any, ...]) -> str:
         item: Kind first: ``DEVICE, n, dur, every`` · ``MEMORY, at, device, allocated, reserved, peak`` ·
             ``USES, at, device, uuid, pci`` · ``COST, at, steps, ns, flush_ns`` · ``SLOWER, at, slowdown`` ·
             ``CAPTURE, fields`` ·
-            ``NOTE, at, level, text``. Times in ns, sizes in bytes.
+            ``RECORD, fields`` · ``NOTE, at, level, text``. Times in ns, sizes in bytes.
     """
     what = item[0]
     if what == kind.DEVICE:
@@ -75,6 +78,8 @@ def line(item: tuple[Any, ...]) -> str:
         return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"
     if what == kind.CAPTURE:
         return dumps({"t": "capture", **item[1]}) + "\n"
+    if what == RECORD:
+        return dumps(item[1]) + "\n"
     _, at, level, text = item
     return dumps({"t": "note", "at": at, "level": level, "text": text}) + "\n"
 

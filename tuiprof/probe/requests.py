@@ -48,12 +48,16 @@ class Requests:
 
     Args:
         folder: The session's ``control/``.
+
+    Attributes:
+        stacks: Requests for stacks, by id, found since somebody emptied the list.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._changed = -1
         self._seen: set[str] = set()
+        self.stacks: list[str] = []
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
@@ -75,6 +79,9 @@ class Requests:
             if name.startswith("capture-") and name.endswith(".json") and name not in self._seen:
                 self._seen.add(name)
                 found.append(self._read(name))
+            elif name.startswith("stacks-") and name.endswith(".json") and name not in self._seen:
+                self._seen.add(name)
+                self.stacks.append(name[len("stacks-") : -len(".json")])
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
     def _triggers(self, names: list[str]) -> list[Trigger] | None:

@@ -13,9 +13,10 @@ from time import monotonic_ns
 from typing import Any
 
 from . import steps as kind
+from .black_box import BlackBox
 from .capture import Capturer
 from .exceptions import raised_by_signal_handler
-from .lines import plain_numbers
+from .lines import RECORD, plain_numbers
 from .log import FLUSH_S, Log
 from .loop_steps import LoopSteps
 from .ranks import rank_and_world, versions
@@ -57,10 +58,14 @@ class Runtime:
 
     Attributes:
         phase: Returns a context manager that times the part of a step with this name.
+        has_left: The process was attached to, and has been left again.
     """
 
     def __init__(self) -> None:
-        self.session = os.environ.get("TUIPROF_SESSION", "")
+        # Set where the probe has entered a process that was running (see :mod:`.attached`).
+        self.session = getattr(sys.modules.get(__package__ or ""), "attached_to", "") or os.environ.get(
+            "TUIPROF_SESSION", ""
+        )
         self._world: int | None = None
         self.steps = Steps(self._first_step)
         self._phases = Phases(self.steps)
@@ -75,12 +80,13 @@ class Runtime:
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture = Capturer(self.session, self.steps)
         self.capture.note = self.note
+        self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         self._explicit = self.hook("tuiprof.step")
         self.models: Any = None  # see module_hooks; None = PyTorch is not there
         self._told: set[str] = set()
         self._paused = False
-        self._ended = False
+        self._ended = self.has_left = False
         atexit.register(self._exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -93,9 +99,18 @@ class Runtime:
         """Return what watches the steps for slow ones."""
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
-        self.log.on_steps = triggers.look
+        self.log.on_steps = self._steps_ended
         self.log.sampled = lambda: (self.sampler.samples, self.sampler.top())
         return triggers
+
+    def _new_black_box(self) -> BlackBox:
+        """Return what keeps what is needed when the run goes wrong."""
+        return BlackBox(self.session, lambda: self.steps.out, self.note)
+
+    def _steps_ended(self, steps: list[Any]) -> None:
+        """Let those look at steps who watch them."""
+        self.triggers.look(steps)
+        self.black_box.saw(steps)
 
     def hook(self, name: str) -> Hook:
         """Return a new hook."""
@@ -126,6 +141,8 @@ class Runtime:
             if raised_by_signal_handler(error):
                 raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
+        if hooks == "torch_hooks":
+            self.black_box.watch_torch(self, module)
 
     # -- before the first step ------------------------------------------------------------------------------
 
@@ -176,6 +193,8 @@ class Runtime:
                     values, bad = plain_numbers(metrics)
                     for name, why in bad:
                         self.note("warn", f"metric {name} is not recorded: {why}")
+                        if why.startswith("it is "):
+                            self.black_box.not_finite(f"metric {name}", self.steps.n, why[6:])
                 self.steps.end(kind.EXPLICIT, monotonic_ns(), values)
             except Exception:
                 hook.failed()
@@ -215,11 +234,24 @@ class Runtime:
                     self.capture.offer(request)
                 else:
                     self.timed.offer(request)
+            self.black_box.poll(self.requests, self.log.writer, self.steps.n, self.capture.disturbing)
         if get_ident() != self.steps.thread:
             self._look()
 
+    def detach(self) -> None:
+        """Write the last line and do nothing from now on; fork handlers cannot be taken back, but stay idle."""
+        self._ended = self.has_left = True
+        self._watch_stop.set()
+        self.loops.release()
+        if self.log.is_open:
+            self.log.end(None, "detached")
+        self.steps.silence()
+        self.steps.device = self.steps.capture = None
+
     def _before_fork(self) -> None:
         """Let no thread of ours be seen by a fork: it would be warned about, and could hold a lock."""
+        if self.has_left:
+            return
         self.capture.wait(5.0)
         watch, self._watch = self._watch, None
         if watch is not None and not watch.is_current:
@@ -237,6 +269,8 @@ class Runtime:
 
     def _after_fork_in_child(self) -> None:
         """Begin anew: a child that trains gets a log of its own, one that loads data stays silent."""
+        if self.has_left:
+            return
         self.log.forget()
         device, call = self.steps.device, self.steps.call
         self.steps.__init__(self._first_step, self.steps.marks, self.steps.knows_several)  # type: ignore[misc]
@@ -248,6 +282,7 @@ class Runtime:
         self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))
         self.capture.after_fork()
+        self.black_box = self._new_black_box()
         self.triggers = self._new_triggers()
         for phase in self._phases.values():
             phase.forget()
@@ -268,6 +303,7 @@ class Runtime:
                 self._poll()
                 self.timed.finish()
                 self.capture.finish()
+                self.black_box.ending(self.steps.n)
                 if self.steps.device is not None:
                     self.steps.device.read()
                 why = "exit" if error is None else _in_words(error)
@@ -291,7 +327,8 @@ class Runtime:
             return
         self._poll()
         self.capture.finish()
-        if any(item[0] in (kind.NOTE, kind.CAPTURE) for item in self.steps.out):
+        self.black_box.ending(self.steps.n)
+        if any(item[0] in (kind.NOTE, kind.CAPTURE, RECORD) for item in self.steps.out):
             self.log.open(f"probe-{os.getpid()}", None, None, versions())
             self.log.end(None, "exit")
 

@@ -86,7 +86,7 @@ def _table(table: Table, style: Style) -> list[str]:
             *wrap(table.empty, style, "  "),
             *(wrap(table.note, style, "  ") if table.note else []),
         ]
-    rows = table.rows if style.rows is None else table.rows.head(style.rows)
+    rows = table.rows if style.rows is None or table.whole else table.rows.head(style.rows)
     cells = [
         [sanitize(" ⏎ ".join(c.text(v).split("\n"))) for v, c in zip(row, columns, strict=True)]
         for row in rows.select([column.key for column in columns]).iter_rows()
@@ -198,11 +198,12 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     for note in report.notes:
         lines += wrap(note, style, "  note: ", "        ")
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
-    for table in shown if style.details else shown[:2]:
+    left_out = [] if style.details else [table for table in shown[2:] if not table.whole]
+    for table in (table for table in shown if table not in left_out):
         picture = chart(table, style.width)
         lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
-    if not style.details and len(shown) > 2:
-        more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
+    if left_out:
+        more = ", ".join(f"{table.title} ({len(table.rows)})" for table in left_out)
         lines += ["", *wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
     if report.rules and style.rules:
         lines += ["", paint("rules", "2", style)]

@@ -12,10 +12,12 @@ import numpy as np
 
 from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
+from tuiprof.probe.stall import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.session.live.fold import DeviceHistory, Fold
 from tuiprof.session.live.series import Floats, Ints
 from tuiprof.session.live.stats import JITTER_RULE
 from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.log.records import NotFinite, OutOfMemory
 from tuiprof.session.store.storage import LEAST_FREE_BYTES
 
 Level = Literal["warn", "bad"]
@@ -39,9 +41,11 @@ _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
 
 
-_STORAGE, _NAN, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
+_STORAGE, _MEMORY_OUT, _NAN, _STALLED, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
     "storage",
+    "out of memory",
     "not a number",
+    "stalled",
     "utilisation collapse",
     "throttling",
     "slower since a capture",
@@ -56,7 +60,12 @@ RULES: Final = (
         _STORAGE,
         f"less than {format_bytes(LEAST_FREE_BYTES)} are free where the session lies, or its files cannot be written",
     ),
-    (_NAN, "a metric given to tuiprof.step() is NaN or infinite"),
+    (_MEMORY_OUT, "an allocation on a device failed, also where the script caught the error"),
+    (_NAN, "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite"),
+    (
+        _STALLED,
+        f"no step for {STALL_TIMES} times the median step and for {format_ns(STALL_NS)}: stacks of all ranks are kept",
+    ),
     (
         _COLLAPSE,
         f"median of the last {format_ns(COLLAPSE_NS)} below {format_share(COLLAPSE_SHARE)} of that of the "
@@ -118,9 +127,42 @@ def _alert(name: str, text: str, level: Level = "warn") -> Alert:
     return Alert(name, level, text, _SAID[name])
 
 
+def _out_of_memory(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """An allocation failed."""
+    failed = [it for it in fold.troubles if isinstance(it.record, OutOfMemory)]
+    if not failed:
+        return []
+    first, record = failed[0], failed[0].record
+    assert isinstance(record, OutOfMemory)
+    times = f", {len(failed)} times so far" if len(failed) > 1 else ""
+    text = f"{first.writer} got no {format_bytes(record.wanted)} on device {record.dev} at step {record.n}{times}"
+    return [_alert(_MEMORY_OUT, text, "bad")]
+
+
+def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
+    """No step has come for long."""
+    if rank is None or rank.end is not None or fold.end is not None:
+        return []
+    last = _rows_until(rank, now_ns)
+    if last < 5:
+        return []
+    median_ns = rank.steps.stats(slice(max(0, last - 200), last)).median_ns
+    since_ns = now_ns - int(rank.steps.rows["t_ns"][last - 1])
+    if not since_ns >= stall_after_ns(median_ns):
+        return []
+    text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
+    return [_alert(_STALLED, f"{text}: stacks show where it stands", "bad")]
+
+
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:
-    """A metric became NaN or infinite."""
+    """A metric, a loss or a gradient became NaN or infinite."""
     first: dict[str, Alert] = {}
+    for it in fold.troubles:
+        if isinstance(it.record, NotFinite):
+            name = it.record.what.removeprefix("metric ")
+            value = {"nan": "NaN"}.get(it.record.value, it.record.value)
+            text = f"{name} is {value} since step {it.record.n}, {format_ns(it.t_ns)} into the run"
+            first.setdefault(name, _alert(_NAN, text, "bad"))
     for note in fold.notes:
         match = _NOT_FINITE.match(note.text)
         if match is not None and match["name"] not in first:
@@ -248,7 +290,9 @@ def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) 
 _Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
 #: In the order in which equally bad ones are told.
 _RULES: Final[tuple[_Rule, ...]] = (
+    _out_of_memory,
     _not_a_number,
+    _stalled,
     _collapsed,
     _throttled,
     _slowed_by_capture,

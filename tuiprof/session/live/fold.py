@@ -17,12 +17,16 @@ from tuiprof.session.log.records import (
     Cost,
     DeviceStep,
     End,
+    Flight,
     Head,
     Lines,
     Memory,
     Note,
+    NotFinite,
+    OutOfMemory,
     Printed,
     Record,
+    Stacks,
     Step,
     StepSource,
     Telemetry,
@@ -36,6 +40,8 @@ KEEP_READINGS: Final = 1800
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 512
 KEEP_NOTES: Final = 1000
+#: Stacks kept: of a run that stalls again and again, and is asked again and again.
+KEEP_STACKS: Final = 32
 #: A process that is so far behind another of its rank is not the one to watch.
 SILENT_NS: Final = 10_000_000_000
 RECORDER: Final = "recorder"
@@ -174,6 +180,43 @@ class CaptureState:
         return max((r.last for r in self.by_writer.values() if r.last is not None), default=None)
 
 
+@dataclass(slots=True)
+class StacksState:
+    """Where the threads of all ranks were at one moment.
+
+    Attributes:
+        id: Name of the request.
+        by_writer: The answer of each writer.
+        flights: Dump of the Flight Recorder of each writer, relative to the session directory.
+        t_ns: Session time of the last answer.
+    """
+
+    id: str
+    by_writer: dict[str, Stacks] = field(default_factory=dict)
+    flights: dict[str, str] = field(default_factory=dict)
+    t_ns: int = 0
+
+    @property
+    def cause(self) -> str:
+        """Why they were taken without anybody asking; empty = somebody asked."""
+        return next((record.cause for record in self.by_writer.values() if record.cause), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that went wrong in a process at a step.
+
+    Attributes:
+        t_ns: Session time.
+        writer: The process.
+        record: What it was.
+    """
+
+    t_ns: int
+    writer: str
+    record: NotFinite | OutOfMemory
+
+
 @dataclass(frozen=True, slots=True)
 class NoteLine:
     """Something worth telling the user.
@@ -215,6 +258,8 @@ class Fold:
         devices: Telemetry by device key, in order of appearance.
         captures: Capture requests by id.
         notes: The last :data:`KEEP_NOTES` notes, in order of session time.
+        stacks: Where threads were, by the id of the request; the last :data:`KEEP_STACKS`.
+        troubles: Numbers that are none and memory that ran out, in the order read; the first :data:`KEEP_NOTES`.
         now_ns: Session time of the newest record.
         records: Number of records so far.
         printed: Bytes of standard output and of standard error at the newest record that tells; None = none does.
@@ -228,6 +273,8 @@ class Fold:
         self.devices: dict[str, DeviceHistory] = {}
         self.captures: dict[str, CaptureState] = {}
         self.notes: deque[NoteLine] = deque(maxlen=KEEP_NOTES)
+        self.stacks: dict[str, StacksState] = {}
+        self.troubles: list[Trouble] = []
         self.now_ns = 0
         self.records = 0
         self.printed: tuple[int, int] | None = None
@@ -337,7 +384,7 @@ class Fold:
                 state.step_source = record
                 if record.withdrawn:
                     self._withdraw(state)
-            elif isinstance(record, (Cost, Capture, Note, End, Uses)):
+            elif isinstance(record, (Cost, Capture, Note, End, Uses, Stacks, Flight, NotFinite, OutOfMemory)):
                 if isinstance(record, Capture) and record.state == "written":
                     put()
                     state.steps.trace_written()
@@ -359,7 +406,11 @@ class Fold:
         if at is not None:
             self.now_ns = max(self.now_ns, at + state.offset_ns)
 
-    def _rare(self, state: WriterState, record: Cost | Capture | Note | End | Uses) -> None:
+    def _rare(
+        self,
+        state: WriterState,
+        record: Cost | Capture | Note | End | Uses | Stacks | Flight | NotFinite | OutOfMemory,
+    ) -> None:
         t_ns = record.at + state.offset_ns
         if isinstance(record, Cost):
             state.cost = record
@@ -374,8 +425,26 @@ class Fold:
         elif isinstance(record, Note):
             level = record.level if record.level in _LEVELS else "info"
             self._note(NoteLine(t_ns, state.name, level, record.text))
+        elif isinstance(record, (Stacks, Flight)):
+            self._stacks(state.name, record, t_ns)
+        elif isinstance(record, (NotFinite, OutOfMemory)):
+            if isinstance(record, OutOfMemory) and not _stays_inside(record.path):
+                record.path = ""
+            if len(self.troubles) < KEEP_NOTES:
+                self.troubles.append(Trouble(t_ns, state.name, record))
         else:
             state.end = record
+
+    def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int) -> None:
+        """Keep an answer to a request for stacks; the oldest request makes room."""
+        found = self.stacks.setdefault(record.id, StacksState(record.id))
+        found.t_ns = max(found.t_ns, t_ns)
+        if isinstance(record, Stacks):
+            found.by_writer[writer] = record
+        elif _stays_inside(record.path):
+            found.flights[writer] = record.path
+        if len(self.stacks) > KEEP_STACKS:
+            del self.stacks[next(iter(self.stacks))]
 
     def _note(self, note: NoteLine) -> None:
         """Insert a note by time: writers are read one after the other, and their notes interleave."""

@@ -241,6 +241,92 @@ class Note(msgspec.Struct, tag="note", tag_field="t", gc=False):
     text: str
 
 
+class Thread(msgspec.Struct, gc=False):
+    """One thread of a process at a moment.
+
+    Attributes:
+        frames: File, line and function of each frame, innermost first.
+        id: The system's number; 0 = unknown.
+        name: Python's name for it; may be empty.
+        main: It is the main thread.
+    """
+
+    frames: list[tuple[str, Whole, str]]
+    id: Whole = 0
+    name: str = ""
+    main: bool = False
+
+
+class Stacks(msgspec.Struct, tag="stacks", tag_field="t", gc=False):
+    """Where every thread of a process was at a moment.
+
+    Attributes:
+        at: Monotonic ns.
+        id: Name of the request that every rank answers; ``end`` = where the exception came from that ended it.
+        threads: Its threads, the main one first.
+        n: Number of the step that was running.
+        cause: Why they were taken without anybody asking; empty = somebody asked.
+    """
+
+    at: Whole
+    id: str
+    threads: list[Thread]
+    n: Whole = 0
+    cause: str = ""
+
+
+class Flight(msgspec.Struct, tag="flight", tag_field="t", gc=False):
+    """A dump of PyTorch's Flight Recorder, taken with :class:`Stacks` of the same id.
+
+    Attributes:
+        at: Monotonic ns.
+        id: Name of the request.
+        path: The dump, relative to the session directory.
+    """
+
+    at: Whole
+    id: str
+    path: str
+
+
+class NotFinite(msgspec.Struct, tag="nan", tag_field="t", gc=False):
+    """A number of the training that is none, written the first time.
+
+    Attributes:
+        at: Monotonic ns.
+        n: The step.
+        what: Whose it is, e.g. ``metric loss`` or ``gradient of layer.weight``.
+        value: ``nan``, ``inf``, ``-inf``; ``nan or inf`` where it was not looked at more closely.
+    """
+
+    at: Whole
+    n: Whole
+    what: str
+    value: str = "nan"
+
+
+class OutOfMemory(msgspec.Struct, tag="oom", tag_field="t", gc=False):
+    """An allocation on a device that failed; the script may have caught the error and gone on.
+
+    Attributes:
+        at: Monotonic ns.
+        n: Number of the step that was running.
+        dev: Device index.
+        wanted: Bytes asked for.
+        free: Bytes free on the device then; -1 = unknown.
+        path: The allocator's snapshot, relative to the session directory; empty = there is none.
+        why: Why there is none.
+    """
+
+    at: Whole
+    n: Whole
+    dev: Whole
+    wanted: Whole
+    free: Whole = -1
+    path: str = ""
+    why: str = ""
+
+
 class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
     """Last line of a writer that ended in order.
 
@@ -271,5 +357,9 @@ Record = (
     | Telemetry
     | Printed
     | Note
+    | Stacks
+    | Flight
+    | NotFinite
+    | OutOfMemory
     | End
 )

@@ -20,6 +20,8 @@ from tuiprof.system.process import Processes
 #: Ids of the triggers that people arm: after slow steps, and every so many steps.
 SLOW: Final = "slow"
 EVERY: Final = "every"
+#: What the probe's black box is asked for.
+BLACK_BOX_FILE: Final = "black-box.json"
 #: Time between two captures of :data:`EVERY` at least, seconds.
 _EVERY_COOLDOWN_S: Final = 10.0
 
@@ -86,6 +88,22 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
         SessionError: It cannot be written.
     """
     write_inside(session.control, f"capture-{request.id}.json", msgspec.json.encode(request))
+
+
+def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
+    """Say what the black box is to look after that costs something; nothing is written where nothing is wanted.
+
+    Args:
+        session: The session, before its script runs.
+        nan: Check loss and gradients once a step.
+        memory: Record the stack of every allocation on a GPU.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    wanted = {name: True for name, on in (("nan", nan), ("memory", memory)) if on}
+    if wanted:
+        write_inside(session.control, BLACK_BOX_FILE, msgspec.json.encode(wanted))
 
 
 def trigger_requests(

@@ -22,7 +22,7 @@ from tuiprof import config
 from tuiprof.errors import LaunchError, SessionError, TuiprofError, UsageProblem
 from tuiprof.session.log.records import SCHEMA_VERSION, End
 from tuiprof.session.run.command import choose_python, must_be_python, resolve
-from tuiprof.session.run.control import put_capture, put_trigger
+from tuiprof.session.run.control import put_black_box, put_capture, put_trigger
 from tuiprof.session.run.plan import Plan, Reply
 from tuiprof.session.run.source import keep, script_of
 from tuiprof.session.store.folders import Session, create, sessions_root, write_meta
@@ -60,6 +60,7 @@ class LaunchSpec:
         root: Where to keep the session; None = :func:`sessions_root`'s choice.
         patience_s: When stopped: time from the first signal to SIGTERM, and from there to SIGKILL.
         keep_source: Whether the session keeps the script's text, where the configuration does not forbid it.
+        watch_nan: Check loss and gradients for numbers that are none, once a step.
         stdin: Whether the script reads what is piped into this process, or redirected to it. It never gets the
             terminal, which it would share with the screen.
     """
@@ -76,6 +77,7 @@ class LaunchSpec:
     patience_s: tuple[float, float] = (10.0, 10.0)
     keep_source: bool = True
     stdin: bool = False
+    watch_nan: bool = False
 
 
 def parse_capture(
@@ -154,6 +156,7 @@ def start(spec: LaunchSpec) -> Session:
             put_capture(session, spec.capture)
         for trigger in spec.triggers:
             put_trigger(session, trigger)
+        put_black_box(session, nan=spec.watch_nan, memory=spec.capture is not None and spec.capture.memory)
         with _piped_in(spec.stdin) as stdin:
             plan = Plan(command, str(cwd), script_env(env, session), spec.patience_s, stdin, sorted(IGNORED))
             _supervise(session, plan)

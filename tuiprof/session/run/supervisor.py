@@ -123,7 +123,7 @@ class _Run:
         wake = self._listen()
         become_subreaper()
         self._identify(None)
-        self._log.write(_head(self._session))
+        self._log.write(head(self._session))
         output = OutputPipes(self._session)
         family = self._start(output)
         if family is None:
@@ -303,7 +303,12 @@ class _Run:
         self._log.write(Note(time.monotonic_ns(), level, text))
 
 
-def _head(session: Session) -> Head:
+def head(session: Session) -> Head:
+    """Return the first line of a recorder's log.
+
+    Args:
+        session: What it records.
+    """
     return Head(
         v=SCHEMA_VERSION,
         writer="recorder",

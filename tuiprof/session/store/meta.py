@@ -147,6 +147,7 @@ class SessionMeta(msgspec.Struct):
         absent: Telemetry backends that found nothing, by name, and why.
         versions: Versions of tuiprof and its Python.
         git: State of the checkout in ``cwd``; None = not a checkout.
+        attached: The processes that were entered while they ran; empty = the command was started for this session.
         source: The script; None = the command runs no Python file, or an earlier tuiprof wrote this.
     """
 
@@ -165,4 +166,5 @@ class SessionMeta(msgspec.Struct):
     absent: dict[str, str] = {}
     versions: dict[str, str] = {}
     git: Git | None = None
+    attached: list[Whole] = []
     source: Source | None = None

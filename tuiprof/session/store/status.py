@@ -21,6 +21,9 @@ State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
 #: Of a session whose folder is gone; what still runs may go on.
 DELETED: Final = "the session was deleted"
+#: Why the recording of a process that tuiprof did not start is over: it was left, or has ended.
+DETACHED: Final = "detached"
+ENDED: Final = "ended"
 #: In ``control``: who records and who is recorded.
 PROCESS_FILE: Final = "process.json"
 #: In ``control``: the request of a user that the run end.
@@ -95,6 +98,10 @@ def from_end(end: End) -> Status:
     code = shell_code(end.code, end.signal)
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
+    if end.why == DETACHED:
+        return Status("finished", detail="detached, the process goes on")
+    if end.why == ENDED:
+        return Status("finished", detail="exit status unknown")
     if code is None:
         return Status("interrupted", detail="exit status unknown")
     detail = "" if end.why == "exit" else end.why

@@ -206,6 +206,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                 return captures.can_arm
             case "open_trace":
                 return bool(captures.traces)
+            case "stacks":
+                return moment.running or bool(moment.run.fold.stacks)
             case "open_ready":
                 return captures.ready if moment.selected is None else captures.trace_of_step() is not None
             case "speed" | "now":
@@ -375,6 +377,21 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
         self._read("gist", lambda cancelled: ask(path, cancelled), show, exclusive=False)
 
+    def action_stacks(self) -> None:
+        """Show where every thread is; of a run that is over, where they were when that was kept last."""
+        from tuiprof.tui.dialogs.reading import ReadingScreen
+        from tuiprof.tui.live.stacks import Paragraphs, read
+
+        running, fold = self.moment.running, self.moment.run.fold
+        if running:
+            self.app.notify("asking the processes where they are …", timeout=2)
+
+        def show(found: tuple[str, Paragraphs]) -> None:
+            if self.app.screen is self:
+                self.app.push_screen(ReadingScreen(*found, opened_by="stacks"))
+
+        self._read("stacks", lambda _: read(self.session, fold, running=running), show)
+
     # -- other runs --------------------------------------------------------------------------------------
 
     def _look_for_runs(self) -> None:
@@ -463,11 +480,15 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         return f"{_fate(self.session)}\n  watch it again:  {_attach_command(self.session)}"
 
     def action_stop(self) -> None:
-        """Stop the script, once confirmed."""
+        """Stop the script, once confirmed; a process that tuiprof did not start is left, and goes on."""
+        attached = self.session.meta.attached
         lines = [
             "The script gets an interrupt (as Ctrl+C), then SIGTERM, then SIGKILL if it does not end.",
             "What was recorded stays.",
         ]
+        if attached:
+            goes = "goes" if len(attached) == 1 else "go"
+            lines[0] = f"Process {', '.join(map(str, attached))} {goes} on as before."
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -475,9 +496,13 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                     run = self.moment.run
                     known = run.processes() if isinstance(run, Live) else None
                     control.request_stop(self.session, known=known)
-                    self.app.notify("asked the script to stop")
+                    self.app.notify("leaving the process" if attached else "asked the script to stop")
 
-        dialog = ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run")
+        dialog = (
+            ConfirmScreen(f"Detach from {self.session.title}?", lines, yes="detach", no="stay")
+            if attached
+            else ConfirmScreen(f"Stop {self.session.title}?", lines, yes="stop it", no="let it run")
+        )
         self.app.push_screen(dialog, answered)
 
 

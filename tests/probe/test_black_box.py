@@ -1,0 +1,219 @@
+"""What the probe keeps for when a run goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from probe_runs import Run, environment, new_session, read
+
+from tuiprof.session.log import records
+
+pytest.importorskip("torch")
+
+HANGS = """
+import sys, threading, time, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+threading.Thread(target=threading.Event().wait, name="helper", daemon=True).start()
+def train():
+    for i in range(30):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    print("hanging", flush=True)
+    sys.stdin.read()
+train()
+"""
+
+NAN = """
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for i in range(20):
+    x = torch.randn(8, 4)
+    if i == 12:
+        x[0, 0] = float("nan")
+    loss = model(x).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item(), sum(float(p.detach().double().sum()) for p in model.parameters()))
+"""
+
+
+def _hanging(session: Path, script: Path) -> subprocess.Popen[str]:
+    script.write_text(HANGS)
+    child = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment(session),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "hanging\n"
+    return child
+
+
+def _stacks(session: Path, name: str) -> records.Stacks:
+    """Wait for an answer."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        logs, _ = read(session)
+        for record in logs.get("rank0", []):
+            if isinstance(record, records.Stacks) and record.id.startswith(name):
+                return record
+        time.sleep(0.02)
+    raise AssertionError(f"no stacks {name}")
+
+
+def test_stacks_are_given_when_asked_for(tmp_path: Path) -> None:
+    session = new_session(tmp_path / "session")
+    with _hanging(session, tmp_path / "script.py") as child:
+        request = {"id": "asked-1", "unix_ns": time.time_ns()}
+        (session / "control" / "stacks-old.json").write_text(
+            json.dumps(request | {"id": "old", "unix_ns": 1})
+        )
+        (session / "control" / "stacks-asked-1.json").write_text(json.dumps(request))
+        found = _stacks(session, "asked-1")
+        child.communicate("")
+    assert child.returncode == 0
+    main, helper = found.threads
+    assert main.main
+    assert [(Path(file).name, line, function) for file, line, function in main.frames[-2:]] == [
+        ("script.py", 12, "train"),
+        ("script.py", 13, "<module>"),
+    ]
+    assert helper.name == "helper"
+    assert found.n == 30
+    assert not found.cause
+    logs, _ = read(session)
+    assert [it.id for it in logs["rank0"] if isinstance(it, records.Stacks)] == ["asked-1"]
+
+
+def test_stacks_are_taken_when_steps_stop_coming(tmp_path: Path) -> None:
+    session = new_session(tmp_path / "session")
+    (session / "control" / "black-box.json").write_text('{"stall_s": 0.5}')
+    with _hanging(session, tmp_path / "script.py") as child:
+        found = _stacks(session, "stall-rank0-30")
+        child.communicate("")
+    assert found.cause.startswith("no step for ")
+    assert "the median step takes" in found.cause
+    # Every rank is asked, in the way a user asks.
+    assert (session / "control" / "stacks-stall-rank0-30.json").exists()
+    logs, _ = read(session)
+    assert len([it for it in logs["rank0"] if isinstance(it, records.Stacks)]) == 1
+
+
+def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None:
+    script = HANGS.replace("sys.stdin.read()", "raise ValueError('boom')")
+    done = run(script)
+    assert done.code == 1
+    assert done.err.rstrip().endswith("ValueError: boom")
+    [found] = done.of(records.Stacks)
+    assert found.id == "end"
+    assert found.cause == "ended by ValueError"
+    assert [line for _, line, _ in found.threads[0].frames] == [12, 13]
+
+
+def test_loss_and_gradients_that_are_none_are_told_with_their_step(
+    tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    plain = subprocess.run(
+        [sys.executable, "-c", NAN],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(tmp_path, TUIPROF_SESSION=""),
+    )
+    watched = _watched(tmp_path)
+    assert watched.out == plain.stdout
+    found = watched.of(records.NotFinite)
+    assert [(it.what, it.n, it.value) for it in found] == [
+        ("loss", 12, "nan"),
+        ("gradient of 0.weight", 12, "nan"),
+        ("gradient of 0.bias", 12, "nan"),
+        ("gradient of 2.weight", 12, "nan"),
+    ]
+    assert not run(NAN).of(records.NotFinite)
+
+
+def _watched(folder: Path) -> Run:
+    session = new_session(folder / "watched")
+    (session / "control" / "black-box.json").write_text('{"nan": true}')
+    done = subprocess.run(
+        [sys.executable, "-c", NAN], env=environment(session), capture_output=True, text=True, timeout=120
+    )
+    return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
+
+
+def test_a_metric_that_is_none_is_told_with_its_step(run: Callable[..., Run]) -> None:
+    done = run("import tuiprof\nfor i in range(9):\n    tuiprof.step(loss=1.0 if i < 5 else float('inf'))\n")
+    [found] = done.of(records.NotFinite)
+    assert (found.what, found.n, found.value) == ("metric loss", 5, "inf")
+
+
+RANKS = """
+import os, sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(30):
+    model(torch.ones(2, 4)).sum().backward()
+    if rank == 1 and i == 20:
+        print("late", flush=True)
+        sys.stdin.read()
+    dist.all_reduce(model.weight.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
+    from tuiprof.blackbox.flight import of_session
+    from tuiprof.blackbox.stacks import Process, group
+
+    pytest.importorskip("torch.distributed")
+    if not hasattr(__import__("torch")._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this PyTorch has no Flight Recorder for gloo")
+    session = new_session(tmp_path / "session")
+    (session / "control" / "black-box.json").write_text('{"stall_s": 3}')
+    (tmp_path / "ranks.py").write_text(RANKS)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "ranks.py"), str(tmp_path / "meet")],
+            env=environment(session, RANK=str(rank), WORLD_SIZE="2"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + 90
+        stacks: dict[int, records.Stacks] = {}
+        flights: dict[int, str] = {}
+        while len(stacks) < 2 or len(flights) < 2:
+            assert time.monotonic() < deadline, (stacks.keys(), flights)
+            time.sleep(0.05)
+            for name, log in read(session)[0].items():
+                stacks |= {int(name[4:]): it for it in log if isinstance(it, records.Stacks)}
+                flights |= {int(name[4:]): it.path for it in log if isinstance(it, records.Flight)}
+        said = of_session(session, flights)
+    finally:
+        for rank in reversed(ranks):
+            rank.communicate("", timeout=60)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said == ["rank 1 never entered all_reduce 21 of default_pg; rank 0 did"]
+    groups = group([Process(f"rank {n}", stacks[n].threads, n) for n in stacks])
+    assert {(one.who, one.call) for one in groups if one.main} == {("rank 0", "all_reduce"), ("rank 1", "")}

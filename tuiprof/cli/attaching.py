@@ -1,0 +1,135 @@
+"""Verbs for runs that go on already: attach, detach."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tuiprof.cli import completing
+from tuiprof.cli.common import Invocation, open_screen, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tuiprof.session.attaching.attach import Candidate
+
+#: ``--pid`` without a number: choose from a list.
+_CHOOSE = "choose"
+
+
+class _Pid(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A process number, or nothing: then the processes are listed."""
+
+    name = "PID"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; 0 = choose."""
+        if value == _CHOOSE:
+            return 0
+        if not str(value).isdecimal() or not int(str(value)):
+            self.fail(f"{value} is not a process number.", param, ctx)
+        return int(str(value))
+
+
+@click.command(short_help="Watch a run that is going on, or enter a running process.")
+@click.argument("session", default=None, required=False, shell_complete=completing.sessions)
+@click.option(
+    "--pid",
+    "pids",
+    type=_Pid(),
+    multiple=True,
+    is_flag=False,
+    flag_value=_CHOOSE,
+    help="Enter this Python process, which was started without tuiprof; without a number choose from a list. Several "
+    "times for the ranks of one run.",
+)
+@click.option("--name", default="", help="Name of the session (with --pid; default: that of the script).")
+@click.option(
+    "--watch-nan",
+    is_flag=True,
+    help="Check loss and gradients for NaN once a step, without waiting (with --pid).",
+)
+@click.pass_obj
+def attach(
+    invocation: Invocation, session: str | None, pids: tuple[int, ...], name: str, watch_nan: bool
+) -> int:
+    """Watch a run that is going on.
+
+    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
+
+    With --pid tuiprof enters a Python process that was started without it: steps, phases and captures are then as if
+    it had been launched here. It needs ptrace, and `pip install 'tuiprof[attach]'` below Python 3.14. `tuiprof
+    detach` leaves the process as it was. Without a terminal it attaches and returns.
+    """
+    from tuiprof.session.store.folders import find_session, sessions_root
+    from tuiprof.tui.start import Start
+
+    if not pids:
+        if name or watch_nan:
+            raise click.UsageError("--name and --watch-nan go with --pid")
+        found = find_session(sessions_root(invocation.sessions), session or "last")
+        return open_screen(Start.live(found.path))
+    if session is not None:
+        raise click.UsageError("a session or --pid, not both")
+    path = _enter([pid or _chosen() for pid in pids], invocation.sessions, name, watch_nan)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return open_screen(Start.live(path, launched=True))
+    click.echo(path.name)
+    return 0
+
+
+def _enter(pids: list[int], root: Path | None, name: str, watch_nan: bool) -> Path:
+    from tuiprof.session.attaching.attach import attach as enter
+    from tuiprof.session.attaching.attach import describe
+
+    session, answers = enter(list(dict.fromkeys(pids)), name=name, root=root, watch_nan=watch_nan)
+    for answer in answers:
+        version = ".".join(map(str, answer.python))
+        say(f"tuiprof: in process {answer.pid} (Python {version}): {describe(answer)}")
+    say(f"         leave it: tuiprof detach {session.id}")
+    return session.path
+
+
+def _chosen() -> int:
+    """Let the user choose from the Python processes that have loaded a framework."""
+    from tuiprof.errors import UsageProblem
+    from tuiprof.session.attaching.attach import candidates
+
+    found = candidates()
+    if not found:
+        raise UsageProblem(
+            "no Python process here has loaded PyTorch or JAX, or none may be looked at",
+            "processes of other users need sudo; name one: tuiprof attach --pid N",
+        )
+    say("\n".join(map(_line, found)))
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageProblem("which of these?", "tuiprof attach --pid N")
+    # By its own number and without a default: nobody enters a process by a key too many.
+    numbers = [str(one.pid) for one in found]
+    answer = click.prompt("process", type=click.Choice(numbers), show_choices=False, err=True)
+    return int(answer)
+
+
+def _line(one: Candidate) -> str:
+    from tuiprof.model.units import format_bytes, format_ns
+
+    where = "on a device" if one.on_device else "on the CPU"
+    what = f"Python {one.python[0]}.{one.python[1]}, {' and '.join(one.frameworks)}, {where}"
+    since = f"{one.user}, since {format_ns(int(one.age_s) * 1_000_000_000)}, {format_bytes(one.rss_bytes)}"
+    return f"{one.pid:>8}  {what}  ({since})\n          {one.command[:120]}"
+
+
+@click.command(short_help="Leave a process that was attached to.")
+@click.argument("session", default="last", shell_complete=completing.sessions)
+@click.pass_obj
+def detach(invocation: Invocation, session: str) -> int:
+    """Leave a process that `tuiprof attach --pid` has entered; it goes on as it did before."""
+    from tuiprof.session.attaching.attach import detach as leave
+    from tuiprof.session.store.folders import find_session, sessions_root
+
+    found = find_session(sessions_root(invocation.sessions), session)
+    leave(found)
+    say(f"tuiprof: {found.id} {found.status()}")
+    return 0

@@ -1,0 +1,197 @@
+"""What is kept for the time when a run goes wrong: stacks, collectives, numbers that are none, memory that ran out.
+
+All of it is asked for or looked after in the log's thread, except :mod:`.nan_watch` (asked for with ``--watch-nan``)
+and :mod:`.out_of_memory` (which runs when an allocation has failed). ``control/black-box.json`` says what is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from json import dumps, loads
+from time import monotonic_ns
+from typing import Any, Callable
+
+from .assembly import Step
+from .exceptions import own_errors_dropped, raised_by_signal_handler
+from .flight import dump
+from .lines import RECORD
+from .requests import Requests
+from .stacks import frames_of_error, threads_now
+from .stall import StallWatch
+
+OPTIONS = "black-box.json"  # in control/
+_STALL = "stall-"  # what requests made here are called
+_OLD_S = 60.0  # requests from before this process began to listen are nobody's any more
+_QUIET_NS = (
+    2_000_000_000  # without a step for so long nothing is in a hurry that reading the Flight Recorder delays
+)
+
+
+class BlackBox:
+    """The black box of one process.
+
+    Args:
+        session: The session directory.
+        out: Where records go.
+        note: Tells the user something once: level and text.
+
+    Attributes:
+        options: What is wanted of it.
+        undo: What takes back what was registered with a framework.
+    """
+
+    def __init__(
+        self, session: str, out: Callable[[], deque[tuple[Any, ...]]], note: Callable[[str, str], None]
+    ) -> None:
+        self._session = session
+        self._control = os.path.join(session, "control")
+        self._out = out
+        self._note = note
+        self._stall = StallWatch()
+        self._not_finite: set[str] = set()
+        self.undo: list[Callable[[], None]] = []
+        self.options = _options(self._control)
+        self._stall.least_ns = float(self.options.get("stall_s") or self._stall.least_ns / 1e9) * 1e9
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append a record to the log.
+
+        Args:
+            kind: Its type.
+            **fields: Its fields.
+        """
+        self._out().append((RECORD, {"t": kind, "at": monotonic_ns(), **fields}))
+
+    # -- in the log's thread --------------------------------------------------------------------------------
+
+    def saw(self, steps: list[Step]) -> None:
+        """Take steps that have ended.
+
+        Args:
+            steps: They, in order.
+        """
+        self._stall.saw(steps)
+
+    def poll(self, requests: Requests, writer: str, n: int, disturbed: bool) -> None:
+        """Answer who asked for stacks, and ask for those of all ranks where steps have stopped.
+
+        Args:
+            requests: What was found in ``control/``.
+            writer: Name of this process's log.
+            n: Number of the step that is running.
+            disturbed: A profiler is at work, which may take long.
+        """
+        asked, requests.stacks = requests.stacks, []
+        for name in asked:
+            fields = self._read(name)
+            if fields is not None:
+                self._answer(name, writer, n, str(fields.get("cause") or ""))
+                if name.startswith(_STALL):
+                    self._stall.answered()  # another rank has seen it first
+        stalled = None if disturbed else self._stall.found()
+        if stalled is not None:
+            since, median = stalled
+            cause = f"no step for {since / 1e9:.0f} s, where the median step takes {_in_words(median)}"
+            self._ask_all(f"{_STALL}{writer}-{n}", cause, writer, n)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """Return a request; None = it is older than this process, or gone."""
+        try:
+            with open(os.path.join(self._control, f"stacks-{name}.json"), encoding="utf-8") as file:
+                fields = loads(file.read())
+            if abs(time.time() - float(fields.get("unix_ns", 0)) / 1e9) > _OLD_S:
+                return None
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+        return fields  # type: ignore[no-any-return]
+
+    def _ask_all(self, name: str, cause: str, writer: str, n: int) -> None:
+        """Put a request into ``control/`` as a user would, so that every rank answers."""
+        path = os.path.join(self._control, f"stacks-{name}.json")
+        request = {"id": name, "unix_ns": time.time_ns(), "cause": cause}
+        try:
+            with open(f"{path}.{os.getpid()}", "x", encoding="utf-8") as file:
+                file.write(dumps(request))
+            os.rename(file.name, path)
+        except OSError:  # a full disk: at least this process answers
+            self._answer(name, writer, n, cause)
+
+    def _answer(self, name: str, writer: str, n: int, cause: str) -> None:
+        """Write where every thread of this process is, and what collectives it has entered."""
+        quiet = self._stall.since_ns() > _QUIET_NS
+        self.write("stacks", id=name, n=n, cause=cause, threads=threads_now())
+        if quiet:
+            # Not while steps are made: it asks the device about events, which would break a graph's capture.
+            try:
+                path = dump(self._session, f"{name}-{writer}")
+            except Exception as error:
+                self._note("warn", f"the Flight Recorder could not be read: {error!r}")
+                return
+            if path:
+                self.write("flight", id=name, path=path)
+
+    # -- on the thread that trains --------------------------------------------------------------------------
+
+    def not_finite(self, what: str, n: int, value: str) -> None:
+        """Note a number that is none, once a name.
+
+        Args:
+            what: Whose: ``metric loss``, ``gradient of layer.weight``.
+            n: The step.
+            value: ``nan``, ``inf`` or ``-inf``.
+        """
+        if what not in self._not_finite and len(self._not_finite) < 100:
+            self._not_finite.add(what)
+            self.write("nan", n=n, what=what, value=value)
+
+    def watch_torch(self, runtime: Any, torch: Any) -> None:
+        """Look after PyTorch.
+
+        Args:
+            runtime: The probe.
+            torch: The module, just imported.
+        """
+        try:
+            from .out_of_memory import OutOfMemoryWatch
+
+            OutOfMemoryWatch(runtime, torch, history=bool(self.options.get("memory")))
+            if self.options.get("nan"):
+                from .nan_watch import watch
+
+                watch(runtime, torch)
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            self._note("warn", f"the black box does not look after PyTorch: {error!r}")
+
+    def ending(self, n: int) -> None:
+        """Keep where the exception came from that ends the script.
+
+        Args:
+            n: Number of the step that is running.
+        """
+        error = getattr(sys, "last_value", None)  # set when an exception reached the top
+        if error is None:
+            return
+        with own_errors_dropped():
+            frames = frames_of_error(error)
+            thread = {"id": 0, "name": "MainThread", "main": True, "frames": frames}
+            cause = f"ended by {type(error).__name__}"
+            self.write("stacks", id="end", n=n, cause=cause, threads=[thread])
+
+
+def _options(control: str) -> dict[str, Any]:
+    """Return what is wanted of the black box; nothing where nobody said so."""
+    try:
+        with open(os.path.join(control, OPTIONS), encoding="utf-8") as file:
+            found = loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _in_words(ns: float) -> str:
+    return f"{ns / 1e6:.0f} ms" if ns < 1e9 else f"{ns / 1e9:.1f} s"

@@ -1,0 +1,191 @@
+"""Loss and gradients that are no numbers, seen without ever waiting for the device (``--watch-nan``).
+
+Before an optimizer steps, the norm of each gradient is put into one small tensor on the device, with the loss of the
+last backward pass in front. On a GPU it is copied to pinned memory without waiting, with an event behind the copy; at
+one of the next steps, when the event has happened, the host reads it. So the host is told a step or so later, of the
+step in which it was. Gradients are read, never written. On the CPU there is nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections import deque
+from typing import Any
+
+from .exceptions import leave_out
+
+_MOST_PENDING = 64  # checks whose results have not come yet; beyond it steps go unchecked
+_MOST_NAMED = 3  # gradients of one step that are named one by one
+
+
+class _Check:
+    """What was asked at one step."""
+
+    def __init__(self, n: int, values: Any, event: Any, has_loss: bool, parameters: list[Any]) -> None:
+        self.n = n
+        self.values = values  # loss first where there is one, then the norm of each gradient
+        self.event = event
+        self.has_loss = has_loss
+        self.parameters = parameters
+
+
+class NanWatch:
+    """Checks gradients once a step.
+
+    Args:
+        runtime: The probe.
+        torch: The module.
+    """
+
+    def __init__(self, runtime: Any, torch: Any) -> None:
+        self._runtime = runtime
+        self._torch = torch
+        self._hook = runtime.hook("--watch-nan")
+        self._pending: deque[_Check] = deque()
+        self._loss: Any = None
+        self._named = False
+
+    def backward_begins(self, tensors: Any) -> None:
+        """Keep the loss of a backward pass, where it is one number.
+
+        Args:
+            tensors: What ``torch.autograd.backward`` was called with.
+        """
+        tensor = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if isinstance(tensor, self._torch.Tensor) and tensor.numel() == 1:
+            self._loss = tensor.detach()
+
+    def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
+        """Ask about the gradients that an optimizer is about to use, and read earlier answers.
+
+        Args:
+            optimizer: The optimizer.
+        """
+        if not self._hook.on:
+            return
+        try:
+            if self._busy():
+                return
+            self._read()
+            if len(self._pending) < _MOST_PENDING:
+                self._ask(optimizer)
+        except Exception:
+            self._hook.failed()
+
+    def _busy(self) -> bool:
+        """Whether this must not be seen: a graph is captured or compiled."""
+        compiler = getattr(self._torch, "compiler", None)
+        compiling = getattr(compiler, "is_compiling", None)
+        return bool(self._runtime.capture.must_wait() or (compiling is not None and compiling()))
+
+    def _ask(self, optimizer: Any) -> None:
+        torch = self._torch
+        loss, self._loss = self._loss, None
+        given = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        by_device: dict[Any, list[Any]] = {}
+        for parameter in given:
+            if parameter.grad.layout == torch.strided and parameter.grad.numel():
+                by_device.setdefault(parameter.grad.device, []).append(parameter)
+        with torch.no_grad():
+            for device, parameters in by_device.items():
+                # One kernel or a few for all of them; the largest absolute value cannot overflow as a sum does.
+                norms = torch._foreach_norm([p.grad for p in parameters], float("inf"))
+                values = [norm.float().reshape(1) for norm in norms]
+                has_loss = loss is not None and loss.device == device
+                if has_loss:
+                    values.insert(0, loss.float().reshape(1))
+                self._keep(torch.cat(values), device, has_loss, parameters)
+
+    def _keep(self, values: Any, device: Any, has_loss: bool, parameters: list[Any]) -> None:
+        torch = self._torch
+        event = None
+        if device.type == "cuda":
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            values = host
+        self._pending.append(_Check(self._runtime.steps.n, values, event, has_loss, parameters))
+        if event is None:
+            self._read()
+
+    def _read(self) -> None:
+        """Read what has arrived."""
+        while self._pending and (self._pending[0].event is None or self._pending[0].event.query()):
+            check = self._pending.popleft()
+            if not bool(self._torch.isfinite(check.values).all()):
+                self._tell(check)
+
+    def _tell(self, check: _Check) -> None:
+        values = check.values.tolist()
+        write = self._runtime.black_box.not_finite
+        if check.has_loss:
+            loss = values.pop(0)
+            if not _is_finite(loss):
+                write("loss", check.n, _in_words(loss))
+        bad = [(p, v) for p, v in zip(check.parameters, values) if not _is_finite(v)]
+        if not bad or self._named:  # from the first one on all are spoiled
+            return
+        self._named = True
+        names = self._names()
+        for parameter, value in bad[:_MOST_NAMED]:
+            name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+            write(f"gradient of {name}", check.n, _in_words(value))
+        if len(bad) > _MOST_NAMED:
+            write(f"gradients of {len(bad)} of {len(values)} parameters", check.n, "nan or inf")
+
+    def _names(self) -> dict[int, str]:
+        """Return what the script's modules call their parameters, by identity; looked for when something is wrong."""
+        module_class = self._torch.nn.Module
+        modules = [it for it in gc.get_objects() if issubclass(type(it), module_class)]
+        inner = {id(child) for module in modules for child in module._modules.values()}
+        names: dict[int, str] = {}
+        for module in modules:
+            if id(module) not in inner:
+                for name, parameter in module.named_parameters():
+                    names.setdefault(id(parameter), name)
+        return names
+
+
+def watch(runtime: Any, torch: Any) -> None:
+    """Begin to check.
+
+    Args:
+        runtime: The probe.
+        torch: The module, just imported.
+    """
+    module = sys.modules.get("torch.optim.optimizer")  # torch.optim hides it
+    register = getattr(module, "register_optimizer_step_pre_hook", None)
+    if register is None:
+        runtime.note("warn", "--watch-nan needs PyTorch 2.0 or newer")
+        return
+    state = NanWatch(runtime, torch)
+    handle = register(state.optimizer_begins)
+    original = torch.autograd.backward
+    hook = runtime.hook("--watch-nan, backward")
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if hook.on:
+            try:
+                state.backward_begins(tensors)
+            except Exception:
+                hook.failed()
+        try:
+            return original(tensors, *args, **kwargs)
+        except BaseException as error:
+            leave_out(error)
+            raise
+
+    torch.autograd.backward = backward
+    runtime.black_box.undo.append(handle.remove)
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0
+
+
+def _in_words(value: float) -> str:
+    return "nan" if value != value else "inf" if value > 0 else "-inf"

@@ -1,0 +1,1 @@
+"""Entering a process that runs already, and asking it where it is."""

@@ -1,0 +1,316 @@
+"""Having a running Python process execute a file of ours, once.
+
+Python 3.14 and newer does that itself (``sys.remote_exec``), at a moment when it is safe. Into older ones hypno brings
+the code: it borrows one thread of the process by ptrace, lets it load a small library, and gives it back. A thread that
+is stopped in the middle of an allocation could wait for itself there for ever, and one that waits for the interpreter's
+lock has it a moment later. So only a thread is borrowed that has been waiting in the kernel for a while, without a time
+after which it goes on by itself: those of thread pools and of the GPU's driver do little else. If there is none, one
+that sleeps or waits for files for a limited time will do. All that runs on it is a line that starts a thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tuiprof.errors import SessionError
+from tuiprof.session.attaching import ptrace
+from tuiprof.system.files import read_small_json
+
+INSTALL: Final = "pip install 'tuiprof[attach]'"
+#: The file that the process executes.
+PAYLOAD: Final = Path(__file__).resolve().parents[2] / "probe" / "enter.py"
+OLDEST: Final = (3, 9)
+_REMOTE_EXEC: Final = (3, 14)
+_PROC: Final = Path("/proc")
+_LIBRARY: Final = re.compile(r"(?:libpython|/python)(\d)\.(\d+)")
+#: System calls in which a thread waits and holds nothing: its number, and which argument is the limit of the wait, with
+#: the value that means none. Futexes are waited for without a limit alone: with one a thread waits for the interpreter.
+_NO_LIMIT: Final = {
+    "x86_64": {
+        202: (3, 0),
+        7: (2, -1),
+        271: (2, 0),
+        23: (4, 0),
+        270: (4, 0),
+        232: (3, -1),
+        281: (3, -1),
+        0: (0, None),
+    },
+    "aarch64": {98: (3, 0), 73: (2, 0), 72: (4, 0), 22: (3, -1), 63: (0, None)},
+}
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}
+_SLEEPS: Final = {"x86_64": {35, 230}, "aarch64": {101, 115}}
+#: A thread is left alone until it has not run for so long …
+_STILL_S: Final = 0.05
+#: … and one whose wait has a limit is borrowed only where there was no other for so long.
+_RATHER_S: Final = 3.0
+#: A main thread that computes without a pause, in a process without any other thread, never waits.
+_PATIENCE_S: Final = 20.0
+_ANSWER_S: Final = 30.0
+_LOOK_S: Final = 0.002
+
+
+class Answer(msgspec.Struct):
+    """``control/enter-<pid>.json``, ``control/leave-<pid>.json``.
+
+    Attributes:
+        pid: The process.
+        python: Its version.
+        error: Why it came to nothing; empty = it did not.
+        session: The session that records it already.
+        frameworks: Frameworks that it has imported.
+        optimizers: PyTorch optimizers that it has.
+        left: What could not be put back.
+    """
+
+    pid: int
+    python: list[int] = []
+    error: str = ""
+    session: str = ""
+    frameworks: list[str] = []
+    optimizers: int = 0
+    left: list[str] = []
+
+
+def python_of(pid: int) -> tuple[int, int] | None:
+    """Return the version of the Python that a process runs; None = it runs none, or another than CPython.
+
+    Args:
+        pid: The process.
+    """
+    try:
+        names = [os.readlink(_PROC / str(pid) / "exe")]
+        with open(_PROC / str(pid) / "maps", encoding="utf-8", errors="replace") as maps:
+            names += {line.split(None, 5)[5].strip() for line in maps if "python" in line and line.count("/")}
+    except OSError:
+        return None
+    for name in names:
+        match = _LIBRARY.search(name.replace("lib/python", "lib-"))
+        if match is not None and "pypy" not in name:
+            return int(match[1]), int(match[2])
+    return None
+
+
+def _readable(pid: int) -> bool:
+    """Whether the system lets this process look into another one, which it decides as for ptrace."""
+    try:
+        os.readlink(_PROC / str(pid) / "exe")
+    except PermissionError:
+        return False
+    except OSError:  # it has just ended
+        return True
+    return True
+
+
+def check(pid: int) -> tuple[int, int]:
+    """Return the version of a process's Python if it can be entered, as far as that can be seen beforehand.
+
+    Args:
+        pid: The process.
+
+    Raises:
+        SessionError: It cannot; the message says why.
+    """
+    if sys.platform != "linux":
+        raise SessionError("a running process can be entered on Linux alone", "start it with tuiprof run")
+    told = ptrace.forbidden(pid)
+    if told is not None:
+        raise SessionError(*told)
+    if not _readable(pid):
+        raise SessionError(*ptrace.refused())
+    version = python_of(pid)
+    if version is None:
+        raise SessionError(
+            f"process {pid} runs no CPython that tuiprof knows: {_command(pid)}",
+            "name the Python process itself, not its shell or launcher: tuiprof attach --pid",
+        )
+    if version < OLDEST:
+        raise SessionError(
+            f"process {pid} runs Python {version[0]}.{version[1]}; the probe needs 3.9 or newer"
+        )
+    if not os.path.exists(_PROC / str(pid) / "root" / str(PAYLOAD).lstrip("/")):
+        raise SessionError(
+            f"process {pid} runs in another container, where tuiprof's files are not", "run tuiprof in there"
+        )
+    if version < _REMOTE_EXEC:
+        if importlib.util.find_spec("hypno") is None:
+            raise SessionError(
+                f"hypno is needed to enter a process of Python {version[0]}.{version[1]}", INSTALL
+            )
+        if platform.machine() not in _NO_LIMIT:
+            raise SessionError(f"a running process cannot be entered on {platform.machine()}")
+    return version
+
+
+def send(pid: int, control: Path, what: str) -> Answer:
+    """Have a process load the probe (``enter``) or let it go (``leave``), and wait for its answer.
+
+    Args:
+        pid: The process.
+        control: The session's ``control`` folder.
+        what: ``enter`` or ``leave``.
+
+    Raises:
+        SessionError: The process cannot be entered, or did not answer.
+    """
+    version = check(pid)
+    answer = control / f"{what}-{pid}.json"
+    answer.unlink(missing_ok=True)
+    names = {"__name__": "_tuiprof_enter", "session": str(control.parent), "what": what, "here": str(PAYLOAD)}
+    # By its text, as to open the file in there could leave a warning; in a namespace of its own, not __main__.
+    code = f"exec(compile({PAYLOAD.read_text()!r}, {str(PAYLOAD)!r}, 'exec'), {names!r})"
+    if version >= _REMOTE_EXEC:
+        _remote_exec(pid, control, code)
+    else:
+        _inject(pid, code)
+    deadline = time.monotonic() + _ANSWER_S
+    while time.monotonic() < deadline:
+        found = read_small_json(answer, Answer)
+        if found is not None:
+            return found
+        if not os.path.exists(_PROC / str(pid)):
+            raise SessionError(f"process {pid} ended meanwhile")
+        time.sleep(_LOOK_S * 10)
+    raise SessionError(
+        f"process {pid} gave no answer within {_ANSWER_S:.0f} s: code outside of Python holds its interpreter",
+        "its stacks: tuiprof stacks --pid; it was left as it is",
+    )
+
+
+def _remote_exec(pid: int, control: Path, code: str) -> None:
+    """Let Python 3.14 and newer do it; only an interpreter of the same version may ask."""
+    script = control / "enter.py"
+    script.write_text(code + "\n")
+    ask = f"import sys; sys.remote_exec({pid}, {str(script)!r})"
+    try:
+        done = subprocess.run(
+            [os.path.realpath(_PROC / str(pid) / "exe"), "-I", "-c", ask],
+            capture_output=True,
+            timeout=_ANSWER_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SessionError(f"the interpreter of process {pid} cannot be started: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        if "Permission" in (said[-1] if said else ""):
+            raise SessionError(*ptrace.refused())
+        raise SessionError(
+            f"Python did not let process {pid} be entered: {said[-1] if said else 'no reason given'}"
+        )
+
+
+def _inject(pid: int, code: str) -> None:
+    from hypno import api
+    from pyinjector import PyInjectorError
+
+    inject = api.inject
+
+    def inject_into_waiting_thread(_: int, *args: object, **kwargs: object) -> object:
+        return inject(_waiting_thread(pid), *args, **kwargs)
+
+    # hypno prepares a file first, in which time a thread that was chosen before would have gone on.
+    api.inject = inject_into_waiting_thread
+    try:
+        api.inject_py(pid, code)
+    except PyInjectorError as error:
+        if "ermission" in str(error) or "not permitted" in str(error):
+            raise SessionError(*ptrace.refused()) from error
+        raise SessionError(f"process {pid} cannot be entered: {str(error).splitlines()[0]}") from error
+    finally:
+        api.inject = inject
+
+
+def _waiting_thread(pid: int) -> int:
+    """Return a thread that waits in the kernel, and did not run for a while.
+
+    Raises:
+        SessionError: There was none for long.
+    """
+    began = time.monotonic()
+    seen: dict[int, tuple[str, float]] = {}
+    while (now := time.monotonic()) < began + _PATIENCE_S:
+        still = []
+        for thread in _threads(pid):
+            state = _state(pid, thread)
+            if state is None:
+                seen.pop(thread, None)
+                continue
+            if seen.get(thread, ("", 0.0))[0] != state:
+                seen[thread] = state, now
+            if now - seen[thread][1] >= _STILL_S:
+                still.append(thread)
+        rather = [thread for thread in still if _waits(seen[thread][0], limited=False)]
+        if not rather and now - began >= _RATHER_S:
+            rather = [thread for thread in still if _waits(seen[thread][0], limited=True)]
+        for thread in rather:
+            if _state(pid, thread) == seen[thread][0]:
+                return thread
+        time.sleep(_LOOK_S)
+    raise SessionError(
+        f"process {pid} has no thread that waits, and its only ones compute without a pause: to stop one anywhere "
+        "could harm it",
+        "try again later, or start the script with tuiprof run",
+    )
+
+
+def _threads(pid: int) -> list[int]:
+    """Return the threads of a process, the main one last."""
+    try:
+        return sorted((int(name) for name in os.listdir(_PROC / str(pid) / "task")), reverse=True)
+    except OSError as error:
+        raise SessionError(f"process {pid} ended meanwhile") from error
+
+
+def _state(pid: int, thread: int) -> str | None:
+    """Return the system call that a thread is in, and how often it has run; None = it is in none, or has ended."""
+    folder = _PROC / str(pid) / "task" / str(thread)
+    try:
+        call = (folder / "syscall").read_text().strip()
+        switches = [line for line in (folder / "status").read_text().splitlines() if "ctxt_switches" in line]
+    except PermissionError as error:
+        raise SessionError(*ptrace.refused()) from error
+    except OSError:
+        return None
+    return " ".join([call, *switches]) if call[:1].isdigit() else None
+
+
+def _waits(state: str, *, limited: bool) -> bool:
+    """Whether the system call of a thread is a wait that holds nothing.
+
+    Args:
+        state: As :func:`_state` gives it.
+        limited: Also one that ends by itself after some time.
+    """
+    machine = platform.machine()
+    number, *arguments = state.split()[:7]
+    known = _NO_LIMIT[machine].get(int(number))
+    if known is None:
+        return limited and int(number) in _SLEEPS[machine]
+    index, none = known
+    if none is None:
+        return True
+    value = int(arguments[index], 16) & 0xFFFFFFFF if none < 0 else int(arguments[index], 16)
+    return value == none & 0xFFFFFFFF or (limited and int(number) != _FUTEX[machine])
+
+
+def _command(pid: int) -> str:
+    try:
+        return (
+            (_PROC / str(pid) / "cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")[:80]
+            .strip()
+        )
+    except OSError:
+        return "it has ended"

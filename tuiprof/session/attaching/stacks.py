@@ -1,0 +1,102 @@
+"""Asking the running script where its threads are."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import msgspec
+
+from tuiprof.session.live.fold import Fold, StacksState
+from tuiprof.session.live.replay import Live
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.status import processes
+from tuiprof.system import process
+from tuiprof.system.files import write_inside
+
+#: A probe looks for requests every 100 ms; one whose process holds the interpreter's lock in C code never does.
+PATIENCE_S: Final = 3.0
+_LOOK_S: Final = 0.05
+#: After every process has answered, so long for its Flight Recorder.
+_FLIGHT_S: Final = 0.3
+
+
+class StacksRequest(msgspec.Struct, frozen=True):
+    """``control/stacks-<id>.json``.
+
+    Attributes:
+        id: Its name, under which all ranks answer.
+        unix_ns: When it was asked for.
+        cause: Why, where nobody asked for it.
+    """
+
+    id: str
+    unix_ns: int
+    cause: str = ""
+
+
+def request_stacks(session: Session) -> str:
+    """Ask the processes of a session for their stacks; they answer in their logs.
+
+    Args:
+        session: A running session.
+
+    Returns:
+        The request's id.
+
+    Raises:
+        SessionError: It cannot be written.
+    """
+    now = time.time_ns()
+    request = StacksRequest(f"asked-{now // 1_000_000}", now)
+    write_inside(session.control, f"stacks-{request.id}.json", msgspec.json.encode(request))
+    return request.id
+
+
+def expected(session: Session, fold: Fold) -> list[WriterState]:
+    """Return the processes that record steps and still run.
+
+    Args:
+        session: The session.
+        fold: Its state.
+    """
+    running = [rank for rank in fold.ranks if rank.end is None and rank.head is not None]
+    who = processes(session)
+    if who is None or who.place != process.place():
+        return running  # process numbers say nothing here
+    return [rank for rank in running if rank.head is not None and process.identify(rank.head.pid) is not None]
+
+
+def take_stacks(session: Session, patience_s: float = PATIENCE_S) -> tuple[Fold, StacksState]:
+    """Ask for stacks and wait for the answers.
+
+    Args:
+        session: A running session.
+        patience_s: How long to wait for processes that do not answer.
+
+    Returns:
+        The session's state, and the answers; empty where no process answered.
+
+    Raises:
+        SessionError: The request cannot be written.
+    """
+    feed = Live(session)
+    try:
+        name = request_stacks(session)
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            while feed.advance() or feed.behind:
+                pass
+            found = feed.fold.stacks.get(name)
+            missing = [
+                rank for rank in expected(session, feed.fold) if not found or rank.name not in found.by_writer
+            ]
+            if found is not None and not missing:
+                deadline = min(deadline, time.monotonic() + _FLIGHT_S)
+                if len(found.flights) == len(found.by_writer):
+                    break
+            time.sleep(_LOOK_S)
+        return feed.fold, feed.fold.stacks.get(name, StacksState(name))
+    finally:
+        feed.close()
