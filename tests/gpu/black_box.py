@@ -93,7 +93,9 @@ def snapshot_of(did: Did) -> dict[str, Any]:
 def keep(path: Path, name: str) -> None:
     """Copy a file to $OUT."""
     if os.environ.get("OUT"):
-        shutil.copy(path, Path(os.environ["OUT"]) / name)
+        folder = Path(os.environ["OUT"])
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / name)
 
 
 # -- cases --------------------------------------------------------------------------------------------------------
