@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from probe_runs import Run
 
+from tuiprof.probe.frameworks.torch_device import TorchDevice
 from tuiprof.probe.lines import line
 from tuiprof.probe.steps import DEVICE, EXPLICIT, USES, Steps
-from tuiprof.probe.torch_device import TorchDevice
 from tuiprof.session.log.records import Record, Uses
 
 Made = tuple["FakeCuda", TorchDevice, Steps, list[str]]
@@ -89,7 +89,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeCuda, TorchDevice, Steps,
         return SimpleNamespace(on=True, failed=lambda: failures.append(name))
 
     runtime: Any = SimpleNamespace(hook=hook, steps=steps)
-    monkeypatch.setattr("tuiprof.probe.torch_device.monotonic_ns", lambda: cuda.now_ns)
+    monkeypatch.setattr("tuiprof.probe.frameworks.torch_device.monotonic_ns", lambda: cuda.now_ns)
     native = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: 7, _cuda_getDevice=lambda: 0)
     return cuda, TorchDevice(runtime, SimpleNamespace(cuda=cuda, _C=native)), steps, failures
 
@@ -257,7 +257,7 @@ def test_without_the_properties_memory_is_still_told(make: Made) -> None:
 
 SYNCS = """
 import sys, threading, types, warnings
-import _tuiprof_probe.syncs as syncs
+import _tuiprof_probe.frameworks.syncs as syncs
 sys.path.insert(0, ".")
 
 mode = 0

@@ -11,10 +11,10 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .exceptions import raised_by_signal_handler
+from .guest.exceptions import raised_by_signal_handler
+from .guest.threads import ProbeThread, is_of_python
 from .requests import Request
 from .steps import ANNOTATION, CAPTURE, SYNC, Steps
-from .threads import ProbeThread, is_of_python
 
 
 class CaptureError(Exception):

@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
-from . import given_steps
+from .finding import given_steps
 
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 # Module whose import is awaited -> module of the probe that hooks it.
 WATCHED = {
-    "torch": "torch_hooks",
-    "torch.utils.data.dataloader": "loader_hooks",
-    "torch._dynamo.eval_frame": "module_hooks",
-    "lightning.pytorch.strategies.strategy": "module_hooks",
-    "pytorch_lightning.strategies.strategy": "module_hooks",
-    "torch_xla": "xla_hooks",
-    "jax.profiler": "jax_hooks",
-    "keras.src.callbacks.callback_list": "keras_hooks",
-    "flax.nnx.transforms.compilation": "jit_hooks",
-    "equinox._jit": "jit_hooks",
+    "torch": "frameworks.torch_hooks",
+    "torch.utils.data.dataloader": "frameworks.loader_hooks",
+    "torch._dynamo.eval_frame": "frameworks.module_hooks",
+    "lightning.pytorch.strategies.strategy": "frameworks.module_hooks",
+    "pytorch_lightning.strategies.strategy": "frameworks.module_hooks",
+    "torch_xla": "frameworks.xla_hooks",
+    "jax.profiler": "frameworks.jax_hooks",
+    "keras.src.callbacks.callback_list": "frameworks.keras_hooks",
+    "flax.nnx.transforms.compilation": "frameworks.jit_hooks",
+    "equinox._jit": "frameworks.jit_hooks",
 }
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -114,7 +114,7 @@ def _imported(name: str, module: Any) -> None:
 
         RUNTIME.install(WATCHED[name], module)
     except Exception as error:  # the script's import must not fail because of us
-        from .exceptions import raised_by_signal_handler
+        from .guest.exceptions import raised_by_signal_handler
 
         if raised_by_signal_handler(error):
             raise

@@ -19,12 +19,12 @@ from operator import itemgetter
 from typing import Any, Callable
 
 from .assembly import Step
+from .guest.own_file import ClosedByScript, OwnFile
+from .guest.threads import ProbeThread
 from .lines import line, step_line
-from .own_file import ClosedByScript, OwnFile
 from .phases import phases_of
 from .slowdown import Slowdown, SlowdownWatch
 from .steps import CAPTURE, COST, LINES, MEMORY, NOTE, OPTIMIZER, SLOWER, USES, Steps
-from .threads import ProbeThread
 
 SCHEMA_VERSION = 1
 FLUSH_S = 0.1

@@ -13,17 +13,17 @@ from time import monotonic_ns
 from typing import Any
 
 from . import steps as kind
-from .black_box import BlackBox
+from .blackbox.black_box import BlackBox
 from .capture import Capturer
-from .exceptions import raised_by_signal_handler
+from .finding.loop_steps import LoopSteps
+from .finding.sampler import Sampler
+from .guest.exceptions import raised_by_signal_handler
+from .guest.threads import ProbeThread, signals_blocked
 from .lines import RECORD, plain_numbers
 from .log import FLUSH_S, Log
-from .loop_steps import LoopSteps
 from .ranks import rank_and_world, versions
 from .requests import Requests
-from .sampler import Sampler
 from .steps import Phases, Steps
-from .threads import ProbeThread, signals_blocked
 from .timed_capture import TimedCaptures
 from .triggers import Triggers
 
@@ -141,7 +141,7 @@ class Runtime:
             if raised_by_signal_handler(error):
                 raise
             self.note("bad", f"no steps will be found by {module.__name__}: {error!r}")
-        if hooks == "torch_hooks":
+        if hooks == "frameworks.torch_hooks":
             self.black_box.watch_torch(self, module)
 
     # -- before the first step ------------------------------------------------------------------------------

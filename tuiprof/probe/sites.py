@@ -10,7 +10,7 @@ import types
 from json import dumps
 from typing import Any, Callable
 
-from .own_file import OwnFile
+from .guest.own_file import OwnFile
 
 _MOST_FRAMES = 100
 _MOST_SITES = 500_000

@@ -39,11 +39,11 @@ from time import monotonic_ns
 from typing import Any, Callable
 
 from .assembly import Assembly
+from .finding.script_frames import script_line
+from .guest.threads import is_of_python
 from .marks import BEGIN, END, SOURCE, Mark
 from .marks import DATA as DATA_PART
 from .marks import OPTIMIZER as OPTIMIZER_PART
-from .script_frames import script_line
-from .threads import is_of_python
 
 NONE, BATCH, LOOP, BACKWARDS, JITTED, OPTIMIZER, SYNC, ANNOTATION, FRAMEWORK, EXPLICIT, GIVEN, CLOSED = range(
     12

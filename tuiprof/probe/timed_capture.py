@@ -13,10 +13,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
 from .capture import CaptureError, reason
-from .main_thread import call_on_main_thread
+from .finding.main_thread import call_on_main_thread
+from .guest.threads import ProbeThread
 from .requests import Request
 from .steps import CAPTURE, NO_CALL, NONE
-from .threads import ProbeThread
 
 if TYPE_CHECKING:
     from .runtime import Runtime

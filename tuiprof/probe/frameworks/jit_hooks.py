@@ -10,9 +10,9 @@ import threading
 from time import monotonic_ns
 from typing import Any
 
-from .exceptions import leave_out
-from .runtime import Runtime
-from .steps import JITTED
+from ..guest.exceptions import leave_out
+from ..runtime import Runtime
+from ..steps import JITTED
 
 _CLASSES = ("JitWrapped", "SimpleJitWrapped", "SimpleJitPartialWrapped", "_JitWrapper")
 #: The first function that is called so often is the step; after so many calls of others without it, one of those.

@@ -14,7 +14,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from .exceptions import leave_out
+from ..guest.exceptions import leave_out
 
 _MOST_PENDING = 64  # checks whose results have not come yet; beyond it steps go unchecked
 _MOST_NAMED = 3  # gradients of one step that are named one by one

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Callable
 
-from .c_environ import visible_to_c
+from ..guest.c_environ import visible_to_c
 
 _NAME = "TEARDOWN_CUPTI"
 _TORCH = (

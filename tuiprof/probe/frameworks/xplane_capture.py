@@ -6,10 +6,10 @@ import os
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable
 
-from .capture import CaptureError, Capturer
+from ..capture import CaptureError, Capturer
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
 
 def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool]) -> Callable[[], None]:

@@ -13,9 +13,9 @@ import pickle
 from time import monotonic_ns
 from typing import Any
 
-from . import allocations
-from .exceptions import raised_by_signal_handler
-from .own_file import OwnFile
+from ..frameworks import allocations
+from ..guest.exceptions import raised_by_signal_handler
+from ..guest.own_file import OwnFile
 
 FOLDER = "memory"  # in the session
 #: Events of the history that are kept where it is recorded; beyond it the oldest are forgotten.

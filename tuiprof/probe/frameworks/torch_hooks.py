@@ -10,11 +10,11 @@ from time import monotonic_ns
 from types import CodeType
 from typing import Any, Callable
 
-from .exceptions import leave_out
-from .marks import BACKWARD, STEPPED
+from ..guest.exceptions import leave_out
+from ..marks import BACKWARD, STEPPED
+from ..runtime import Runtime
+from ..steps import NO_CALL
 from .module_hooks import Models
-from .runtime import Runtime
-from .steps import NO_CALL
 from .torch_capture import TorchProfiler, watch_profilers
 from .torch_device import TorchDevice
 

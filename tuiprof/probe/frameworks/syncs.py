@@ -13,8 +13,8 @@ import sys
 import warnings
 from typing import Any, Callable
 
+from ..sites import SiteWatch
 from .allocations import AllocationWatch
-from .sites import SiteWatch
 
 _PROTOTYPE = "Synchronization debug mode is a prototype"  # said once when it is switched on
 _MESSAGE = re.compile(r"called a synchronizing|" + _PROTOTYPE)

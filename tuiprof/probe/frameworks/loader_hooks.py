@@ -7,10 +7,10 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from .exceptions import leave_out
-from .marks import DATA
-from .runtime import Runtime
-from .steps import BATCH
+from ..guest.exceptions import leave_out
+from ..marks import DATA
+from ..runtime import Runtime
+from ..steps import BATCH
 
 
 def install(runtime: Runtime, module: Any) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 _MOST_THREADS = 64
 _MOST_FRAMES = 100
 _MOST_TEXT = 500
-_OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_THREAD_START = os.path.join(_OWN_FILES, "threads.py")
+_OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_THREAD_START = os.path.join(_OWN_FILES, "guest", "threads.py")
 
 Frame = tuple[str, int, str]  # file, line, function
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .capture import CaptureError, Capturer
-from .requests import Request
-from .runtime import Runtime
-from .steps import SYNC
+from ..capture import CaptureError, Capturer
+from ..requests import Request
+from ..runtime import Runtime
+from ..steps import SYNC
 from .xplane_capture import XPlaneProfiler, step_hook
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from .own_file import OwnFile
+from ..guest.own_file import OwnFile
 
 FOLDER = "stacks"  # in the session
 _MOST_BYTES = 32 << 20

@@ -13,10 +13,10 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .exceptions import leave_out
-from .marks import CHECKPOINT, EVALUATION, FORWARD
-from .runtime import Runtime
-from .steps import BATCH, LOOP
+from ..guest.exceptions import leave_out
+from ..marks import CHECKPOINT, EVALUATION, FORWARD
+from ..runtime import Runtime
+from ..steps import BATCH, LOOP
 
 #: Where these are the steps, a model that is not trained is what they are about.
 _OF_INFERENCE = (BATCH, LOOP)

@@ -17,8 +17,8 @@ import threading
 import time
 from typing import Any, Callable
 
-from .exceptions import own_errors_dropped
-from .sites import SiteWatch
+from ..guest.exceptions import own_errors_dropped
+from ..sites import SiteWatch
 
 #: What the user calls to wait; ``tuiprof/analyses/shared/xla_waits.py`` knows these names.
 AWAITS = ("jax.Array.block_until_ready", "jax.block_until_ready")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from time import monotonic_ns
 
-from .assembly import Step
+from ..assembly import Step
 
 #: A stall: no step for so many times the median step, and for so long at least.
 STALL_TIMES = 10

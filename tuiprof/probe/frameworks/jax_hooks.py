@@ -8,13 +8,13 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from .capture import Capturer
-from .exceptions import own_errors_dropped, raised_by_signal_handler
+from ..capture import Capturer
+from ..guest.exceptions import own_errors_dropped, raised_by_signal_handler
+from ..requests import Request
+from ..runtime import Runtime
+from ..steps import ANNOTATION
 from .garbage import GarbageRanges
 from .jax_syncs import JaxSyncWatch
-from .requests import Request
-from .runtime import Runtime
-from .steps import ANNOTATION
 from .xplane_capture import XPlaneProfiler, step_hook
 
 

@@ -15,12 +15,12 @@ from time import monotonic_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .marks import END
+from ..marks import END
+from ..steps import LOOP, NONE
 from .sampler import RECENT, Loop
-from .steps import LOOP, NONE
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from ..runtime import Runtime
 
 #: A loop is the innermost one if it holds this share of the samples; one in a function that is called from the loop
 #: around it, this share.

@@ -9,12 +9,12 @@ import weakref
 import zlib
 from typing import Any
 
-from .capture import CaptureError, Capturer
+from ..capture import CaptureError, Capturer
+from ..guest.own_file import OwnFile, pieces
+from ..requests import Request
+from ..runtime import Runtime
 from .cupti import Cupti
 from .garbage import GarbageRanges
-from .own_file import OwnFile, pieces
-from .requests import Request
-from .runtime import Runtime
 from .syncs import SyncWatch
 
 _GZIP_LEVEL = 3  # of a Kineto trace: about as small as 6 in a third of the time

@@ -163,7 +163,7 @@ class _Given:
         hook = self._hook
         try:
             if hook is None:
-                from .runtime import RUNTIME
+                from ..runtime import RUNTIME
 
                 name = "--step-function" if self._function else "--step-at"
                 hook = self._hook = RUNTIME.hook(name), RUNTIME.steps
@@ -176,7 +176,7 @@ class _Given:
 
     def _note(self, text: str) -> None:
         """Say what is wrong, in the log and at once."""
-        from .runtime import RUNTIME
+        from ..runtime import RUNTIME
 
         RUNTIME.note("bad", text)
         sys.stderr.write(f"tuiprof: {text}\n")

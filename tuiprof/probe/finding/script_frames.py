@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
-_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PROBE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _known: dict[str, bool] = {}
 
 

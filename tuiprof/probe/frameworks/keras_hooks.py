@@ -7,9 +7,9 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from .marks import EVALUATION
-from .runtime import Runtime
-from .steps import FRAMEWORK
+from ..marks import EVALUATION
+from ..runtime import Runtime
+from ..steps import FRAMEWORK
 
 
 def install(runtime: Runtime, module: Any) -> None:

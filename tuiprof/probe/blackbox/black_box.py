@@ -14,11 +14,11 @@ from json import dumps, loads
 from time import monotonic_ns
 from typing import Any, Callable
 
-from .assembly import Step
-from .exceptions import own_errors_dropped, raised_by_signal_handler
+from ..assembly import Step
+from ..guest.exceptions import own_errors_dropped, raised_by_signal_handler
+from ..lines import RECORD
+from ..requests import Requests
 from .flight import dump
-from .lines import RECORD
-from .requests import Requests
 from .stacks import frames_of_error, threads_now
 from .stall import StallWatch
 

@@ -1,0 +1,1 @@
+"""What the probe hooks in PyTorch, JAX, PyTorch/XLA and Keras, and their profilers."""

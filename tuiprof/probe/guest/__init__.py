@@ -1,0 +1,1 @@
+"""Being no trouble in somebody else's process: threads, descriptors, environment, exceptions."""
