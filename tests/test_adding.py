@@ -65,11 +65,10 @@ def test_each_is_found_and_answers(tmp_path: Path) -> None:
     share = report.fact("small_kernel_share")
     assert isinstance(share, float)
     assert 0.1 < share < 0.9
-    assert "fill-kernels" in {item.rule for item in advice.priorities(trace).findings} | {
-        name
-        for name, rule in advice.available().items()
-        if list(rule.find(trace, advice.Evidence(trace, {})))
-    }
+    rule = advice.available()["fill-kernels"]
+    (found,) = rule.find(trace, advice.Evidence(trace, {}))
+    assert "kernels a step only fill memory" in found.what
+    assert not advice.priorities(trace).missing
     lines = tmp_path / "run.txt"
     lines.write_text("# ns lines\n0 100 main forward\n10 50 main inner\n200 30 loader next\n")
     read = tuiprof.open_trace(lines)
