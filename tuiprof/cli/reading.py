@@ -13,6 +13,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.answering import page
 from tuiprof.cli.common import (
     Invocation,
+    chart_option,
     convert_option,
     ladder_or_none,
     open_rank,
@@ -86,6 +87,7 @@ def open_(
 )
 @click.option("--rules", is_flag=True, help="Also how each figure is defined, and its thresholds (text, md).")
 @click.option("--brief", is_flag=True, help="With -f json: one page, as `tuiprof why --json` prints it.")
+@chart_option
 @trace_options
 @convert_option
 @click.pass_obj
@@ -98,6 +100,7 @@ def report(
     verbose: bool,
     rules: bool,
     brief: bool,
+    no_chart: bool,
     rank: int | None,
     run_: str | None,
     convert: bool | None,
@@ -116,6 +119,7 @@ def report(
 
     session = session_or_none(invocation, target)
     style = replace(stdout_style(), rules=rules)
+    style = replace(style, charts=style.charts and not no_chart)
     if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
         sys.stdout.write(
             page(session, target, "json" if brief else format_, style, rank, run_, step, convert)

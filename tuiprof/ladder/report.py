@@ -26,13 +26,14 @@ from tuiprof.ladder.statistics import (
     judge,
 )
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Kind, Level
 from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
 
 NAME = "ladder"
 _OUT = ("wrong", "failed", "unavailable")
+_STEP = Series("step_ns", "step_low_ns", "step_high_ns")
 #: What JSON and CSV carry of a rung beyond what is drawn.
 _HIDDEN: tuple[tuple[str, Kind], ...] = (
     ("ratio", "number"),
@@ -187,7 +188,8 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen],
         *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
     )
     note = f"Published figures are from {meta.source}; they are not ours." if meta.source else ""
-    return Table("rungs", meta.title, columns, frame, note)
+    chart = Chart("Step time and its interval", (_STEP,), at="variant", form="bars")
+    return Table("rungs", meta.title, columns, frame, note, chart=chart)
 
 
 def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:

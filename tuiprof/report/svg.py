@@ -10,6 +10,7 @@ from typing import Any
 from tuiprof.model import Chart, Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
+from tuiprof.report.chart import scale_top
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg_pair import pair
 
@@ -18,8 +19,6 @@ _COLUMNS = 64
 #: Points of a line; where there are more rows, a point stands for several of them.
 _POINTS = 240
 _HEIGHT = 100
-#: A value beyond so many times the 90th percentile is cut off and said in words: the others keep their shape.
-_BEYOND = 3.0
 #: A table with so many rows at most, whose shares make up a whole, is drawn as one bar cut into parts.
 _PARTS = range(2, 13)
 #: Shares that add up to something within these bounds make up a whole.
@@ -60,8 +59,7 @@ def _series(table: Table, chart: Chart) -> str:
     highest = max(highs)
     if highest <= 0:
         return ""
-    usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
-    top = min(highest, usual) if usual > 0 else highest
+    top = scale_top(highs)
     beyond = sum(high > top for high in highs)
     title = escape(sanitize(chart.title))
     cut = (

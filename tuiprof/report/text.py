@@ -183,7 +183,8 @@ def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
     return (" " * _GAP).join(parts).rstrip()
 
 
-def _report(report: Report | Unavailable, style: Style) -> list[str]:
+def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
+    """Return a report as lines for a terminal."""
     if isinstance(report, Unavailable):
         lines = wrap(f"{report.analysis}: unavailable: {report.reason}", style, "– ")
         return lines + (wrap(report.remedy, style, "  → ") if report.remedy else [])
@@ -199,8 +200,10 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
         lines += wrap(note, style, "  note: ", "        ")
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
     for table in shown if style.details else shown[:2]:
-        picture = chart(table, style.width)
-        lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
+        picture = chart(table, style)
+        body = _table(table, style)
+        # One heading for both: that of the chart says more.
+        lines += ["", *([paint(picture[0], "1", style), *picture[1:], "", *body[1:]] if picture else body)]
     if not style.details and len(shown) > 2:
         more = ", ".join(f"{table.title} ({len(table.rows)})" for table in shown[2:])
         lines += ["", *wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
@@ -213,14 +216,35 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     return lines
 
 
+def pictures(tables: Sequence[Table], style: Style) -> list[str]:
+    """Return tables as charts alone, a blank line before each; one that has no chart as a table.
+
+    Args:
+        tables: The tables.
+        style: How to print.
+    """
+    lines: list[str] = []
+    for table in tables:
+        picture = chart(table, style)
+        note = wrap(table.note, style, "  ") if picture and table.note else []
+        drawn = [paint(picture[0], "1", style), *picture[1:]] if picture else _table(table, style)
+        lines += ["", *drawn, *note]
+    return lines
+
+
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
     blocks = [wrap(trust, style)] if trust else []
-    blocks += [_report(report, style) for report in reports if isinstance(report, Report)]
+    blocks += [report_lines(report, style) for report in reports if isinstance(report, Report)]
     # Several captures of one run lack the same: said once.
     lacking = dict.fromkeys(report for report in reports if isinstance(report, Unavailable))
-    gone = [line for report in lacking for line in _report(report, style)]
+    gone = [line for report in lacking for line in report_lines(report, style)]
     if gone:
         blocks.append([paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
+    return document(blocks, style)
+
+
+def document(blocks: Sequence[Sequence[str]], style: Style) -> str:
+    """Return blocks of lines as one text, a blank line between them, in what the terminal can show."""
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
     return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
 
