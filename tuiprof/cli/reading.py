@@ -27,6 +27,7 @@ from tuiprof.cli.common import (
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.report import Style
     from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -125,9 +126,12 @@ def report(
             page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
         )
         return 0
+    trace: Trace | None = None
     if session is not None:
         reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
+        if format_ == "html" and session.traces():
+            trace = open_rank(traces_at(session.path / "traces", run_, rank), rank)
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
@@ -135,8 +139,24 @@ def report(
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
-    sys.stdout.write(render_all(reports, format_, trust=said, style=replace(style, title=title)))
+    style = replace(style, title=title)
+    if format_ == "html" and not analyses and trace is not None:
+        sys.stdout.write(_html_page(trace, step, reports, said, style))
+        return 0
+    sys.stdout.write(render_all(reports, format_, trust=said, style=style))
     return 0
+
+
+def _html_page(
+    trace: Trace, step: int | None, reports: list[Report | Unavailable], trust: str, style: Style
+) -> str:
+    """Return a page that opens with what to change first, and the timeline."""
+    from tuiprof.advice.answer import answer
+    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.report.html import document
+
+    window = step_window(trace, step) if step is not None else None
+    return document(reports, trust, style, answer(trace, style.title, window), picture(trace, window))
 
 
 def session_reports(

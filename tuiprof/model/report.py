@@ -184,7 +184,11 @@ class Chart:
     @property
     def column_keys(self) -> set[str]:
         """Keys of the columns that are drawn."""
-        return {self.at, self.marked, *(key for one in self.series for key in (one.value, one.low, one.high))} - {""}
+        return {
+            self.at,
+            self.marked,
+            *(key for one in self.series for key in (one.value, one.low, one.high)),
+        } - {""}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

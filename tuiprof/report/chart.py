@@ -44,6 +44,11 @@ def chart(table: Table, style: Style) -> list[str]:
     return _line(table, table.chart, room, style.plain)
 
 
+def is_line(table: Table) -> bool:
+    """Say whether a table is a series: many rows of little worth but for their course."""
+    return table.chart is not None and table.chart.form == "line"
+
+
 def scale_top(highs: Sequence[float]) -> float:
     """Return where the scale of a series ends: its highest value, unless a few are far beyond the others.
 
@@ -89,7 +94,7 @@ def _line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
         title += f" · {beyond} beyond the scale, highest {column.text(max(values))}"
     edges = [labels[0], *[""] * (_CANVAS_LINES - 2), labels[1]]
     lines = [f"  {edge:>{margin}} ┤{line}" for edge, line in zip(edges, _drawn(plot), strict=True)]
-    return [clip(title, room), *lines, *_ends(table, drawn, margin + 4, room)]
+    return [clip(title, room, "end"), *lines, *_ends(table, drawn, margin + 4, room)]
 
 
 def _ends(table: Table, drawn: Chart, indent: int, room: int) -> list[str]:
@@ -120,9 +125,14 @@ def _bars(table: Table, drawn: Chart, room: int) -> list[str]:
         return []
     names = [clip(sanitize(about.text(value)), _NAME) for value in rows[drawn.at].to_list()]
     figures = [column.text(value) for value in values]
-    shares = [table.column(share).text(value) for value in rows[share].to_list()] if share else [""] * len(rows)
+    shares = (
+        [table.column(share).text(value) for value in rows[share].to_list()] if share else [""] * len(rows)
+    )
     ends = [
-        [float(high if high is not None else value) for high, value in zip(rows[key].to_list(), values, strict=True)]
+        [
+            float(high if high is not None else value)
+            for high, value in zip(rows[key].to_list(), values, strict=True)
+        ]
         if key
         else values
         for key in (series.low, series.high)
@@ -144,13 +154,15 @@ def _bars(table: Table, drawn: Chart, room: int) -> list[str]:
     if len(known) > len(rows):
         title += f" · {len(rows)} of {len(known)}"
     lines = [
-        f"  {label}{' ' * (name - width(label))}  {text:>{figure}}" + (f"  {of:>{part}}" if part else "") + f"  {bar}"
+        f"  {label}{' ' * (name - width(label))}  {text:>{figure}}"
+        + (f"  {of:>{part}}" if part else "")
+        + f"  {bar}"
         for label, text, of, bar in zip(names, figures, shares, _drawn(plot), strict=True)
     ]
-    return [clip(title, room), *lines]
+    return [clip(title, room, "end"), *lines]
 
 
-def _canvas(cells: int, lines: int):  # type: ignore[no-untyped-def]  # noqa: ANN202 - plotext has no types
+def _canvas(cells: int, lines: int):  # type: ignore[no-untyped-def]
     """Return plotext with an empty canvas: no frame, ticks or colours, of this size whatever the terminal's."""
     import plotext
 
@@ -164,6 +176,6 @@ def _canvas(cells: int, lines: int):  # type: ignore[no-untyped-def]  # noqa: AN
     return plotext
 
 
-def _drawn(plot) -> list[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _drawn(plot) -> list[str]:  # type: ignore[no-untyped-def]
     """Return the lines of a canvas without escape codes."""
     return [line.rstrip() for line in plot.uncolorize(plot.build()).rstrip("\n").split("\n")]

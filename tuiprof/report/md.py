@@ -8,7 +8,7 @@ from typing import Any
 
 from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style
-from tuiprof.report.chart import chart
+from tuiprof.report.chart import chart, is_line
 from tuiprof.report.sanitize import sanitize
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -89,7 +89,7 @@ def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
 
 
 def pictures(tables: Sequence[Table], style: Style) -> list[str]:
-    """Return tables as charts alone; one that has no chart as a table.
+    """Return tables as charts alone; without its chart a series is left out, others are tables.
 
     Args:
         tables: The tables.
@@ -98,6 +98,8 @@ def pictures(tables: Sequence[Table], style: Style) -> list[str]:
     lines: list[str] = []
     for table in tables:
         picture = fenced(chart(table, style))
+        if not picture and is_line(table):
+            continue
         note = [escape(table.note), ""] if picture and table.note else []
         lines += [*(picture or _table(table, style)), *note]
     return lines

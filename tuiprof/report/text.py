@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.ascii import to_ascii
-from tuiprof.report.chart import chart
+from tuiprof.report.chart import chart, is_line
 from tuiprof.report.sanitize import clip, for_log, sanitize, width
 
 SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
@@ -217,7 +217,7 @@ def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
 
 
 def pictures(tables: Sequence[Table], style: Style) -> list[str]:
-    """Return tables as charts alone, a blank line before each; one that has no chart as a table.
+    """Return tables as charts alone, each after a blank line; without a chart a series is left out, others are tables.
 
     Args:
         tables: The tables.
@@ -226,6 +226,8 @@ def pictures(tables: Sequence[Table], style: Style) -> list[str]:
     lines: list[str] = []
     for table in tables:
         picture = chart(table, style)
+        if not picture and is_line(table):
+            continue
         note = wrap(table.note, style, "  ") if picture and table.note else []
         drawn = [paint(picture[0], "1", style), *picture[1:]] if picture else _table(table, style)
         lines += ["", *drawn, *note]

@@ -343,7 +343,9 @@ def _step_time(fold: Fold) -> Table | None:
     columns = (
         Column("start_ns", "at", "ns", "Time of the first of these steps, since the start of the run."),
         Column("steps", "steps", "count"),
-        Column("captured", "captured", "count", "How many of these steps ran under the profiler.", hidden=True),
+        Column(
+            "captured", "captured", "count", "How many of these steps ran under the profiler.", hidden=True
+        ),
         Column("mean_ns", "mean", "ns"),
         Column("lowest_ns", "fastest", "ns"),
         Column("highest_ns", "slowest", "ns"),
