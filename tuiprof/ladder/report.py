@@ -29,7 +29,7 @@ from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work,
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
+from tuiprof.model.units import format_ns_range, format_speed, format_speed_range
 
 NAME = "ladder"
 _OUT = ("wrong", "failed", "unavailable")
@@ -112,7 +112,7 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
     if faster and faster[0].ratio:
         baseline = meta.rung(faster[0].name).baseline
         more = f" ({len(faster)} are faster than theirs)" if len(faster) > 1 else ""
-        parts.append(f"{faster[0].name} {speed(faster[0].ratio, baseline)}{more}")
+        parts.append(f"{faster[0].name} is {format_speed(faster[0].ratio.value)} than {baseline}{more}")
     elif any(one.step_ns and one.word != "baseline" for one in judged) and "undecided" not in counts:
         parts.append("no variant is faster than its baseline")
     for word, phrase in (
@@ -207,7 +207,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "variant": one.name,
         "verdict": one.word,
         "step_ns": step.value if step else None,
-        "change": change(ratio.value) if ratio else "",
+        "change": format_speed(ratio.value) if ratio else "",
         "change_interval": between(ratio),
         "baseline": rung.baseline,
         "syncs_per_step": trace.syncs if trace else None,
@@ -236,42 +236,13 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
     }
 
 
-def change(ratio: float) -> str:
-    """Return a ratio of times as people read it: ``+4.5 %``, or ``÷3.21`` from a factor of two on.
-
-    Args:
-        ratio: Time over the baseline's.
-    """
-    if ratio <= 0.5:
-        return f"÷{format_factor(1 / ratio)}"
-    if ratio >= 2:
-        return f"×{format_factor(ratio)}"
-    percent = (ratio - 1) * 100
-    return f"{percent:+.1f} %".replace("-", MINUS)
-
-
 def between(ratio: Interval | None) -> str:
-    """Return an interval of ratios in words; the unit once where it is the same.
+    """Return an interval of ratios in words.
 
     Args:
         ratio: Time over the baseline's; None = not told.
     """
-    if ratio is None:
-        return ""
-    low, high = change(ratio.low), change(ratio.high)
-    return f"{low.removesuffix(' %') if high.endswith('%') else low} … {high}"
-
-
-def speed(ratio: Interval, baseline: str) -> str:
-    """Return a ratio of times below 1 in words: ``takes 4.3 % less time than off``, ``is 3.21 times as fast as off``.
-
-    Args:
-        ratio: Time over the baseline's.
-        baseline: Name of the baseline.
-    """
-    if ratio.value <= 0.5:
-        return f"is {format_factor(1 / ratio.value)} times as fast as {baseline}"
-    return f"takes {format_share(1 - ratio.value)} less time than {baseline}"
+    return format_speed_range(ratio.low, ratio.high) if ratio is not None else ""
 
 
 def _range(interval: Interval | None) -> str:

@@ -205,6 +205,7 @@ class Table:
         empty: What to say when there are no rows: why, and what it means.
         prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
         chart: How it is drawn; None = it is not.
+        faint: Key of a column of Booleans in ``rows``: rows that matter little are grey; empty = none is.
     """
 
     key: str
@@ -215,6 +216,7 @@ class Table:
     empty: str = "nothing found"
     prose: bool = False
     chart: Chart | None = None
+    faint: str = ""
 
     def __post_init__(self) -> None:
         """Check that every column exists."""
@@ -222,6 +224,8 @@ class Table:
         missing = [key for key in keys if key not in self.rows.columns]
         if self.chart is not None:
             missing += sorted(self.chart.column_keys - set(keys))
+        if self.faint and self.faint not in self.rows.columns:
+            missing.append(self.faint)
         if missing:
             raise ValueError(f"table {self.key!r} has no column {', '.join(missing)}")
 

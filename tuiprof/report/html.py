@@ -148,14 +148,16 @@ def _table(table: Table) -> str:
     if table.prose:
         return head + _findings(columns, rows.rows()) + note
     tops = _tops(columns, rows.rows())
+    faint = table.rows[table.faint].head(_ROWS).to_list() if table.faint else [False] * len(rows)
     heads = "".join(
         f'<th scope="col" class="{_side(c)}" title="{escape(c.help)}"{_room(c, rows[c.key].to_list())}>'
         f"{escape(c.label)}</th>"
         for c in columns
     )
     body = "".join(
-        f"<tr>{''.join(_cell(v, c, top) for v, c, top in zip(row, columns, tops, strict=True))}</tr>\n"
-        for row in rows.iter_rows()
+        f"{'<tr class=faint>' if dim else '<tr>'}"
+        f"{''.join(_cell(v, c, top) for v, c, top in zip(row, columns, tops, strict=True))}</tr>\n"
+        for row, dim in zip(rows.iter_rows(), faint, strict=True)
     )
     return (
         f'{head}<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'

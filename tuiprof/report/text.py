@@ -105,7 +105,9 @@ def _table(table: Table, style: Style) -> list[str]:
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
     lines.append(paint("  " + _line(heads, columns, widths), "2", style))
-    lines += ["  " + _line(row, columns, widths) for row in cells]
+    faint = rows[table.faint].to_list() if table.faint else [False] * len(cells)
+    drawn = (f"  {_line(row, columns, widths)}" for row in cells)
+    lines += [paint(line, "2", style) if dim else line for line, dim in zip(drawn, faint, strict=True)]
     if len(rows) < len(table.rows):
         lines += wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
     if dropped:

@@ -14,7 +14,7 @@ from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verd
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.crowding import crowded
@@ -140,7 +140,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
         f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
-        + (f"; {format_share(slowdown.share)} slower since the capture" if slowdown is not None else "")
+        + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
     )
 
 

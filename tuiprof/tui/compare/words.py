@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_change, format_ns
+from tuiprof.model.units import format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lane_cells import short_name
 from tuiprof.tui.widgets.lines import Row, fit
@@ -43,7 +43,7 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
     if old is None or new is None:
         side = "before" if old is None else "after"
         return [(f" {name}", "strong"), (f"  has no counterpart {side} in this step", "warn")]
-    change = format_change((new - old) / old if old else None, "share")
+    change = format_speed(new / old) if old else ""
     role = "good" if new < old else "bad" if new > old else "dim"
     return [
         (f" {name}", "strong"),
