@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tuiprof.cli import main
 from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
 from tuiprof.errors import UsageProblem
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
-from tuiprof.report import render
+from tuiprof.report import Style, render
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import Scenario, Session
 
@@ -37,6 +38,24 @@ def recorded(
     if trace is not None:
         shutil.copy(trace, session.path / "traces")
     return session
+
+
+def test_what_is_within_the_noise_is_last_and_grey() -> None:
+    report = compare_targets(NAIVE, FIXED)
+    for key in ("metrics", "kernels", "operators", "launches"):
+        table = report.table(key)
+        noise = table.rows[table.faint].to_list()
+        assert noise == sorted(noise)
+    kernels = report.table("kernels").rows
+    for row in kernels.iter_rows(named=True):
+        same = row["before_count"] == row["after_count"]
+        little = abs(row["change_ns"]) <= 0.01 * max(row["before_ns"], row["after_ns"])
+        assert row["within_noise"] == (same and little)
+    assert kernels["within_noise"].any()
+    assert not kernels["within_noise"].all()
+    style = Style(width=100, colour=True, rows=None)
+    text = render(replace(report, tables=(report.table("kernels"),)), style=style)
+    assert sum(line.startswith("\x1b[2m") for line in text.splitlines()) > kernels["within_noise"].sum()
 
 
 def test_two_files_are_compared_by_their_traces() -> None:
