@@ -109,9 +109,8 @@ async def test_an_earlier_measurement_is_shown_without_running(start: Start) -> 
         text = await until_shown(
             pilot, "ladder tiny — a [b]loop[/b]", "3 rounds · fit", "1.33× faster", "syncs/step"
         )
-        fast = next(line for line in text.splitlines() if "fast " in line and "faster" in line)
-        assert "15.0 ms" in fast
-        assert "−25.0 %" in fast
+        fast = next(line for line in text.splitlines() if "fast " in line and "15.0 ms" in line)
+        assert "1.33× faster" in fast
         assert "no TPU" in text
         await pilot.press("down")
         await until_shown(pilot, "why", "against slow:", "published", "on a laptop")

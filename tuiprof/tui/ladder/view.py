@@ -37,7 +37,7 @@ _ROLES = {
 #: Widths of the columns that give way one after the other, the last first: key, heading, cells.
 _COLUMNS = (
     ("step", "here", 10),
-    ("change", "ratio", 9),
+    ("change", "ratio", 16),
     ("interval", "95 % interval", 19),
     ("published", "published", 22),
     ("syncs", "syncs/step", 12),
