@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tuiprof.cli import main
 from tuiprof.comparison.sides import compare_sides, compare_targets, open_side
 from tuiprof.errors import UsageProblem
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
-from tuiprof.report import render
+from tuiprof.report import Style, render
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import Scenario, Session
 
@@ -39,16 +40,35 @@ def recorded(
     return session
 
 
+def test_what_is_within_the_noise_is_last_and_grey() -> None:
+    report = compare_targets(NAIVE, FIXED)
+    for key in ("metrics", "kernels", "operators", "launches"):
+        table = report.table(key)
+        noise = table.rows[table.faint].to_list()
+        assert noise == sorted(noise)
+    kernels = report.table("kernels").rows
+    for row in kernels.iter_rows(named=True):
+        same = row["before_count"] == row["after_count"]
+        little = abs(row["change_ns"]) <= 0.01 * max(row["before_ns"], row["after_ns"])
+        assert row["within_noise"] == (same and little)
+    assert kernels["within_noise"].any()
+    assert not kernels["within_noise"].all()
+    style = Style(width=100, colour=True, rows=None)
+    text = render(replace(report, tables=(report.table("kernels"),)), style=style)
+    assert sum(line.startswith("\x1b[2m") for line in text.splitlines()) > kernels["within_noise"].sum()
+
+
 def test_two_files_are_compared_by_their_traces() -> None:
     report = compare_targets(NAIVE, FIXED)
     assert report.verdict.level == "good"
-    assert "10.5 % faster" in report.verdict.sentence
+    assert "1.12× faster" in report.verdict.sentence
     assert (report.fact("before"), report.fact("after")) == (NAIVE.name, FIXED.name)
     syncs = report.table("syncs").rows
     assert syncs.select("before_count", "after_count").rows() == [(2.0, 0.0)]
     assert syncs["name"][0].startswith("torchmetrics/aggregation.py:93")
     changes = report.table("launches").rows["change_ns"].abs().to_list()
-    assert changes == sorted(changes, reverse=True)
+    clear = len(changes) - int(report.table("launches").rows["within_noise"].sum())
+    assert changes[:clear] == sorted(changes[:clear], reverse=True)
     ranked = [table for table in report.tables if "change_ns" in table.rows.columns]
     for table in ranked:
         column = next(column for column in table.columns if column.key == "change_ns")
@@ -112,7 +132,7 @@ def test_rungs_of_a_ladder_are_compared_by_paired_trials(tmp_path: Path) -> None
     ladder(tmp_path, {"naive": [100, 150, 200, 300, 400], "fixed": [90, 136, 179, 271, 359]})
     report = compare_targets("toy:naive", "toy:fixed", root=tmp_path)
     assert "5 paired trials" in report.verdict.sentence
-    assert "10.0 % faster" in report.verdict.sentence
+    assert "1.11× faster" in report.verdict.sentence
     assert report.fact("sure") == "yes"
     with pytest.raises(UsageProblem, match=r"no variant 'other'.*there are naive, fixed"):
         open_side("toy:other", root=tmp_path)

@@ -16,6 +16,8 @@ from tuiprof.model.units import (
     format_ns_range,
     format_points,
     format_share,
+    format_speed,
+    format_speed_range,
     format_value,
 )
 
@@ -117,3 +119,26 @@ def test_a_count_of_many_figures_is_exact() -> None:
 )
 def test_a_duration_that_rounds_to_a_thousand_moves_up_a_unit(ns: float, shown: str) -> None:
     assert format_ns(ns) == shown
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.957, "1.045× faster"),
+        (1.045, "1.045× slower"),
+        (0.5, "2.00× faster"),
+        (3.214, "3.21× slower"),
+        (1 / 17428, "17 400× faster"),
+        (1.0998, "1.10× slower"),
+        (0.99999, "the same"),
+        (0.0, "–"),
+    ],
+)
+def test_a_ratio_of_times_says_how_many_times_and_which_way(ratio: float, text: str) -> None:
+    assert format_speed(ratio) == text
+
+
+def test_an_interval_of_ratios_says_its_word_once() -> None:
+    assert format_speed_range(0.8, 0.9) == "1.11 … 1.25× faster"
+    assert format_speed_range(2.0, 2.5) == "2.00 … 2.50× slower"
+    assert format_speed_range(0.98, 1.02) == "1.020× faster … 1.020× slower"

@@ -13,7 +13,7 @@ from tuiprof.report import render
 
 def table(chart: Chart | None, key: str = "energy") -> Table:
     rows = pl.DataFrame(
-        {"step": range(20), "joules": [*range(19), 40], "high": range(1, 21), "other": range(20)}
+        {"step": range(20), "joules": [*range(19), 40], "high": [*range(1, 20), 40], "other": range(20)}
     )
     columns = [Column("step", "step", "count"), Column("high", "highest", "number", hidden=True)]
     columns += [Column(name, name, "number") for name in ("joules", "other")]
@@ -30,6 +30,7 @@ SERIES = Chart("Energy of every step", (Series("joules", high="high"),), at="ste
 def test_a_table_of_any_name_is_drawn_as_it_declares() -> None:
     text, page = (rendered(table(SERIES), format_) for format_ in ("text", "html"))
     assert "40.0 ┤" in text
+    assert "step 0" in text
     assert "Energy of every step" in page
     assert "step 19: " in page
     two = replace(SERIES, series=(Series("joules"), Series("other")))

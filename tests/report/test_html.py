@@ -172,3 +172,48 @@ def test_tables_sort_by_a_click_in_a_browser(tmp_path: Path, sample: list[Report
         table.locator("+ button").click()
         assert visible.count() == 72
         assert problems == []
+
+
+def test_a_page_of_a_trace_opens_with_what_to_change_and_the_timeline(
+    sample: list[Report | Unavailable],
+) -> None:
+    from tuiprof.advice.answer import answer
+    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.formats import open_trace
+    from tuiprof.report.html import document
+    from tuiprof.resources import shipped
+
+    trace = open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz")
+    first, drawn = answer(trace, "naive"), picture(trace)
+    assert drawn is not None
+    written = document(sample, "", Style(title="naive"), first, drawn)
+    said = Page(written).text
+    assert said["h3"][: len(first.changes[:4])] == [change.what for change in first.changes[:4]]
+    assert written.index('id="first"') < written.index('id="timeline"') < written.index('class="glance"')
+    # What the lanes show is what the analyses say: the device's idle share within the steps.
+    lanes = {lane.label: lane for lane in drawn.lanes}
+    assert [one.label for one in lanes["steps"].ranges] == ["step 20", "step 21", "step 22", "step 23"]
+    assert {"forward", "metrics"} <= {one.label for one in lanes["host"].ranges}
+    idle, busy = (sum(lanes[name].shares) / len(lanes[name].shares) for name in ("idle", "device"))
+    assert idle + busy == pytest.approx(1, abs=1e-6)
+    steps = next(one for one in sample if one.analysis == "device_idle")
+    assert isinstance(steps, Report)
+    assert idle == pytest.approx(float(steps.fact("idle_share") or 0), abs=0.01)
+
+
+def test_names_in_the_opening_stay_names() -> None:
+    from tuiprof.model.answer import Answer, Change
+    from tuiprof.model.picture import Lane, Picture, Range
+    from tuiprof.report.html import document
+
+    change = Change(EVIL, EVIL, EVIL, EVIL, EVIL, "high", 1e6, 5e5, 2e6, 0.5, prove=EVIL)
+    first = Answer(EVIL, EVIL, 2, 2e6, 3e6, None, None, EVIL, True, (change,), ())
+    drawn = Picture(
+        EVIL, 10, (Lane(EVIL, "ranges", (Range(0.0, 1.0, EVIL, 10),)), Lane(EVIL, "busy", shares=(1.0,)))
+    )
+    written = document([], "", Style(title="t"), first, drawn)
+    page = Page(written)
+    assert "img" not in {tag for tag, _ in page.elements}
+    assert written.count("<script>") == 1
+    assert not [a for _, a in page.elements if "onload" in a or "onerror" in a]
+    assert "\x1b" not in written

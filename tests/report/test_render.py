@@ -221,12 +221,67 @@ def test_a_series_is_drawn_to_scale_and_keeps_what_sticks_out(cells: int) -> Non
     columns = (Column("step_ns", "time", "ns"),)
     table = Table("steps", "Every step", columns, pl.DataFrame({"step_ns": values}), chart=chart)
     text = render(Report("steps", "Steps", Verdict("v"), tables=(table,)), "text", style=Style(width=cells))
-    top, bottom = (
-        next(line for line in text.splitlines() if f"{label} ┤" in line) for label in ("40.0 ms", "0 ns")
+    lines = text.splitlines()
+    # The scale ends at three times what is usual, and says what is beyond.
+    top = next(i for i, line in enumerate(lines) if "30.0 ms ┤" in line)
+    bottom = next(i for i, line in enumerate(lines) if "0 ns ┤" in line)
+    assert "1 beyond" in lines[top - 1]
+    drawn = [line.partition("┤")[2].strip() for line in lines[top : bottom + 1]]
+    assert 1 <= len(drawn[0]) <= 3
+    assert drawn[0] in lines[top][int(cells * 0.6) :]
+    # A third of 24 dots is at the foot of the fourth line.
+    assert [len(line) > cells / 2 for line in drawn] == [False, False, False, True, False, False]
+    assert bottom - top + 2 <= 8
+    assert max(width(line) for line in lines) <= cells
+
+
+def test_a_chart_has_the_size_asked_for_whatever_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "3")
+    columns = (
+        Column("phase", "phase"),
+        Column("ns", "a step", "ns"),
+        Column("low", "low", "ns", hidden=True),
     )
-    assert top.count("█") == 1
-    assert bottom.count("█") > 20
-    assert max(width(line) for line in text.splitlines()) <= cells
+    columns += (Column("high", "high", "ns", hidden=True),)
+    rows = pl.DataFrame(
+        {
+            "phase": ["forward", "衣\x1b[31m"],
+            "ns": [40_000_000, 10_000_000],
+            "low": [3e7, None],
+            "high": [5e7, None],
+        }
+    )
+    chart = Chart("Phases", (Series("ns", "low", "high"),), at="phase", form="bars")
+    table = Table("phases", "Phases", columns, rows, chart=chart)
+    report = Report("steps", "Steps", Verdict("v"), tables=(table,))
+    for format_ in ("text", "md"):
+        text = render(report, format_, style=Style(width=80))
+        assert "\x1b" not in text
+        bars = [line for line in text.splitlines() if "█" in line]
+        full, less = (width(line.partition(" ms  ")[2]) for line in bars)
+        assert max(map(width, bars)) == 80
+        # The interval ends at the right edge, and the bar of 10 ms is a fifth of 50 ms.
+        assert bars[0].endswith("┤")
+        assert less == pytest.approx(full / 5, abs=1)
+        assert width(bars[0].partition("40")[0]) == width(bars[1].partition("10")[0])
+        assert "█" not in render(report, format_, style=Style(width=80, charts=False))
+
+
+def test_marked_rows_are_marked() -> None:
+    columns = (Column("step_ns", "time", "ns"), Column("captured", "captured", "count", hidden=True))
+    marks = [40 <= i < 45 for i in range(60)]
+    rows = pl.DataFrame({"step_ns": [10_000_000] * 60, "captured": marks}).cast({"captured": pl.Int64})
+    for marked, lines in (("captured", 2), ("", 0)):
+        chart = Chart("Time of every step", (Series("step_ns"),), marked=marked)
+        report = Report("s", "S", Verdict("v"), tables=(Table("t", "T", columns, rows, chart=chart),))
+        text = render(report, "text", style=Style(width=80))
+        bottom = next(line for line in text.splitlines() if "0 ns ┤" in line)
+        assert bottom.count("│") == lines
+        assert ("│ captured" in text) == bool(marked)
+        if marked:
+            places = [i / len(bottom.rstrip()) for i, sign in enumerate(bottom) if sign == "│"]
+            assert all(0.6 < place <= 1 for place in places)
 
 
 def test_plain_text_is_ascii_and_no_wider() -> None:
@@ -238,4 +293,6 @@ def test_plain_text_is_ascii_and_no_wider() -> None:
     rich = render(report, "text", style=Style(width=60, colour=True))
     plain = render(report, "text", style=Style(width=60, colour=True, plain=True))
     assert plain.isascii()
-    assert [len(line) for line in plain.splitlines()] == [len(line) for line in rich.splitlines()]
+    # Dots of a line are fewer cells than its stars, the canvas is one.
+    assert len(plain.splitlines()) == len(rich.splitlines())
+    assert max(map(len, plain.splitlines())) == max(map(len, rich.splitlines()))

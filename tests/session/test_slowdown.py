@@ -98,8 +98,8 @@ def test_every_figure_is_of_the_steps_before(slowed: Session) -> None:
 
     report = summarise(slowed)
     assert "median 10." in report.verdict.sentence
-    assert "% slower since the capture" in report.verdict.sentence
-    told = "steps are 89 % slower since the capture of steps 60 to 63 (10 → 19 ms)"
+    assert "1.89× slower since the capture" in report.verdict.sentence
+    told = "steps are 1.89× slower since the capture of steps 60 to 63 (10 → 19 ms)"
     assert any(note.startswith(told) for note in report.notes), report.notes
     assert report.fact("slower_share") == pytest.approx(0.9, abs=0.02)
     assert report.fact("device_step_mean_ns") == pytest.approx(10 * MS, rel=0.02)
@@ -120,7 +120,7 @@ def test_two_recordings_of_the_same_run_compare_as_equal(tmp_path: Path) -> None
     recorded(tmp_path, log(run(noisy(60, 10), noisy(80, 19))), "captured")
     report = compare_targets("bare", "captured", root=tmp_path)
     assert report.verdict.sentence.startswith("a step takes the same: 10.0 ms before, 10.0 ms after")
-    assert any(note.startswith("captured: steps are 89 % slower since the capture") for note in report.notes)
+    assert any(note.startswith("captured: steps are 1.89× slower since the capture") for note in report.notes)
 
 
 @pytest.mark.parametrize(

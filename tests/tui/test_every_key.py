@@ -111,6 +111,6 @@ async def test_on_a_ladder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
         app.go.ladder("tiny")
-        await until_shown(pilot, "takes 25.0 % less time")
+        await until_shown(pilot, "1.33× faster")
         await press_all(pilot, LadderScreen, keys(list(LadderScreen.BINDINGS)))
         assert "tiny" in screen_text(app)

@@ -357,7 +357,7 @@ async def test_a_variant_is_compared_with_its_baseline(tmp_path: Path) -> None:
     made = recorded(tmp_path, 10, slow=())
     app = live(made.session.path)
     async with app.run_test(size=(160, 40)) as pilot:
-        await until_shown(pilot, "vs off: 4.", "% slower")
+        await until_shown(pilot, "vs off: 1.04", "× slower")
 
 
 def test_a_long_run_is_drawn_from_its_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

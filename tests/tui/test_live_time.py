@@ -365,4 +365,4 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
     assert slowdown_in_view(steps, View(900_000_000, 3.0, False)) is None, "that was before the capture"
     app = live(session.path)
     async with app.run_test(size=(160, 40)) as pilot:
-        await until_shown(pilot, "10.0 ms median", "49.9 % slower since a capture", "whole run")
+        await until_shown(pilot, "10.0 ms median", "1.50× slower since a capture", "whole run")

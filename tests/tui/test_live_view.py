@@ -238,7 +238,7 @@ def test_the_line_of_figures_is_broken_in_two_and_then_cut(tmp_path: Path, shown
     assert wide.startswith(" step time 27.")
     assert "samples/s" in wide
     assert wide.rstrip().endswith("last 60 s")
-    assert "vs off: 5.0 % slower" in wide
+    assert "vs off: 1.050× slower" in wide
     first, second = rows(75)
     assert "samples/s" in second
     assert "median" in first

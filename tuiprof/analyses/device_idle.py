@@ -13,7 +13,19 @@ from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.reported_use import reported_use
 from tuiprof.analyses.shared.scope import Scope, device_word, no_device
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
+from tuiprof.model import (
+    Chart,
+    Column,
+    Fact,
+    Report,
+    Rule,
+    Series,
+    Table,
+    Trace,
+    Unavailable,
+    Verdict,
+    Window,
+)
 from tuiprof.model.intervals import Ints, total
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
@@ -210,6 +222,12 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
             ),
             causes,
             empty="the device never idles",
+            chart=Chart(
+                f"Idle time by cause{', a step' if stepped else ''}",
+                (Series("idle_ns_per_step" if stepped else "idle_ns"),),
+                at="cause",
+                form="bars",
+            ),
         )
     ]
 

@@ -32,6 +32,7 @@ from tuiprof.model.units import format_ns, format_share
 
 NAME, TITLE = "steps", "Steps"
 _CHART = Chart("Time of every step", (Series("step_ns"),), at="step")
+_PHASES = Chart("Phases on the host, a step", (Series("per_step_ns"),), at="phase", form="bars")
 
 #: A step is slow when it takes this much longer than the median; steps vary when the 95th percentile does.
 SLOW, LEAST_STEPS = 1.10, 4
@@ -330,6 +331,7 @@ def _phases(scope: Scope, times: Ints) -> Table:
         ),
         frame,
         empty="no named ranges in the steps: wrap parts of the step in torch.profiler.record_function or tuiprof.phase",
+        chart=_PHASES,
     )
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: What `why` prints at most, so that it fits into a chat, a commit message or the context of an agent.
 _MOST_BYTES = 2000
+#: What the page of a session draws of its run.
+_DRAWN = ("step_time", "phases", "ranks")
 
 
 @click.command(short_help="Say in a few lines what to change first.")
@@ -155,7 +157,7 @@ def page(
         step: Number of the step to look at alone; None = the whole trace.
         convert: Whether a raw capture is converted first; None = ask.
     """
-    from tuiprof.report import render_all
+    from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
     from tuiprof.session.live.summary import summarise
 
@@ -169,8 +171,12 @@ def page(
     head = ""
     if session is not None:
         summary = summarise(session)
-        phases = tuple(table for table in summary.tables if table.key in ("phases", "ranks"))
-        head = render_all([replace(summary, facts=(), tables=phases, rules=())], fmt, style=style)
+        drawn = [table for key in _DRAWN for table in summary.tables if table.key == key]
+        bare = replace(summary, facts=(), tables=(), rules=())
+        if fmt == "text":
+            head = text.document([text.report_lines(bare, style) + text.pictures(drawn, style)], style)
+        else:
+            head = "\n".join(md.report_lines(bare, style) + md.pictures(drawn, style)).rstrip("\n") + "\n"
         if not session.traces():
             return head
         target, head = str(session.path / "traces"), f"{head}\n"

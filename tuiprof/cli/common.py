@@ -204,6 +204,11 @@ def convert_option(function: Function) -> Function:
     )(function)
 
 
+def chart_option(function: Function) -> Function:
+    """Add the option to leave out charts."""
+    return click.option("--no-chart", is_flag=True, help="Tables alone, no charts (text, md).")(function)
+
+
 def trace_options(function: Function) -> Function:
     """Add the options that choose one trace of a directory of them."""
     options = (

@@ -52,6 +52,10 @@ def compare(
         "html",
     ):  # on a CPU neither side has syncs, launches or kernels: a note says so
         tables = tuple(table for table in tables if not table.rows.is_empty())
+        # The verdict says it, in the notation of ratios.
+        report = replace(
+            report, facts=tuple(fact for fact in report.facts if fact.key != "step_change_share")
+        )
     if format_ in ("text", "md"):  # a column of step times tells nothing that is not drawn
         tables = tuple(table for table in tables if table.key != STEP_PAIR)
     report = replace(report, tables=tables)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, Positive, say
+from tuiprof.cli.common import Invocation, Positive, chart_option, say
 from tuiprof.system.hangup import signals_kept
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ _NOTHING_CAN_RUN: Final = 5
 @click.option(
     "--trust", is_flag=True, help="Resume also a ladder that was not begun here by you: it names what is run."
 )
+@chart_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_obj
 def ladder(
@@ -104,6 +105,7 @@ def ladder(
     resume: str | None,
     show: str | None,
     trust: bool,
+    no_chart: bool,
     quiet: bool,
 ) -> int:
     """Measure a ladder: every variant, checked, interleaved.
@@ -154,7 +156,7 @@ def ladder(
         stopped = _run(measured, quiet, checks_at_once, limit_s)
     fmt = format_ or _format_of(output)
     answer = report(measured, brief=fmt == "text")
-    _write(answer, fmt, output)
+    _write(answer, fmt, output, charts=not no_chart)
     if output is not None and not quiet:
         say(f"wrote {output.absolute()}")
     if not measured.meta.trials and not stopped:
@@ -238,14 +240,14 @@ def _format_of(output: Path | None) -> str:
     return suffix if suffix in _FORMATS else "text"
 
 
-def _write(answer: Report, fmt: str, output: Path | None) -> None:
+def _write(answer: Report, fmt: str, output: Path | None, *, charts: bool) -> None:
     from dataclasses import replace
 
     from tuiprof.errors import UsageProblem
     from tuiprof.report import Style, render, stdout_style
 
     style = Style() if output is not None else stdout_style()
-    text = render(answer, fmt, style=replace(style, rows=None, details=True))
+    text = render(answer, fmt, style=replace(style, rows=None, details=True, charts=style.charts and charts))
     if output is None:
         sys.stdout.write(text)
         return

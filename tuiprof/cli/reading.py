@@ -13,6 +13,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.answering import page
 from tuiprof.cli.common import (
     Invocation,
+    chart_option,
     convert_option,
     ladder_or_none,
     open_rank,
@@ -26,6 +27,7 @@ from tuiprof.cli.common import (
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
+    from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
 
@@ -95,6 +97,7 @@ def open_(
 )
 @click.option("--rules", is_flag=True, help="Also how each figure is defined, and its thresholds (text, md).")
 @click.option("--brief", is_flag=True, help="With -f json: one page, as `tuiprof why --json` prints it.")
+@chart_option
 @trace_options
 @convert_option
 @click.pass_obj
@@ -107,6 +110,7 @@ def report(
     verbose: bool,
     rules: bool,
     brief: bool,
+    no_chart: bool,
     rank: int | None,
     run_: str | None,
     convert: bool | None,
@@ -126,6 +130,7 @@ def report(
 
     session = session_or_none(invocation, target)
     style = replace(stdout_style(), rules=rules)
+    style = replace(style, charts=style.charts and not no_chart)
     if session is None and (snapshot := _snapshot_of(target)) is not None:
         sys.stdout.write(render_all([snapshot], format_, style=style))
         return 0
@@ -134,9 +139,12 @@ def report(
             page(session, target, "json" if brief else format_, style, rank, run_, step, convert)
         )
         return 0
+    trace: Trace | None = None
     if session is not None:
         reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
+        if format_ == "html" and session.traces():
+            trace = open_rank(traces_at(session.path / "traces", run_, rank), rank)
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
@@ -144,7 +152,11 @@ def report(
         trace = open_rank(found, rank)
         title = trace.info.path.name if trace.info.path is not None else target
         reports, said = run_analyses(trace, analyses, step), trust(trace).text
-    sys.stdout.write(render_all(reports, format_, trust=said, style=replace(style, title=title)))
+    style = replace(style, title=title)
+    if format_ == "html" and not analyses and trace is not None:
+        sys.stdout.write(_html_page(trace, step, reports, said, style))
+        return 0
+    sys.stdout.write(render_all(reports, format_, trust=said, style=style))
     return 0
 
 
@@ -155,6 +167,18 @@ def _snapshot_of(target: str) -> Report | None:
 
     path = Path(target)
     return snapshot_report(path) if path.is_file() and is_pickle(path) else None
+
+
+def _html_page(
+    trace: Trace, step: int | None, reports: list[Report | Unavailable], trust: str, style: Style
+) -> str:
+    """Return a page that opens with what to change first, and the timeline."""
+    from tuiprof.advice.answer import answer
+    from tuiprof.analyses.shared.picture import picture
+    from tuiprof.report.html import document
+
+    window = step_window(trace, step) if step is not None else None
+    return document(reports, trust, style, answer(trace, style.title, window), picture(trace, window))
 
 
 def session_reports(

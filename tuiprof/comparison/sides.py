@@ -171,7 +171,7 @@ def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str
         ...     traces / "metrics-naive.pt.trace.json.gz", traces / "metrics-no-nan-check.pt.trace.json.gz"
         ... )
         >>> report.verdict.sentence
-        'a step is 10.5 % faster: 28.4 ms before, 25.5 ms after (95 %: −11.7 % to −9.2 %, 4 and 4 steps)'
+        'a step is 1.12× faster: 28.4 ms before, 25.5 ms after (95 %: 1.10 … 1.13× faster, 4 and 4 steps)'
     """
 
     def side(one: str | os.PathLike[str] | Trace, name: str) -> Side:

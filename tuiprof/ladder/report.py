@@ -27,10 +27,10 @@ from tuiprof.ladder.statistics import (
     judge,
 )
 from tuiprof.ladder.why import WHY_RULE, Seen, Traces, Why, problems, same_work, seen, why
-from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Verdict
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Trace, Verdict
 from tuiprof.model.characters import as_utf8
 from tuiprof.model.report import Kind, Level
-from tuiprof.model.units import MINUS, format_factor, format_ns_range, format_share
+from tuiprof.model.units import format_ns_range, format_speed, format_speed_range
 
 NAME = "ladder"
 PREDICTED_RULE: Final = (
@@ -39,6 +39,7 @@ PREDICTED_RULE: Final = (
     "Without a finding that is priced there is no prediction."
 )
 _OUT = ("wrong", "failed", "unavailable")
+_STEP = Series("step_ns", "step_low_ns", "step_high_ns")
 #: What JSON and CSV carry of a rung beyond what is drawn.
 _HIDDEN: tuple[tuple[str, Kind], ...] = (
     ("ratio", "number"),
@@ -118,7 +119,7 @@ def _verdict(meta: LadderMeta, judged: Sequence[Judged]) -> Verdict:
     if faster and faster[0].ratio:
         baseline = meta.rung(faster[0].name).baseline
         more = f" ({len(faster)} are faster than theirs)" if len(faster) > 1 else ""
-        parts.append(f"{faster[0].name} {speed(faster[0].ratio, baseline)}{more}")
+        parts.append(f"{faster[0].name} is {format_speed(faster[0].ratio.value)} than {baseline}{more}")
     elif any(one.step_ns and one.word != "baseline" for one in judged) and "undecided" not in counts:
         parts.append("no variant is faster than its baseline")
     for word, phrase in (
@@ -194,7 +195,8 @@ def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen],
         *(Column(key, key, kind, hidden=True) for key, kind in _HIDDEN),
     )
     note = f"Published figures are from {meta.source}; they are not ours." if meta.source else ""
-    return Table("rungs", meta.title, columns, frame, note)
+    chart = Chart("Step time and its interval", (_STEP,), at="variant", form="bars")
+    return Table("rungs", meta.title, columns, frame, note, chart=chart)
 
 
 def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
         "variant": one.name,
         "verdict": one.word,
         "step_ns": step.value if step else None,
-        "change": change(ratio.value) if ratio else "",
+        "change": format_speed(ratio.value) if ratio else "",
         "change_interval": between(ratio),
         "baseline": rung.baseline,
         "syncs_per_step": trace.syncs if trace else None,
@@ -241,42 +243,13 @@ def _row(meta: LadderMeta, one: Judged, trace: Seen | None) -> dict[str, Any]:
     }
 
 
-def change(ratio: float) -> str:
-    """Return a ratio of times as people read it: ``+4.5 %``, or ``÷3.21`` from a factor of two on.
-
-    Args:
-        ratio: Time over the baseline's.
-    """
-    if ratio <= 0.5:
-        return f"÷{format_factor(1 / ratio)}"
-    if ratio >= 2:
-        return f"×{format_factor(ratio)}"
-    percent = (ratio - 1) * 100
-    return f"{percent:+.1f} %".replace("-", MINUS)
-
-
 def between(ratio: Interval | None) -> str:
-    """Return an interval of ratios in words; the unit once where it is the same.
+    """Return an interval of ratios in words.
 
     Args:
         ratio: Time over the baseline's; None = not told.
     """
-    if ratio is None:
-        return ""
-    low, high = change(ratio.low), change(ratio.high)
-    return f"{low.removesuffix(' %') if high.endswith('%') else low} … {high}"
-
-
-def speed(ratio: Interval, baseline: str) -> str:
-    """Return a ratio of times below 1 in words: ``takes 4.3 % less time than off``, ``is 3.21 times as fast as off``.
-
-    Args:
-        ratio: Time over the baseline's.
-        baseline: Name of the baseline.
-    """
-    if ratio.value <= 0.5:
-        return f"is {format_factor(1 / ratio.value)} times as fast as {baseline}"
-    return f"takes {format_share(1 - ratio.value)} less time than {baseline}"
+    return format_speed_range(ratio.low, ratio.high) if ratio is not None else ""
 
 
 def _range(interval: Interval | None) -> str:
@@ -327,15 +300,8 @@ def _sentence(one: Why, ratio: float | None) -> str:
         compared = f"{one.variant} was not timed against {one.against}"
     elif abs(ratio - 1) <= LEAST_DIFFERENCE:
         compared = f"{one.variant} takes as long as {one.against}"
-    elif ratio < 1:
-        compared = f"{one.variant} {speed(Interval(ratio, ratio, ratio, 0), one.against)}"
     else:
-        more = (
-            f"{format_factor(ratio)} times as long as"
-            if ratio >= 2
-            else f"{format_share(ratio - 1)} longer than"
-        )
-        compared = f"{one.variant} takes {more} {one.against}"
+        compared = f"{one.variant} is {format_speed(ratio)} than {one.against}"
     return f"{compared}: {one.changes[0]}." if one.changes else f"{compared}; the traces show no difference."
 
 

@@ -168,19 +168,27 @@ class Chart:
     Attributes:
         title: Heading of the chart.
         series: One series, or two on one scale.
-        at: Key of the column that says where a row is on the axis; empty = rows are only in order.
+        at: Key of the column that says where a row is on the axis; empty = rows are only in order. Of bars, their name.
         in_text: Worth a chart of characters in a text report.
+        form: A ``line`` over the rows, or ``bars``, one a row, with an interval from ``low`` to ``high``.
+        marked: Key of a column of numbers: rows where it is above 0 are marked, and its label says as what.
     """
 
     title: str
     series: tuple[Series, ...]
     at: str = ""
     in_text: bool = True
+    form: Literal["line", "bars"] = "line"
+    marked: str = ""
 
     @property
     def column_keys(self) -> set[str]:
         """Keys of the columns that are drawn."""
-        return {self.at, *(key for one in self.series for key in (one.value, one.low, one.high))} - {""}
+        return {
+            self.at,
+            self.marked,
+            *(key for one in self.series for key in (one.value, one.low, one.high)),
+        } - {""}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,9 +204,10 @@ class Table:
         note: One line below the table, for example what was excluded and why.
         empty: What to say when there are no rows: why, and what it means.
         prose: Its texts are sentences: where they do not fit side by side, they are printed below one another.
-        chart: How it is drawn; None = it is no series.
+        chart: How it is drawn; None = it is not.
         whole: Its order is that of time or of calls, so a part of it says little: people are shown all of its rows,
             also where they are shown the first tables of a report alone.
+        faint: Key of a column of Booleans in ``rows``: rows that matter little are grey; empty = none is.
     """
 
     key: str
@@ -210,6 +219,7 @@ class Table:
     prose: bool = False
     chart: Chart | None = None
     whole: bool = False
+    faint: str = ""
 
     def __post_init__(self) -> None:
         """Check that every column exists."""
@@ -217,6 +227,8 @@ class Table:
         missing = [key for key in keys if key not in self.rows.columns]
         if self.chart is not None:
             missing += sorted(self.chart.column_keys - set(keys))
+        if self.faint and self.faint not in self.rows.columns:
+            missing.append(self.faint)
         if missing:
             raise ValueError(f"table {self.key!r} has no column {', '.join(missing)}")
 

@@ -114,6 +114,44 @@ def format_factor(value: float) -> str:
     return _three_figures(float(f"{value:.3g}"))
 
 
+def format_speed(ratio: float) -> str:
+    """Return a ratio of times as ``2.34× faster``, ``1.045× slower`` or ``the same``.
+
+    It is how many times as long the longer one takes, so that faster and slower are one scale. Below a tenth of
+    difference it has a third decimal.
+
+    Args:
+        ratio: The time after over the one before; 0 = cannot be told.
+    """
+    if not ratio > 0:
+        return NONE
+    factor, word = _speed(ratio)
+    return f"{factor}× {word}" if word else "the same"
+
+
+def format_speed_range(low: float, high: float) -> str:
+    """Return an interval of ratios of times as ``1.10 … 1.13× faster``; the word stands once where it is the same.
+
+    Args:
+        low: The lowest time after over the one before.
+        high: The highest.
+    """
+    (first, word), (last, other) = _speed(low), _speed(high)
+    if word != other:
+        return f"{format_speed(low)} … {format_speed(high)}"
+    if not word:
+        return format_speed(low)
+    least, most = (last, first) if word == "faster" else (first, last)
+    return f"{least} … {most}× {word}"
+
+
+def _speed(ratio: float) -> tuple[str, str]:
+    """Return how many times, and which way; no way where nothing is seen to differ."""
+    factor = max(ratio, 1 / ratio)
+    text = f"{factor:.3f}" if factor < 1.0995 else format_factor(factor)
+    return text, "" if text == "1.000" else "faster" if ratio < 1 else "slower"
+
+
 def format_share(share: float | None) -> str:
     """Return a share of one as percent, ``2.7 %``.
 

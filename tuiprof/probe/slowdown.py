@@ -54,7 +54,7 @@ class Slowdown:
     def __str__(self) -> str:
         """Say it as one clause."""
         return (
-            f"steps are {self.share * 100:.0f} % slower since the capture of steps {self.first} to {self.last} "
+            f"steps are {1 + self.share:.2f}× slower since the capture of steps {self.first} to {self.last} "
             f"({self.before_ns / 1e6:.3g} → {self.after_ns / 1e6:.3g} ms)"
         )
 

@@ -30,6 +30,7 @@ class Style:
         details: Whether to print tables after the first two, and those without rows.
         rules: Whether to print definitions and thresholds.
         plain: Whether text is to be ASCII alone.
+        charts: Whether text and Markdown have charts.
         title: What the document is about, for formats that have a title; empty = that of the first report.
     """
 
@@ -39,6 +40,7 @@ class Style:
     details: bool = False
     rules: bool = True
     plain: bool = False
+    charts: bool = True
     title: str = ""
 
 
@@ -118,7 +120,11 @@ def render(
 
 
 def stdout_style() -> Style:
-    """Return the style for stdout: its width and what it can show on a terminal, 100 cells without colour elsewhere."""
+    """Return the style for stdout: its width and what it can show on a terminal, 100 cells without colour elsewhere.
+
+    A ``dumb`` terminal, such as the shell of an editor, gets no charts; a file or a pipe does, for people read those.
+    """
+    import os
     import shutil
     import sys
 
@@ -128,4 +134,5 @@ def stdout_style() -> Style:
     if not sys.stdout.isatty():
         return Style(plain=terminal.plain)
     width = max(shutil.get_terminal_size((100, 24)).columns, 40)
-    return Style(width=width, colour=terminal.colours != "none", plain=terminal.plain)
+    charts = os.environ.get("TERM") != "dumb"
+    return Style(width=width, colour=terminal.colours != "none", plain=terminal.plain, charts=charts)

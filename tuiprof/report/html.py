@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
+from tuiprof.model.answer import Answer
+from tuiprof.model.picture import Picture
 from tuiprof.report import Renderer, Style, in_full
+from tuiprof.report.html_page import page, timeline
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg import charts
 
@@ -39,7 +42,22 @@ def escape(text: str) -> str:
     return "<br>".join(html.escape(sanitize(line)) for line in text.split("\n"))
 
 
-def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
+def document(
+    reports: Sequence[Report | Unavailable],
+    trust: str,
+    style: Style,
+    answer: Answer | None = None,
+    picture: Picture | None = None,
+) -> str:
+    """Return reports as a page.
+
+    Args:
+        reports: What analyses answered.
+        trust: The trust line of the trace; empty = none.
+        style: Its title.
+        answer: What it opens with: what to change first; None = the page begins with the verdicts.
+        picture: The timeline; None = there is none.
+    """
     answers = [report for report in reports if isinstance(report, Report)]
     gone = [report for report in reports if isinstance(report, Unavailable)]
     title = escape(style.title or (answers[0].title if answers else "Report"))
@@ -63,6 +81,8 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -
         + (f'<p class="trust">{escape(trust)}</p>' if trust else "")
         + "</header>",
         f'<div class="page"><nav aria-label="Contents"><ul>{"".join(links)}</ul></nav><main>',
+        page(answer) if answer is not None else "",
+        timeline(picture) if picture is not None else "",
         _glance(answers),
         *sections,
         "</main></div>",
@@ -128,14 +148,16 @@ def _table(table: Table) -> str:
     if table.prose:
         return head + _findings(columns, rows.rows()) + note
     tops = _tops(columns, rows.rows())
+    faint = table.rows[table.faint].head(_ROWS).to_list() if table.faint else [False] * len(rows)
     heads = "".join(
         f'<th scope="col" class="{_side(c)}" title="{escape(c.help)}"{_room(c, rows[c.key].to_list())}>'
         f"{escape(c.label)}</th>"
         for c in columns
     )
     body = "".join(
-        f"<tr>{''.join(_cell(v, c, top) for v, c, top in zip(row, columns, tops, strict=True))}</tr>\n"
-        for row in rows.iter_rows()
+        f"{'<tr class=faint>' if dim else '<tr>'}"
+        f"{''.join(_cell(v, c, top) for v, c, top in zip(row, columns, tops, strict=True))}</tr>\n"
+        for row, dim in zip(rows.iter_rows(), faint, strict=True)
     )
     return (
         f'{head}<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
@@ -168,11 +190,11 @@ def _tops(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[floa
 
 
 def _cell(value: Any, column: Column, top: float | None) -> str:
-    text = escape(column.text(value))
+    text, head = escape(column.text(value)), f' data-h="{escape(column.label)}"'
     if not isinstance(value, int | float) or isinstance(value, bool):
-        return f'<td class="{_side(column)}{" code" if column.code else ""}">{text}</td>'
+        return f'<td class="{_side(column)}{" code" if column.code else ""}"{head}>{text}</td>'
     bar = f' style="--p:{max(0.0, min(1.0, value / top)):.1%}"' if top and value == value else ""
-    return f'<td class="n{" b" if bar else ""}" data-v="{value}"{bar}>{text}</td>'
+    return f'<td class="n{" b" if bar else ""}" data-v="{value}"{head}{bar}>{text}</td>'
 
 
 def _findings(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> str:
@@ -199,4 +221,4 @@ def _gone(reports: Sequence[Unavailable]) -> str:
     return f'<section id="gone"><h2>Cannot be told here</h2><dl class="gone">{rows}</dl></section>'
 
 
-RENDERER = Renderer("html", _render)
+RENDERER = Renderer("html", document)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tuiprof.model import Column, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style
+from tuiprof.report.chart import chart, is_line
 from tuiprof.report.sanitize import sanitize
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -28,7 +29,7 @@ def escape(text: str) -> str:
 
 def _table(table: Table, style: Style) -> list[str]:
     columns = [column for column in table.columns if not column.hidden]
-    lines = [f"### {escape(table.title)}", ""]
+    lines = [f"### {escape(table.title)}", "", *fenced(chart(table, style))]
     if table.rows.is_empty():
         return [*lines, f"{escape(table.empty)}", ""]
     rows = table.rows if style.rows is None else table.rows.head(style.rows)
@@ -46,6 +47,12 @@ def _table(table: Table, style: Style) -> list[str]:
     return lines
 
 
+def fenced(picture: Sequence[str]) -> list[str]:
+    """Return lines of a chart as a block of code; names in them may hold backticks."""
+    fence = "`" * max(3, 1 + max((len(run) for line in picture for run in re.findall("`+", line)), default=0))
+    return [f"{fence}text", *picture, fence, ""] if picture else []
+
+
 def _cell(value: Any, column: Column) -> str:
     text = column.text(value)
     return code(sanitize(text)) if column.code and text else escape(text)
@@ -58,7 +65,8 @@ def code(text: str) -> str:
     return f"{fence}{room}{text}{room}{fence}".replace("|", r"\|")
 
 
-def _report(report: Report | Unavailable, style: Style) -> list[str]:
+def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
+    """Return a report as lines of Markdown."""
     if isinstance(report, Unavailable):
         remedy = f" — {report.remedy}" if report.remedy else ""
         return [f"## {escape(report.analysis)}", "", f"Unavailable: {escape(report.reason + remedy)}", ""]
@@ -80,10 +88,27 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     return lines
 
 
+def pictures(tables: Sequence[Table], style: Style) -> list[str]:
+    """Return tables as charts alone; without its chart a series is left out, others are tables.
+
+    Args:
+        tables: The tables.
+        style: How to print.
+    """
+    lines: list[str] = []
+    for table in tables:
+        picture = fenced(chart(table, style))
+        if not picture and is_line(table):
+            continue
+        note = [escape(table.note), ""] if picture and table.note else []
+        lines += [*(picture or _table(table, style)), *note]
+    return lines
+
+
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
     lines = [escape(trust), ""] if trust else []
     for report in reports:
-        lines += _report(report, style)
+        lines += report_lines(report, style)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from tuiprof.model import Chart, Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
+from tuiprof.report.chart import scale_top
 from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg_pair import pair
 
@@ -18,8 +19,6 @@ _COLUMNS = 64
 #: Points of a line; where there are more rows, a point stands for several of them.
 _POINTS = 240
 _HEIGHT = 100
-#: A value beyond so many times the 90th percentile is cut off and said in words: the others keep their shape.
-_BEYOND = 3.0
 #: A table with so many rows at most, whose shares make up a whole, is drawn as one bar cut into parts.
 _PARTS = range(2, 13)
 #: Shares that add up to something within these bounds make up a whole.
@@ -27,23 +26,28 @@ _WHOLE = (0.9, 1.005)
 
 
 def charts(table: Table) -> list[str]:
-    """Return the charts of a table as HTML; none where it is neither a series nor parts of a whole.
+    """Return the charts of a table as HTML; none where it is neither drawn nor parts of a whole.
 
     Args:
         table: The table.
     """
-    if table.chart is not None:
+    if table.chart is not None and table.chart.form == "line":
         if len(table.chart.series) > 1:
             return pair(table, table.chart)
         return [_series(table, table.chart)] if len(table.rows) > 1 else []
     name = next((c for c in table.columns if c.kind == "text" and not c.hidden), None)
-    if name is None or len(table.rows) not in _PARTS:
-        return []
+    if name is not None and len(table.rows) in _PARTS and (share := _whole(table)) is not None:
+        return [_parts(table, name, share, _numbers(table, share.key))]
+    return [_bars(table, table.chart)] if table.chart is not None else []
+
+
+def _whole(table: Table) -> Column | None:
+    """Return the first column of shares that make up a whole."""
     for share in (column for column in table.columns if column.kind == "share" and not column.hidden):
         shares = _numbers(table, share.key)
         if min(shares) >= 0 and _WHOLE[0] <= sum(shares) <= _WHOLE[1]:
-            return [_parts(table, name, share, shares)]
-    return []
+            return share
+    return None
 
 
 def _numbers(table: Table, key: str) -> list[float]:
@@ -60,8 +64,7 @@ def _series(table: Table, chart: Chart) -> str:
     highest = max(highs)
     if highest <= 0:
         return ""
-    usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
-    top = min(highest, usual) if usual > 0 else highest
+    top = scale_top(highs)
     beyond = sum(high > top for high in highs)
     title = escape(sanitize(chart.title))
     cut = (
@@ -142,6 +145,33 @@ def _line(points: Sequence[tuple[float, float, float, str]], top: float) -> str:
         f'<path class="band" d="M{"L".join(up)}L{"L".join(reversed(down))}Z"/>'
         f'<path class="line" d="M{"L".join(mean)}"/>'
     )
+
+
+def _bars(table: Table, chart: Chart) -> str:
+    """Draw a bar a row, from zero, with its interval where it has one."""
+    drawn = chart.series[0]
+    column, name = table.column(drawn.value), table.column(chart.at)
+    rows = table.rows.drop_nulls(drawn.value)
+    values = [float(value) for value in rows[drawn.value].to_list()]
+    highs = [*values, *(rows[drawn.high].drop_nulls().to_list() if drawn.high else [])]
+    top = max(highs, default=0.0)
+    if top <= 0:
+        return ""
+    lines = []
+    for row, value in zip(rows.iter_rows(named=True), values, strict=True):
+        low, high = (row[key] if key else None for key in (drawn.low, drawn.high))
+        between = (
+            f'<u style="left:{low / top:.2%};width:{(high - low) / top:.2%}"></u>'
+            if low is not None and high is not None and low < high
+            else ""
+        )
+        label = escape(sanitize(name.text(row[chart.at])))
+        lines.append(
+            f'<span>{label}</span><span class="value">{escape(column.text(value))}</span>'
+            f'<div class="track" aria-hidden="true"><i style="width:{value / top:.2%}"></i>{between}</div>'
+        )
+    title = escape(sanitize(chart.title))
+    return f'<figure class="rows"><figcaption>{title}</figcaption>{"".join(lines)}</figure>'
 
 
 def _parts(table: Table, name: Column, share: Column, shares: list[float]) -> str:

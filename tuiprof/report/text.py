@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.ascii import to_ascii
-from tuiprof.report.chart import chart
+from tuiprof.report.chart import chart, is_line
 from tuiprof.report.sanitize import clip, for_log, sanitize, width
 
 SIGNS = {"good": "✓", "info": "·", "warn": "!", "bad": "✗"}
@@ -105,7 +105,9 @@ def _table(table: Table, style: Style) -> list[str]:
     columns, widths, cells, heads, dropped = _drop(columns, widths, cells, heads, style)
     widths = _fit(columns, widths, style)
     lines.append(paint("  " + _line(heads, columns, widths), "2", style))
-    lines += ["  " + _line(row, columns, widths) for row in cells]
+    faint = rows[table.faint].to_list() if table.faint else [False] * len(cells)
+    drawn = (f"  {_line(row, columns, widths)}" for row in cells)
+    lines += [paint(line, "2", style) if dim else line for line, dim in zip(drawn, faint, strict=True)]
     if len(rows) < len(table.rows):
         lines += wrap(f"… {len(table.rows) - len(rows)} more rows; {in_full(len(table.rows))}", style, "  ")
     if dropped:
@@ -183,7 +185,8 @@ def _line(row: Sequence[str], columns: list[Column], widths: list[int]) -> str:
     return (" " * _GAP).join(parts).rstrip()
 
 
-def _report(report: Report | Unavailable, style: Style) -> list[str]:
+def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
+    """Return a report as lines for a terminal."""
     if isinstance(report, Unavailable):
         lines = wrap(f"{report.analysis}: unavailable: {report.reason}", style, "– ")
         return lines + (wrap(report.remedy, style, "  → ") if report.remedy else [])
@@ -200,8 +203,10 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     shown = [table for table in report.tables if style.details or not table.rows.is_empty()]
     left_out = [] if style.details else [table for table in shown[2:] if not table.whole]
     for table in (table for table in shown if table not in left_out):
-        picture = chart(table, style.width)
-        lines += ["", *picture, *([""] if picture else []), *_table(table, style)]
+        picture = chart(table, style)
+        body = _table(table, style)
+        # One heading for both: that of the chart says more.
+        lines += ["", *([paint(picture[0], "1", style), *picture[1:], "", *body[1:]] if picture else body)]
     if left_out:
         more = ", ".join(f"{table.title} ({len(table.rows)})" for table in left_out)
         lines += ["", *wrap(f"also in --format md, html, csv and json: {more}", style, "  ")]
@@ -214,14 +219,37 @@ def _report(report: Report | Unavailable, style: Style) -> list[str]:
     return lines
 
 
+def pictures(tables: Sequence[Table], style: Style) -> list[str]:
+    """Return tables as charts alone, each after a blank line; without a chart a series is left out, others are tables.
+
+    Args:
+        tables: The tables.
+        style: How to print.
+    """
+    lines: list[str] = []
+    for table in tables:
+        picture = chart(table, style)
+        if not picture and is_line(table):
+            continue
+        note = wrap(table.note, style, "  ") if picture and table.note else []
+        drawn = [paint(picture[0], "1", style), *picture[1:]] if picture else _table(table, style)
+        lines += ["", *drawn, *note]
+    return lines
+
+
 def _render(reports: Sequence[Report | Unavailable], trust: str, style: Style) -> str:
     blocks = [wrap(trust, style)] if trust else []
-    blocks += [_report(report, style) for report in reports if isinstance(report, Report)]
+    blocks += [report_lines(report, style) for report in reports if isinstance(report, Report)]
     # Several captures of one run lack the same: said once.
     lacking = dict.fromkeys(report for report in reports if isinstance(report, Unavailable))
-    gone = [line for report in lacking for line in _report(report, style)]
+    gone = [line for report in lacking for line in report_lines(report, style)]
     if gone:
         blocks.append([paint("Cannot be told here", "1", style), *gone] if len(reports) > 1 else gone)
+    return document(blocks, style)
+
+
+def document(blocks: Sequence[Sequence[str]], style: Style) -> str:
+    """Return blocks of lines as one text, a blank line between them, in what the terminal can show."""
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks) + "\n"
     return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
 

@@ -11,7 +11,7 @@ import numpy as np
 from tuiprof.model import Rule, Verdict
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_change, format_ns, format_share
+from tuiprof.model.units import format_ns, format_share, format_speed, format_speed_range
 
 #: A difference of medians is called sure from this many standard errors on; told from so many steps a side on.
 SURE_ERRORS, LEAST_STEPS = 3.0, 4
@@ -73,17 +73,14 @@ class StepChange:
         faster = self.after_ns < self.before_ns
         level: Level = "info" if self.sure != "yes" else "good" if faster else "bad"
         doubt = "" if self.sure == "yes" else f"; sure: {self.sure}".replace("sure: no:", "not sure:")
-        word = "faster" if faster else "slower"
         how = "is" if self.sure == "yes" else "may be"
-        return Verdict(
-            f"a step {how} {format_share(abs(self.share))} {word}: {a} before, {b} after{span}{doubt}", level
-        )
+        speed = format_speed(self.after_ns / self.before_ns if self.before_ns else 0.0)
+        return Verdict(f"a step {how} {speed}: {a} before, {b} after{span}{doubt}", level)
 
     def _span(self) -> str:
         if self.low is None or self.high is None:
             return f" ({self.basis})"
-        low, high = sorted((self.low - 1, self.high - 1))
-        return f" (95 %: {format_change(low, 'share')} to {format_change(high, 'share')}, {self.basis})"
+        return f" (95 %: {format_speed_range(self.low, self.high)}, {self.basis})"
 
 
 def step_change(before: Ints, after: Ints) -> StepChange | None:

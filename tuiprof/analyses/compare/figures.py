@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tuiprof.analyses.compare.change import SAME_SHARE
 from tuiprof.model import Column, Table
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_change, format_points, format_value
@@ -36,13 +37,20 @@ class Metric:
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property
+    def within_noise(self) -> bool:
+        """Whether both are known and differ by less than what is called the same."""
+        if self.before is None or self.after is None:
+            return False
+        return abs(self.after - self.before) <= SAME_SHARE * max(abs(self.before), abs(self.after))
+
+    @property
     def change_text(self) -> str:
         """The change as text."""
         return format_points(self.change) if self.kind == "share" else format_change(self.change, self.kind)
 
 
 def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
-    """Return a table of figures, one a row.
+    """Return a table of figures, one a row; those that did not change are last.
 
     Args:
         key: Its key.
@@ -60,8 +68,9 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             "ratio": one.after / one.before if one.before and one.after is not None else None,
             "before_value": one.before,
             "after_value": one.after,
+            "within_noise": one.within_noise,
         }
-        for one in metrics
+        for one in sorted(metrics, key=lambda one: one.within_noise)
     ]
     values = dict.fromkeys(("ratio", "before_value", "after_value"), pl.Float64)
     words = dict.fromkeys(("metric", "key", "kind", "before", "after", "change"), pl.String)
@@ -73,12 +82,14 @@ def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
             Column("before", "before", "text", figure=True),
             Column("after", "after", "text", figure=True),
             Column("change", "change", "text", "After minus before; pp: percentage points.", figure=True),
-            Column("ratio", "after/before", "number"),
+            Column("ratio", "after/before", "number", hidden=True),
             Column("key", "key", "text", hidden=True),
             Column("kind", "kind", "text", "Unit of the values.", hidden=True),
+            Column("within_noise", "within the noise", hidden=True),
             Column("before_value", "before", "number", hidden=True),
             Column("after_value", "after", "number", hidden=True),
         ),
-        pl.DataFrame(rows, schema={**words, **values}),
+        pl.DataFrame(rows, schema={**words, **values, "within_noise": pl.Boolean}),
         empty="not both sides have a trace",
+        faint="within_noise",
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from tuiprof.analyses import run
 from tuiprof.analyses.compare.change import RULES as CHANGE_RULES
-from tuiprof.analyses.compare.change import StepChange, step_change
+from tuiprof.analyses.compare.change import SAME_SHARE, StepChange, step_change
 from tuiprof.analyses.compare.figures import Metric, metric_table
 from tuiprof.analyses.shared.frames import COMPILED_GRAPH
 from tuiprof.analyses.shared.kernel_names import short_name
@@ -20,14 +21,25 @@ from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Kind
+from tuiprof.model.units import format_share
 
 NAME, TITLE = "compare", "Compare"
+
+#: A row that differs by less than this share of the longer time is within the noise: device times, and host times.
+DEVICE_NOISE: Final = 0.01
+HOST_NOISE: Final = 0.10
 
 _RULES = (
     Rule(
         "per step",
         "Per step where both traces mark steps, else per trace. Names are matched exactly; syncs by file, function, "
         "kind and operators, because lines move when a script is changed.",
+    ),
+    Rule(
+        "within the noise",
+        f"A time that differs by less than {format_share(DEVICE_NOISE)} of the longer one on the device, and by less "
+        f"than {format_share(HOST_NOISE)} on the host, where the same work takes longer or shorter by the load; a "
+        f"figure, by {format_share(SAME_SHARE)}. These rows are grey and last.",
     ),
     PERIOD_RULE,
     *CHANGE_RULES,
@@ -264,7 +276,7 @@ def _changes(
     joined = joined.with_columns(
         pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in told
     )
-    return _change_table(key, title, joined, stepped)
+    return _change_table(key, title, joined, stepped, DEVICE_NOISE if key == "kernels" else HOST_NOISE)
 
 
 def _shortened(table: Table) -> Table:
@@ -306,17 +318,25 @@ def _launch_changes(sides: tuple[Scope, Scope], stepped: bool) -> Table:
             )
         )
     joined = frames[0].join(frames[1], on="name", how="full", coalesce=True)
-    return _change_table("launches", "Launches by operator, host time in the calls", joined, stepped)
+    return _change_table(
+        "launches", "Launches by operator, host time in the calls", joined, stepped, HOST_NOISE
+    )
 
 
-def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool) -> Table:
-    """Rank what was joined by how much its time changed."""
+def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool, noise: float) -> Table:
+    """Rank what was joined by how much its time changed; what differs by less than ``noise`` is last."""
     ranked = (
         joined.with_columns(
             pl.col("before_ns", "after_ns", "before_count", "after_count").cast(pl.Float64).fill_null(0.0)
         )
         .with_columns((pl.col("after_ns") - pl.col("before_ns")).alias("change_ns"))
-        .sort(pl.col("change_ns").abs(), "name", descending=[True, False])
+        .with_columns(
+            (
+                (pl.col("before_count") == pl.col("after_count"))
+                & (pl.col("change_ns").abs() <= noise * pl.max_horizontal("before_ns", "after_ns"))
+            ).alias("within_noise")
+        )
+        .sort("within_noise", pl.col("change_ns").abs(), "name", descending=[False, True, False])
     )
     unit = " a step" if stepped else ""
     return Table(
@@ -336,10 +356,12 @@ def _change_table(key: str, title: str, joined: pl.DataFrame, stepped: bool) -> 
                 "Row of the longest in the trace before.",
                 hidden=True,
             ),
+            Column("within_noise", "within the noise", hidden=True),
             Column(
                 "after_event", "event after", "count", "Row of the longest in the trace after.", hidden=True
             ),
         ),
         ranked,
         empty="in neither trace",
+        faint="within_noise",
     )

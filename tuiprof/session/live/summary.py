@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verdict
 from tuiprof.model.characters import as_utf8
+from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.crowding import crowded
@@ -79,7 +81,7 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         _lines(lead, session),
         _devices(fold, of_others(fold, session.meta)),
         _captures(fold),
-        _step_time(lead),
+        _step_time(fold),
     )
     tables = [table for table in found if table]
     return Report(
@@ -147,7 +149,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
         f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
-        + (f"; {format_share(slowdown.share)} slower since the capture" if slowdown is not None else "")
+        + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
     )
 
 
@@ -283,7 +285,9 @@ def _phases(lead: WriterState | None) -> Table | None:
             "mean_ns", "mean", "ns", "Mean over all steps: rare long ones, such as evaluations, are in it."
         ),
     )
-    return Table("phases", "Where a step goes", columns, pl.DataFrame(rows), _diagnosis(ordinary, means))
+    title = "Where a step goes"
+    chart = Chart(title, (Series("step_ns"),), at="phase", form="bars")
+    return Table("phases", title, columns, pl.DataFrame(rows), _diagnosis(ordinary, means), chart=chart)
 
 
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
@@ -403,7 +407,8 @@ def _captures(fold: Fold) -> Table | None:
     return Table("captures", "Captures", columns, pl.DataFrame(rows, infer_schema_length=None), prose=True)
 
 
-def _step_time(lead: WriterState | None) -> Table | None:
+def _step_time(fold: Fold) -> Table | None:
+    lead = fold.lead
     if lead is None or len(lead.steps.overview) < 2:
         return None
     overview = lead.steps.overview
@@ -411,6 +416,7 @@ def _step_time(lead: WriterState | None) -> Table | None:
     rows = {
         "start_ns": overview.t_start_ns,
         "steps": overview.count,
+        "captured": _captured(fold, lead),
         "mean_ns": overview.mean,
         "lowest_ns": overview.minimum,
         "highest_ns": overview.maximum,
@@ -418,14 +424,32 @@ def _step_time(lead: WriterState | None) -> Table | None:
     columns = (
         Column("start_ns", "at", "ns", "Time of the first of these steps, since the start of the run."),
         Column("steps", "steps", "count"),
+        Column(
+            "captured", "captured", "count", "How many of these steps ran under the profiler.", hidden=True
+        ),
         Column("mean_ns", "mean", "ns"),
         Column("lowest_ns", "fastest", "ns"),
         Column("highest_ns", "slowest", "ns"),
     )
     frame = pl.DataFrame({name: values[known] for name, values in rows.items()})
     title = "Step time over the run"
-    chart = Chart(title, (Series("mean_ns", "lowest_ns", "highest_ns"),), at="start_ns")
+    chart = Chart(title, (Series("mean_ns", "lowest_ns", "highest_ns"),), at="start_ns", marked="captured")
     return Table("step_time", title, columns, frame, note="captured steps included", chart=chart)
+
+
+def _captured(fold: Fold, lead: WriterState) -> Ints:
+    """Return how many captured steps each row of the overview stands for."""
+    steps = lead.steps
+    counts = np.zeros(len(steps.overview), np.int64)
+    if steps.last_n is None:
+        return counts
+    # Of long runs the first steps are no longer kept one by one: the numbers are counted back from the last step.
+    first_n = steps.last_n - len(steps) + 1
+    for capture in fold.captures.values():
+        if capture.first is not None and capture.last is not None:
+            low, high = (min(max(n - first_n, 0), len(steps)) for n in (capture.first, capture.last + 1))
+            np.add.at(counts, np.arange(low, high) // steps.overview.width, 1)
+    return counts
 
 
 def listing(root: Path, summaries: Sequence[Summary]) -> Report:

@@ -170,7 +170,7 @@ class AnswerPane(Vertical):
         table = self.current_table
         if table is not None:
             self.table.load(
-                FrameRows(table.rows, table.columns, self.shown_columns(table)),
+                FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint),
                 empty=sanitize(table.empty),
                 in_order=self._chosen(table) is not None,
             )
@@ -184,7 +184,7 @@ class AnswerPane(Vertical):
             self.tables.begin(answer.tables[place], [self._next_table(table) for table in following])
 
     def _next_table(self, table: Table) -> NextTable:
-        rows = FrameRows(table.rows, table.columns, self.shown_columns(table))
+        rows = FrameRows(table.rows, table.columns, self.shown_columns(table), table.faint)
         return NextTable(sanitize(table.title), rows, sanitize(table.empty))
 
     # -- columns -------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ class PhaseChange:
         """After minus before, ns."""
         return self.after - self.before
 
+    @property
+    def within_noise(self) -> bool:
+        """Whether it changed by less than is told."""
+        return abs(self.change) <= _SAME * max(self.before, self.after)
+
 
 class ChangeDigest(Lines):
     """Draws as much of a comparison as there are lines for; the table that shows beside it is left out."""
@@ -93,7 +98,7 @@ class ChangeDigest(Lines):
         left = round(room * down / (up + down)) if up + down else 0
         rows: list[Row] = []
         for phase in self._phases:
-            role = _role(phase.change)
+            role = "dim" if phase.within_noise else _role(phase.change)
             row: Row = [
                 (f" {fit_text(phase.name, names)} ", "text"),
                 (format_change(phase.change, "ns").rjust(_CHANGE), role),
@@ -115,15 +120,16 @@ class ChangeDigest(Lines):
 
 
 def phase_changes(report: Report) -> list[PhaseChange]:
-    """Return what is known of the phases of both runs, in the order in which they run."""
+    """Return what is known of the phases of both runs, in the order in which they run, what stayed the same last."""
     table = next((table for table in report.tables if table.key == "recorded"), None)
     if table is None:
         return []
-    return [
+    found = [
         PhaseChange(sanitize(row["metric"].partition(",")[0]), row["before_value"], row["after_value"])
         for row in table.rows.iter_rows(named=True)
         if row["key"].startswith("phase_") and None not in (row["before_value"], row["after_value"])
     ]
+    return sorted(found, key=lambda phase: phase.within_noise)
 
 
 def _first_rows(table: Table) -> list[Row]:
@@ -147,7 +153,7 @@ def _first_rows(table: Table) -> list[Row]:
             values = (format_ns(row["before_ns"]), format_ns(row["after_ns"]))
             change = format_change(row["change_ns"], "ns")
             name = row.get("where") or row.get("short") or row["name"]
-        role = "text" if table.key == "metrics" else _role(row["change_ns"])
+        role = "text" if table.key == "metrics" else "dim" if row["within_noise"] else _role(row["change_ns"])
         rows.append(
             [
                 (change.rjust(_CHANGE + 1), role),

@@ -21,8 +21,8 @@ _FIGURE: Final = 22
 _WIDEST: Final = 6
 #: From this width on the two stand beside one another, and higher.
 _BESIDE: Final = 180
-#: The scale follows the bulk of the steps; what lies beyond is drawn at the edge.
-_BULK: Final = (2.0, 98.0)
+#: The scale ends at this percentile of all steps; what is beyond is drawn at the edge.
+_BULK: Final = 98.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +68,32 @@ class StepPair(Lines):
         times = [one.times for one in self._series if len(one.times)]
         if not times:
             return [[(" step times: neither run marks steps", "dim")]]
-        together = np.concatenate(times)
-        low, high = (float(edge) for edge in np.percentile(together, _BULK))
-        margin = max((high - low) * 0.1, high * 0.01, 1.0)
-        low, high = max(low - margin, 0.0), high + margin
+        high = max(float(np.percentile(np.concatenate(times), _BULK)), 1.0)
         beside = width >= _BESIDE
         columns = max((width // 2 if beside else width) - _LABEL - _FIGURE, 1)
         longest = max(len(one.times) for one in self._series)
         lines = max(min(height - 1 if beside else height // 2, 6 if beside else 4), 1)
         drawn = [
-            self._bars(one, columns, longest, low, high, lines, index)
-            for index, one in enumerate(self._series)
+            self._bars(one, columns, longest, high, lines, index) for index, one in enumerate(self._series)
         ]
         if beside:
             rows = [[*left, *right] for left, right in zip(*drawn, strict=True)]
         else:
             rows = [row for one in drawn for row in one]
         if height > len(rows):
-            span = f"{format_ns(low)} to {format_ns(high)}"
             rows.append(
                 [
                     (" " * _LABEL, "text"),
-                    (f"scale {span} · steps 1 to {format_count(longest)} · {self._source}", "faint"),
+                    (
+                        f"scale 0 to {format_ns(high)} · steps 1 to {format_count(longest)} · {self._source}",
+                        "faint",
+                    ),
                 ]
             )
         return rows
 
     def _bars(
-        self, one: StepSeries, columns: int, longest: int, low: float, high: float, lines: int, index: int
+        self, one: StepSeries, columns: int, longest: int, high: float, lines: int, index: int
     ) -> list[Row]:
         role = "history" if index == 0 else "line"
         label = f" {one.label}"[:_LABEL].ljust(_LABEL)
@@ -104,7 +102,7 @@ class StepPair(Lines):
             empty: Row = [(" " * (_LABEL + columns + _FIGURE), "text")]
             return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "faint")]]
         said = f"  {format_ns(float(np.median(one.times)))} median"
-        heights = column_heights(one.times, columns, longest, low, high, lines * 8)
+        heights = column_heights(one.times, columns, longest, high, lines * 8)
         cells = _cells(len(heights), columns)
         drawn: list[Row] = []
         for line in range(lines):
@@ -131,15 +129,14 @@ def _cells(bars: int, columns: int) -> list[int | None]:
     return [bar if cell + 1 < room and at[cell + 1] == bar else None for cell, bar in enumerate(at)]
 
 
-def column_heights(times: Ints, columns: int, longest: int, low: float, high: float, levels: int) -> Ints:
-    """Return the height of each column: the median of its steps between two times; 0 where it has none.
+def column_heights(times: Ints, columns: int, longest: int, high: float, levels: int) -> Ints:
+    """Return the height of each column: the median of its steps, from zero; 0 where it has none.
 
     Args:
         times: Steps in order, ns.
         columns: How many columns the longer run takes.
         longest: How many steps the longer run has.
-        low: What the lowest level stands for, ns.
-        high: What the highest stands for.
+        high: What the highest level stands for, ns.
         levels: How many levels there are.
     """
     columns = min(columns, longest)
@@ -148,6 +145,5 @@ def column_heights(times: Ints, columns: int, longest: int, low: float, high: fl
     for column, (begin, end) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
         some = times[begin:end]
         if len(some):
-            share = (float(np.median(some)) - low) / (high - low) if high > low else 1.0
-            out[column] = 1 + round(max(0.0, min(1.0, share)) * (levels - 1))
+            out[column] = max(round(min(float(np.median(some)) / high, 1.0) * levels), 1)
     return out

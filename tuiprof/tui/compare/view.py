@@ -9,7 +9,7 @@ from tuiprof.analyses.compare.step_pair import KEY as STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.report import Report
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_change, format_ns
+from tuiprof.model.units import format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lane_cells import short_name
 from tuiprof.tui.timeline.lanes import Lanes
@@ -89,7 +89,7 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
     if old is None or new is None:
         side = "before" if old is None else "after"
         return [(f" {name}", "strong"), (f"  has no counterpart {side} in this step", "warn")]
-    change = format_change((new - old) / old if old else None, "share")
+    change = format_speed(new / old) if old else ""
     role = "good" if new < old else "bad" if new > old else "dim"
     return [
         (f" {name}", "strong"),

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuiprof.ladder.kernels import kernel_words, range_words
-from tuiprof.ladder.report import between, change
+from tuiprof.ladder.report import between
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
-from tuiprof.model.units import format_count, format_ns, format_ns_range
+from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.dates import when
@@ -37,7 +37,7 @@ _ROLES = {
 #: Widths of the columns that give way one after the other, the last first: key, heading, cells.
 _COLUMNS = (
     ("step", "here", 10),
-    ("change", "ratio", 9),
+    ("change", "ratio", 16),
     ("interval", "95 % interval", 19),
     ("published", "published", 22),
     ("syncs", "syncs/step", 12),
@@ -174,7 +174,7 @@ def _row(meta: LadderMeta, one: Any) -> RungRow:
         rung.published_beside(meta.sizes(one.trials.values())),
         step.value if step is not None else None,
         format_ns_range(step.low, step.high) if wide else "",
-        change(ratio.value) if ratio is not None else "",
+        format_speed(ratio.value) if ratio is not None else "",
         between(ratio),
         (ratio.value, ratio.low, ratio.high) if ratio is not None else None,
         note=rung.note,
@@ -331,7 +331,11 @@ def _head(view: LadderView, width: int) -> Row:
     if not forest or scale is None:
         return row
     gap = " " * (width - forest - row_width(row))
-    return [*row, (gap, "text"), *axis_row(scale, change(scale.low), "baseline", change(scale.high), forest)]
+    return [
+        *row,
+        (gap, "text"),
+        *axis_row(scale, format_speed(scale.low), "baseline", format_speed(scale.high), forest),
+    ]
 
 
 def _line(view: LadderView, rung: RungRow, width: int) -> Row:

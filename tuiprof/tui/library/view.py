@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tuiprof.model.units import format_bytes, format_count, format_ns
+from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.dates import when
@@ -333,8 +333,7 @@ def _change(ladder: LadderItem, variant: VariantItem, width: int) -> tuple[str, 
         return glyphs.NONE.rjust(width), "dim"
     if abs(variant.change) < 0.005:
         return "same".rjust(width), "text"
-    word = "slower" if variant.change > 0 else "faster"
-    return f"{abs(variant.change) * 100:.1f} % {word}".rjust(width), "warn" if variant.change > 0 else "good"
+    return format_speed(1 + variant.change).rjust(width), "warn" if variant.change > 0 else "good"
 
 
 def _syncs(variant: VariantItem) -> str:

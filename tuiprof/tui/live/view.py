@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuiprof.model.units import format_count, format_ns, format_share
+from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
@@ -169,14 +169,13 @@ def stats_row(
         parts.append([(format_count(round(stats.rate_hz * batch)), "text"), (" samples/s", "dim")])
     right: Row = [(f"{view.said} ", "dim")]
     if slowdown is not None:
-        right = [(f"{format_share(slowdown.share)} slower since a capture", "warn"), ("   ", "text"), *right]
+        right = [(f"{format_speed(1 + slowdown.share)} since a capture", "warn"), ("   ", "text"), *right]
     # What the profiler slowed down is no match for another run; the figures of the whole run leave it out.
     if baseline is not None and (slowdown is None or view.window_s is None):
         name, median_ns = baseline
         change = stats.median_ns / median_ns - 1
-        word = "slower" if change > 0 else "faster"
         same = abs(change) < 0.005
-        text = "same" if same else f"{abs(change) * 100:.1f} % {word}"
+        text = "same" if same else format_speed(1 + change)
         role = "text" if same else "warn" if change > 0 else "good"
         right = [(f"vs {name}: ", "dim"), (text, role), ("   ", "text"), *right]
     if read < 1:

@@ -37,11 +37,17 @@ class FrameRows:
         frame: The data.
         columns: All its columns; hidden ones are left out, unless they are chosen.
         chosen: Keys of the columns to show, in order; None = those that are not hidden.
+        faint: Key of a column of Booleans: rows that are grey; empty = none is.
     """
 
     def __init__(
-        self, frame: pl.DataFrame, columns: Sequence[Column], chosen: Sequence[str] | None = None
+        self,
+        frame: pl.DataFrame,
+        columns: Sequence[Column],
+        chosen: Sequence[str] | None = None,
+        faint: str = "",
     ) -> None:
+        self._faint = frame[faint] if faint else None
         self.frame = frame
         self.all_columns = tuple(columns)
         by_key = {column.key: column for column in columns}
@@ -82,6 +88,14 @@ class FrameRows:
         if isinstance(value, pl.Series):
             value = ", ".join(str(item) for item in value)
         return sanitize(self.columns[column].text(value))
+
+    def faint(self, position: int) -> bool:
+        """Say whether a row is grey.
+
+        Args:
+            position: Position in view.
+        """
+        return self._faint is not None and bool(self._faint[self.source(position)])
 
     def source(self, position: int) -> int:
         """Return the frame's row at a position.

@@ -60,6 +60,9 @@ class Rows(Protocol):
     def text(self, position: int, column: int) -> str:
         """Return what a cell shows: one line, safe for a terminal."""
 
+    def faint(self, position: int) -> bool:
+        """Say whether a row matters little, and is grey."""
+
     def source(self, position: int) -> int:
         """Return the source of the row at a position."""
 
@@ -136,6 +139,10 @@ class ListRows:
             column: Index into :attr:`headings`.
         """
         return self._texts[self._view[position]][column]
+
+    def faint(self, position: int) -> bool:
+        """Return False: of plain texts none matters less than the others."""
+        return False
 
     def source(self, position: int) -> int:
         """Return the index of the row in the list given at first.

@@ -70,6 +70,7 @@ class VirtualTable(ScrollView, can_focus=True):
         "table--header",
         "table--header-cursor",
         "table--row",
+        "table--faint",
         "table--cursor",
         "table--cursor-cell",
         "table--cursor-blurred",
@@ -88,6 +89,7 @@ class VirtualTable(ScrollView, can_focus=True):
         & > .table--header { color: $text-muted; background: $background; text-style: bold; }
         & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
         & > .table--row { color: $foreground; background: $background; }
+        & > .table--faint { color: $text-muted; background: $background; }
         & > .table--cursor { color: $block-cursor-foreground; background: $block-cursor-background; }
         & > .table--cursor-cell {
             color: $block-cursor-foreground; background: $block-cursor-background; text-style: bold underline;
@@ -369,7 +371,8 @@ class VirtualTable(ScrollView, can_focus=True):
         return Strip([segment for segment in segments if segment.text])
 
     def _row(self, position: int, at_cursor: bool) -> Strip:
-        style = self._row_style(at_cursor)
+        faint = not at_cursor and self.rows.faint(position)
+        style = self._style("table--faint") if faint else self._row_style(at_cursor)
         cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
         segments = [Segment(" " * LEAD, style)]
         for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
