@@ -78,7 +78,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "Search every command, scenario, session and trace",
             id="app.palette",
             group="Everywhere",
-            show=False,
+            display="ctrl+p",
         ),
         key(
             "ctrl+o",
