@@ -24,9 +24,7 @@ from tuiprof.tui.trace.view import TraceView
 
 
 @pytest.mark.parametrize("size", [(50, 16), (80, 24), (160, 48)])
-async def test_five_steps_each_on_the_screen_it_speaks_of(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: tuple[int, int]) -> None:
     app = TuiprofApp(Start.library(sessions=tmp_path))
 
     async def on_the_card(*texts: str) -> None:

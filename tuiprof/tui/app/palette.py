@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from tuiprof.tui.library.view import Shelf
 from tuiprof.tui.widgets.dates import ago
 
 if TYPE_CHECKING:
-    from tuiprof.session.store.glance import Summary
     from tuiprof.tui.app.app import TuiprofApp
 
 #: Width of the palette in the style sheet, and how much of it are borders and padding.
@@ -32,8 +31,6 @@ _WIDTH: Final = 100
 _FRAME: Final = 5
 #: Keys that move a cursor: nobody looks for them by name.
 _MOVING: Final = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab"}
-#: Of so many of the newest sessions the captured traces are offered.
-_RECENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,6 @@ class TuiprofCommands(Provider):
     """Offers what can be done from the screen in front."""
 
     _shelf = Shelf()
-    _captured: tuple[tuple[str, Path], ...] = ()
 
     @property
     def dashboard(self) -> TuiprofApp:
@@ -68,7 +64,6 @@ class TuiprofCommands(Provider):
         library = Library(start.sessions, start.scenarios, start.python)
         try:
             self._shelf = await asyncio.to_thread(library.look)
-            self._captured = await asyncio.to_thread(_captured, self._shelf.sessions)
         except TuiprofError as error:
             self.app.notify(str(error), severity="warning")
 
@@ -147,9 +142,9 @@ class TuiprofCommands(Provider):
             text = f"open {sanitize(session.title)}  {sanitize(session.id)}{step}"
             remark = f"{session.state} · {ago(session.unix_ns)}"
             yield Command(text, remark, partial(app.go.session, Path(session.path)))
-        for name, path in self._captured:
-            remark = f"trace · {ago(_changed_ns(path))}"
-            yield Command(f"open trace {sanitize(name)}", remark, partial(app.go.trace, path))
+            for path in self._shelf.captured.get(session.id, ()):
+                text = f"open trace {sanitize(session.title)}  {sanitize(path.name)}"
+                yield Command(text, f"trace · {ago(session.unix_ns)}", partial(app.go.trace, path))
         for path in self._shelf.traces:
             yield Command(f"open {sanitize(path.name)}", "sample trace", partial(app.go.trace, path))
 
@@ -160,29 +155,7 @@ def moves_cursor(binding: Binding) -> bool:
     return not binding.show and any(name in _MOVING for name in names)
 
 
-def _changed_ns(path: Path) -> int:
-    """Return when a file was changed; 0 = it is gone."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
 def _bindings_of(pane: Widget) -> Iterator[Binding]:
     """Yield the bindings of a pane, its own before those of what it is made of."""
     for part in type(pane).__mro__:
         yield from Binding.make_bindings(vars(part).get("BINDINGS", ()))
-
-
-def _captured(sessions: Sequence[Summary]) -> tuple[tuple[str, Path], ...]:
-    """In a thread: return name and path of the traces of the newest sessions."""
-    from tuiprof.session.store.folders import Session
-
-    found = []
-    for summary in sessions[:_RECENT]:
-        try:
-            traces = Session(Path(summary.path)).traces()
-        except TuiprofError:  # one that cannot be read any more has nothing to offer
-            continue
-        found += [(f"{summary.title}  {path.name}", path) for path in reversed(traces)]
-    return tuple(found)
