@@ -219,7 +219,6 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen))
         await until_shown(pilot, "lr is --lr 2")
-    assert isinstance(app.screen_stack[0], LibraryScreen)
 
 
 async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
@@ -259,7 +258,7 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
         await until_shown(pilot, "(bare)")
         await choose(app, "ladder:attention")
         await pilot.press("tab")
-        await until_shown(pilot, "torch is not installed", f"This is {bare}"[:20], "P chooses another Python")
+        await until_shown(pilot, "torch is not installed", "This is /", "P chooses")
 
 
 def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:

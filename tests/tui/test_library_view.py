@@ -63,7 +63,7 @@ def test_the_list_has_a_heading_a_group_and_marks() -> None:
         "Learn",
         "Samples",
     ]
-    [train] = [line for line in found if "train" in line]
+    [train] = [line for line in found if line.endswith("exit 1")]
     [off] = [line for line in found if "metrics:off" in line]
     assert train.startswith("[2]")
     assert train.endswith("exit 1")
