@@ -39,7 +39,8 @@ def run(tmp_path: Path) -> Iterator[Session]:
         )
     )
     yield session
-    control.request_stop(session)
+    if not session.status().over:
+        control.request_stop(session)
     wait(session, 30)
 
 
