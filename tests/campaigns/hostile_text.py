@@ -380,7 +380,7 @@ async def _live(made: Made, folder: Path) -> list[str]:
 
 
 async def _library(made: Made, start: Start) -> list[str]:
-    async with _app(start, "Sessions", "evil") as pilot:
+    async with _app(start, "Recent", "evil") as pilot:
         app = pilot.app
         assert isinstance(app, TuiprofApp)
         await _press(pilot, ["down"] * 24)
@@ -433,7 +433,7 @@ async def _compare(made: Made) -> list[str]:
 _TERMINALS: Final[tuple[tuple[tuple[str, ...], str, str, str], ...]] = (
     (("open", "{running}"), "lla", "step time", "notes"),
     (("open", "{trace}"), "1y2y", "Syncs", "copied"),
-    (("--scenarios", "{scenarios}"), "\x1b[B" * 8, "Sessions", "evil"),
+    (("--scenarios", "{scenarios}"), "\x1b[B" * 12, "Recent", "evil"),
 )
 
 

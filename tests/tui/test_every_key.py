@@ -86,7 +86,7 @@ async def test_in_the_library_on_ladders_sessions_and_traces(run: Synthetic) -> 
     run.end()
     app = TuiprofApp(Start.library(sessions=run.root, python=Path(sys.executable)))
     async with app.run_test(size=(140, 50)) as pilot:
-        await until_shown(pilot, "Ladders", "Sessions", "metrics:naive")
+        await until_shown(pilot, "Learn", "Recent", "metrics:naive")
         screen = app.screen
         assert isinstance(screen, LibraryScreen)
         for kind in ("ladder:", "session:", "trace:"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from on_screen import live, until, until_shown
+from on_screen import live, screen_text, until, until_shown
 from synthetic import Synthetic
 from textual.binding import Binding
 from textual.widgets import OptionList
@@ -13,6 +13,7 @@ from textual.widgets import OptionList
 from tuiprof.resources import shipped
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.help import HelpScreen, all_bindings
+from tuiprof.tui.app.palette import moves_cursor
 from tuiprof.tui.live.keys import live_keys
 from tuiprof.tui.start import Start
 from tuiprof.tui.terminal.keys import load_settings
@@ -52,7 +53,11 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         await until_shown(pilot, "step time", "rank +")
         working = {active.binding.id for active in app.screen.active_bindings.values()}
         await pilot.press("question_mark")
-        text = await until_shown(pilot, "esc closes", str(config))
+        text = await until_shown(pilot, "esc closes", "What this screen shows")
+        assert "app.palette" not in text  # ids are for those who ask
+        assert text.index("Search every command") < text.index("Jitter is the median")
+        await pilot.press("i")
+        text = await until_shown(pilot, "i ids", str(config))
         assert isinstance(app.screen, HelpScreen)
         for binding in live_keys(5):
             assert not isinstance(binding, tuple)
@@ -73,16 +78,41 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         assert app.focused is table
         works = {a.binding for a in app.screen.active_bindings.values() if a.enabled and a.tooltip}
         wanted = {*works, *Binding.make_bindings(timeline.BINDINGS), *Binding.make_bindings(table.BINDINGS)}
-        sentences = {b.tooltip for b in wanted if b.action != "command_palette"}
+        moving = {b.id for b in wanted if moves_cursor(b)}
+        assert {"table.down", "timeline.cursor_on"} <= moving
+        sentences = {b.tooltip for b in wanted if b.action != "command_palette" and b.id not in moving}
         await pilot.press("ctrl+p")
         options = app.screen.query_one(OptionList)
         await until(pilot, lambda: options.option_count >= len(sentences))
         offered = "\n".join(str(option.prompt) for option in options.options)
         assert {sentence for sentence in sentences if sentence not in offered} == set()
         await pilot.press(*"event after")
-        await until_shown(pilot, "key . in timeline")
+        await until_shown(pilot, ". in timeline")
         await pilot.press("enter")
         await until(pilot, lambda: timeline.has_focus and timeline.state.event is not None)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+async def test_palette_help_and_the_way_out_are_at_the_same_place_in_every_footer(
+    session: Path, tmp_path: Path, width: int
+) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+
+    def footer() -> str:
+        return screen_text(app).rstrip("\n").split("\n")[-1].ljust(width)
+
+    async with app.run_test(size=(width, 30)) as pilot:
+        await until_shown(pilot, "ctrl+p", "? help", "q quit")
+        places = [footer().index(text) for text in ("ctrl+p", "? help", "q quit")]
+        app.go.session(session)
+        await until_shown(pilot, "step time", "q leave")
+        assert [footer().index(text) for text in ("ctrl+p", "? help", "q leave")] == places
+        await pilot.press("q")
+        app.go.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz")
+        await until_shown(pilot, "q close", "stream 7" if width > 100 else "step")
+        assert [footer().index(text) for text in ("ctrl+p", "? help", "q close")] == places
+        await pilot.click(offset=(places[1], 29))
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
 
 
 async def test_keys_and_theme_come_from_the_configuration(session: Path, config: Path) -> None:

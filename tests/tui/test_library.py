@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import venv
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,16 +12,29 @@ import pytest
 from on_screen import screen_text, until, until_shown, workers_done
 from synthetic import Synthetic
 from textual import events
+from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
+from tuiprof.session.store.folders import write_meta
+from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.library.launch_form import RunForm
 from tuiprof.tui.library.screen import LibraryScreen
-from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem, items
+from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem, best_win, items
+from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.start import Start
-from tuiprof.tui.widgets.dates import when
+from tuiprof.tui.trace.screen import TraceScreen
+from tuiprof.tui.widgets.choices import Choices
+from tuiprof.tui.widgets.dates import age, ago, when
+
+
+async def until_form(pilot: Pilot[int], kind: type[RunForm]) -> RunForm:
+    await until(pilot, lambda: isinstance(pilot.app.screen, kind))
+    assert isinstance(pilot.app.screen, kind)
+    return pilot.app.screen
 
 
 @pytest.fixture
@@ -31,7 +45,7 @@ def start(tmp_path: Path) -> Start:
 async def test_ladders_say_what_can_run_and_why_not(start: Start) -> None:
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Ladders", "tiny", "2 of 3 can run", "attention", "Python 3.")
+        await until_shown(pilot, "Learn", "tiny", "2 of 3 can run", "attention", "Python 3.")
         await choose(app, "ladder:tiny")
         text = await until_shown(pilot, "tiny — a loop", "It sleeps [red]and[/red] steps.", "20 ms")
         assert "Sleeps long." in text
@@ -66,14 +80,12 @@ async def test_sessions_say_how_they_ended(start: Start) -> None:
     running.run_until(3)
     cut = Synthetic(start.sessions, scenario=None, name="cut")
     cut.session.meta.unix_ns -= 3600 * 10**9
-    from tuiprof.session.store.folders import write_meta
-
     write_meta(cut.session.path, cut.session.meta)
     (start.sessions / "20200101T000000Z-newer").mkdir()
     (start.sessions / "20200101T000000Z-newer" / "session.json").write_text('{"v": 99}')
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 60)) as pilot:
-        text = await until_shown(pilot, "Sessions", "running", "exit 1", "interrupted", "unreadable")
+        text = await until_shown(pilot, "Recent", "running", "exit 1", "interrupted", "unreadable")
         assert "✓" in text
         await choose(app, f"session:{failed.session.path}")
         text = await until_shown(pilot, "failed, exit 1", "ValueError: [b]broken[/b]")
@@ -138,7 +150,7 @@ async def test_a_broken_header_is_named_and_hides_no_other(start: Start) -> None
 async def test_it_fits(start: Start, size: tuple[int, int]) -> None:
     app = TuiprofApp(start)
     async with app.run_test(size=size) as pilot:
-        text = await until_shown(pilot, "Ladders", "can run", "q quit", "? help")
+        text = await until_shown(pilot, "Run my script", "Recent", "q quit", "? help")
         assert all(len(line) <= size[0] for line in text.splitlines())
 
 
@@ -153,7 +165,7 @@ def test_a_long_name_gives_way_to_what_can_run() -> None:
         texts = ["".join(text for text, _ in line) for line in lines]
         assert [len(text) for text in texts] == [width, width]
         assert all(text.endswith("1 of 2 can run") for text in texts)
-    assert "…" in "".join(text for text, _ in items(Shelf(ladders), "")[2].draw(30))
+    assert "…" in "".join(text for text, _ in items(Shelf(ladders), "long")[1].draw(30))
 
 
 def test_times_are_said_as_people_do() -> None:
@@ -162,6 +174,16 @@ def test_times_are_said_as_people_do() -> None:
     assert when(int(datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp() * 1e9), now) == "2 Mar"
     assert when(int(datetime(2025, 3, 2, 12, tzinfo=UTC).timestamp() * 1e9), now) == "2025-03"
     assert when(0, now) == "–"
+
+
+def test_ages_are_said_in_one_unit() -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    begun = int(now.timestamp() * 1e9)
+    spans = {20: "now", 61: "1 min", 3 * 3600: "3 h", 90 * 86_400: "90 d"}
+    assert {s: age(begun - s * 10**9, now) for s in spans} == spans
+    assert ago(begun, now) == "now"
+    assert ago(begun - 7200 * 10**9, now) == "2 h ago"
+    assert age(begun - 800 * 86_400 * 10**9, now) == "2024-09"
 
 
 def test_first_paint_needs_no_heavy_library() -> None:
@@ -174,3 +196,85 @@ def test_first_paint_needs_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_path: Path) -> None:
+    start = Start.library(sessions=tmp_path / "sessions", python=Path(sys.executable))
+    assert start.sessions is not None
+    (tmp_path / "train.py").write_text("import sys\nprint('lr is', *sys.argv[1:])\n")
+    made = ended(start.sessions, None, 12)
+    made.session.meta.argv, made.session.meta.cwd = ["python", "train.py", "--lr", "1"], str(tmp_path)
+    write_meta(made.session.path, made.session.meta)
+    app = TuiprofApp(start)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "Run my script", "python train.py --lr 1", "run before", "runs in")
+        await pilot.press("enter")
+        form = await until_form(pilot, RunForm)
+        assert form.query_one("#argv", Input).value == "python train.py --lr 1"
+        form.query_one("#argv", Input).value = "python train.py --lr '2"
+        await pilot.press("enter")
+        await until_shown(pilot, "the command cannot be read")
+        form.query_one("#argv", Input).value = "python train.py --lr 2"
+        form.query_one("#capture", Input).value = ""
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen))
+        await until_shown(pilot, "lr is --lr 2")
+
+
+async def test_a_pasted_path_is_what_to_open(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "Open a trace")
+        path = shipped("traces") / "planted-syncs.pt.trace.json.gz"
+        app.post_message(events.Paste(f"'{path}'\n"))
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        assert app.screen.query_one("#path", Input).value == str(path)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+
+
+async def test_the_example_opens_with_its_key(start: Start) -> None:
+    app = TuiprofApp(start)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "Look at an example")
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, TraceScreen))
+
+
+async def test_another_python_is_chosen_for_the_whole_dashboard(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(bare))
+    app = TuiprofApp(start)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await until_shown(pilot, "2 of 3 can run", "P changes it")
+        await pilot.press("P")
+        await until_shown(pilot, "active environment", "neither torch nor jax", "use it")
+        app.screen.query_one(Choices).move_to(str(bare / "bin" / "python"))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.start.python == bare / "bin" / "python")
+        await until_shown(pilot, "(bare)")
+        await choose(app, "ladder:attention")
+        await pilot.press("tab")
+        await until_shown(pilot, "torch is not installed", "This is /", "P chooses")
+
+
+def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:
+    sessions = tuple(Summary(str(n), f"/s/{n}", f"run{n}", "finished") for n in range(9))
+    keys = [choice.key for choice in items(Shelf(sessions=sessions), "") if choice.key]
+    assert keys[3:] == [*(f"session:/s/{n}" for n in range(6)), "more:"]
+    every = [choice.key for choice in items(Shelf(sessions=sessions), "", all_sessions=True) if choice.key]
+    assert every[3:] == [f"session:/s/{n}" for n in range(9)]
+
+
+def test_the_best_gain_measured_here_is_said() -> None:
+    def ladder(name: str, *variants: VariantItem) -> LadderItem:
+        return LadderItem(name, "", "", "loop", "", (), (), variants)
+
+    slower = VariantItem("worse", here_ns=30.0, change=0.5)
+    assert best_win([ladder("one", VariantItem("loop", here_ns=20.0), slower)]) == ""
+    fast = VariantItem("triton", here_ns=5.0, change=-0.75)
+    found = best_win([ladder("one", slower), ladder("two", fast)])
+    assert found.strip() == "best here: loop → triton 4.00× faster"

@@ -37,7 +37,7 @@ async def test_enter_opens_a_session_and_q_comes_back(start: Start) -> None:
     made = ended(start.sessions, None, 12)
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
+        await until_shown(pilot, "Recent", "tiny")
         await until(pilot, lambda: bool(sidebar(app).current))
         await choose(app, f"session:{made.session.path}")
         await pilot.press("enter")
@@ -80,7 +80,7 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
     made = ended(start.sessions, None, 12)
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
+        await until_shown(pilot, "Recent", "tiny")
         await choose(app, f"session:{made.session.path}")
         await pilot.press("delete")
         await until_shown(pilot, "y delete it")
@@ -102,7 +102,7 @@ async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:
     other.end()
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 60)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny", "on disk", "other")
+        await until_shown(pilot, "Recent", "tiny", "on disk", "other")
         await choose(app, f"session:{made.session.path}")
         await until_shown(pilot, "disk use")
         await pilot.press("t", *"a/b", "enter")
@@ -125,7 +125,7 @@ async def test_two_marked_sessions_are_compared(start: Start, monkeypatch: pytes
     monkeypatch.setattr(Navigator, "compare", lambda _self, before, after: asked.append((before, after)))
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 60)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
+        await until_shown(pilot, "Recent", "tiny")
         await choose(app, f"session:{two.session.path}")
         await pilot.press("space")
         await until_shown(pilot, "[1]")
@@ -155,7 +155,7 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
     made = ended(tmp_path / "elsewhere", None, 12)
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Ladders")
+        await until_shown(pilot, "Learn")
         await pilot.press("o")
         await until_shown(pilot, "open a trace or a session")
         app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ async def test_the_palette_finds_scenarios_sessions_and_actions(start: Start) ->
     ended(start.sessions, None, 12)
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
+        await until_shown(pilot, "Recent", "tiny")
         await palette(pilot)
         await pilot.press(*"tiny:fast")
         await until_shown(pilot, "run tiny:fast")
@@ -191,7 +191,7 @@ async def test_the_palette_opens_ladders_and_captured_traces(start: Start) -> No
     shutil.copy(shipped("traces") / "planted-syncs.pt.trace.json.gz", trace)
     app = TuiprofApp(start)
     async with app.run_test(size=(140, 40)) as pilot:
-        await until_shown(pilot, "Sessions", "tiny")
+        await until_shown(pilot, "Recent", "tiny")
         await palette(pilot)
         await pilot.press(*"captured.pt")
         await until_shown(pilot, "open trace", "captured.pt.trace.json.gz")

@@ -58,12 +58,12 @@ def test_nothing_here_needs_textual() -> None:
 
 def test_the_list_has_a_heading_a_group_and_marks() -> None:
     found = lines(view.items(SHELF, "", marked=["/s/a", "/s/b"]))
-    assert [line for line in found if line.split("  ")[0] in ("Ladders", "Sessions", "Traces")] == [
-        "Ladders",
-        "Sessions  4.00 MiB on disk",
-        "Traces",
+    assert [line for line in found if line.split("  ")[0] in ("Recent", "Learn", "Samples")] == [
+        "Recent  4.00 MiB on disk",
+        "Learn",
+        "Samples",
     ]
-    [train] = [line for line in found if "train" in line]
+    [train] = [line for line in found if line.endswith("exit 1")]
     [off] = [line for line in found if "metrics:off" in line]
     assert train.startswith("[2]")
     assert train.endswith("exit 1")

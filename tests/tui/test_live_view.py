@@ -16,6 +16,7 @@ from tuiprof.headline.trace import Gist
 from tuiprof.session.live.alerts import Alert
 from tuiprof.session.live.stats import NO_STATS
 from tuiprof.session.live.straggler import Lane
+from tuiprof.session.log.records import Telemetry
 from tuiprof.session.run import control
 from tuiprof.session.store.status import Status
 from tuiprof.tui.live import view as live_view
@@ -23,6 +24,7 @@ from tuiprof.tui.live.captures import RunCaptures
 from tuiprof.tui.live.figures import Figures
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.overhead import Overhead
+from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.verdict import Verdict
 from tuiprof.tui.live.view import View
 from tuiprof.tui.widgets.spans import Row, row_width
@@ -280,5 +282,39 @@ def test_absent_hardware_is_named_or_explained(tmp_path: Path) -> None:
     assert live_view.device_notes(with_gpu, known=True, over=False) == [
         "also looked for, not here: AWS Neuron"
     ]
-    [why] = live_view.device_notes(without, known=True, over=False)
-    assert why.startswith("nvidia: no NVIDIA driver")
+    without.absent = {"nvidia": "no NVIDIA driver", "neuron": "no driver"}
+    [one_line] = live_view.device_notes(without, known=True, over=False)
+    assert one_line == "no NVIDIA GPU, AWS Neuron: tuiprof doctor says why"
+
+
+def test_the_axis_begins_with_the_first_step_and_fits_the_steps() -> None:
+    late_ns = 12_000_000_000  # imports took that long
+    for age_s in (1.5, 3.0, 9.0, 14.0, 29.0, 59.0):
+        view = View(late_ns + round(age_s * 1e9), 60.0, True, late_ns)
+        assert age_s <= view.span_s <= max(age_s * 1.25, 2), "an axis much longer than the run is empty"
+        assert view.young
+    assert View(late_ns + 300 * 10**9, 60.0, True, late_ns).span_s == 60.0
+    assert not View(late_ns + 300 * 10**9, 60.0, True, late_ns).young
+    assert View(late_ns + 40 * 10**9, None, False, late_ns).span_s == 40.0
+
+
+def test_the_axis_of_a_late_run_starts_where_its_steps_do() -> None:
+    chart = StripChart()
+    assert chart.edge(14.0, 4.0, 12.0) == 16.0
+    assert chart.edge(16.0, 4.0, 12.0) == 16.0
+    assert chart.edge(16.5, 4.0, 12.0) > 16.0
+
+
+def test_after_the_end_devices_show_what_they_did_during_the_last_steps(tmp_path: Path, shown: Shown) -> None:
+    made = recorded(tmp_path, 30)
+    moment = shown(made)
+    fold = moment.feed.fold
+    host = fold.devices["host"]
+    after_ns = max(rank.last_step_ns for rank in fold.ranks) + 10**9
+    host.extend([Telemetry(after_ns, "host", {"tree_cpu": 0.0})], 0)
+    views = {
+        over: live_view.device_views(fold, moment.session.meta, moment.rank, over=over)[-1]
+        for over in (False, True)
+    }
+    assert views[False].latest["tree_cpu"] == 0.0
+    assert views[True].latest["tree_cpu"] > 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,20 +11,20 @@ from on_screen import live, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
 
+from tuiprof.model import Trace
 from tuiprof.tui.app import tour
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.jump import JumpScreen, panes_of
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.opening.loading import Opening
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
+from tuiprof.tui.trace.view import TraceView
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
-async def test_five_steps_each_on_the_screen_it_speaks_of(
-    tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tour, "_HOLD_S", 60.0)  # a busy machine fills a screen slowly
+@pytest.mark.parametrize("size", [(50, 16), (80, 24), (160, 48)])
+async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: tuple[int, int]) -> None:
     app = TuiprofApp(Start.library(sessions=tmp_path))
 
     async def on_the_card(*texts: str) -> None:
@@ -47,10 +49,43 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(
         await pilot.press("enter")
         await on_the_card("4 of 5", "step 22")
         await pilot.press("enter")
-        await on_the_card("5 of 5", "What to change")
+        await on_the_card("5 of 5", "Advice")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         assert not app.screen.query(tour.TourCard)
+
+
+async def test_a_trace_that_is_read_late_does_not_take_the_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, run = threading.Event(), Opening.run
+
+    def late(opening: Opening) -> Trace:
+        assert read.wait(60)
+        return run(opening)
+
+    monkeypatch.setattr(Opening, "run", late)
+    clock = time.monotonic
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("ctrl+t", "enter", "enter")
+        await until_shown(pilot, "3 of 5")
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600)  # as if it took an hour
+        read.set()
+        await until(pilot, lambda: bool(app.screen.query(TraceView)))
+        await workers_done(pilot)
+        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+        await pilot.press("enter")
+        await until_shown(pilot, "4 of 5")
+
+
+async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Path) -> None:
+    app = TuiprofApp(Start.library(sessions=tmp_path))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
+        await pilot.click("#items", offset=(5, 1))
+        await until(pilot, lambda: app.focused is app.screen.query_one("#items"))
 
 
 async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:

@@ -97,11 +97,18 @@ class _Verbs(click.Group):
     default=None,
     help="Draw with ASCII alone (default: by the locale and the terminal).",
 )
+@click.option(
+    "--python",
+    "python_",
+    type=click.Path(path_type=Path),
+    help="Interpreter that scripts run in, or the directory of its environment (default: the active environment's).",
+)
 @click.pass_context
 def cli(
     ctx: click.Context,
     sessions: Path | None,
     scenarios: tuple[Path, ...],
+    python_: Path | None,
     theme: str | None,
     plain: bool | None,
 ) -> None:
@@ -128,7 +135,15 @@ def cli(
         from tuiprof.cli.common import open_screen
         from tuiprof.tui.start import Start
 
-        ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios)))
+        if python_ is not None:
+            from tuiprof.session.run.command import choose_python
+
+            python_ = choose_python(python_)
+        ctx.exit(open_screen(Start.library(sessions=sessions, scenarios=scenarios, python=python_)))
+    elif python_ is not None:
+        # What a verb says itself comes first; verbs that run nothing have no use for it.
+        verbs = (name for name, verb in cli.commands.items() if any(p.name == "python_" for p in verb.params))
+        ctx.default_map = {name: {"python_": str(python_)} for name in verbs}
 
 
 _VERBS = (

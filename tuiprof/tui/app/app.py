@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.dom import DOMNode
@@ -21,6 +22,9 @@ from tuiprof.tui.terminal import themes
 from tuiprof.tui.terminal.guest import TERMINAL_KEYS, TerminalApp
 from tuiprof.tui.terminal.keys import key, load_settings
 from tuiprof.tui.widgets.scroll_line import use_scroll_lines
+
+if TYPE_CHECKING:
+    from tuiprof.tui.app.tour import Tour
 
 _KEY_NAMES: Final = {
     "enter": "enter",
@@ -74,7 +78,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "Search every command, scenario, session and trace",
             id="app.palette",
             group="Everywhere",
-            show=False,
+            display="ctrl+p",
         ),
         key(
             "ctrl+o",
@@ -117,6 +121,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         self.start = start
         self.go = Navigator(self)
         self.settings = load_settings()
+        self._tour: Tour | None = None
         for theme in themes.OURS:
             self.register_theme(theme)
         self._problems = list(self.settings.problems)
@@ -179,6 +184,12 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             self._problems.append(text)
             self.notify(text, title="configuration", severity="warning")
 
+    async def on_event(self, event: events.Event) -> None:
+        """Tell the tour of a click outside its card before the click moves the focus."""
+        if isinstance(event, events.MouseDown) and self._tour is not None:
+            self._tour.mouse_pressed(event)
+        await super().on_event(event)
+
     async def action_help(self) -> None:
         """Show the keys of this screen."""
         from tuiprof.tui.app.help import HelpScreen
@@ -205,7 +216,8 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
         """Show the dashboard step by step."""
         from tuiprof.tui.app.tour import Tour
 
-        Tour(self).begin()
+        self._tour = Tour(self)
+        self._tour.begin()
 
     def action_leave_all(self) -> None:
         """Close the dashboard; of a run that is looked at and goes on it is said how to come back."""

@@ -1,4 +1,4 @@
-"""Help for the screen one came from, made from its bindings."""
+"""Help for the screen it was opened on, made from its bindings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from tuiprof.tui.terminal.keys import key
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
-    """Every key that works on a screen, by group, with its id for the configuration.
+    """Every key that works on a screen: those of the focused pane first, then the screen's, then those of every screen.
+
+    ``i`` adds the ids by which keys are changed in the configuration.
 
     Args:
-        about: The screen to explain. Its ``HELP`` (plain text: what is seen there) comes first.
+        about: The screen to explain. Its ``HELP`` (plain text: what is seen there) comes last.
     """
 
     CSS_PATH = "help.tcss"
@@ -35,6 +37,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             group="Help",
             display="esc",
         ),
+        key("i", "ids", "ids", "Show or hide the ids for the configuration", id="help.ids", group="Help"),
         key("up,k", "scroll(-1)", "up", "One line up", id="help.up", group="Help", show=False),
         key("down,j", "scroll(1)", "down", "One line down", id="help.down", group="Help", show=False),
         key("pageup", "scroll(-10)", "page up", "Ten lines up", id="help.page_up", group="Help", show=False),
@@ -53,46 +56,56 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         super().__init__()
         self._about = about
         self._active = dict(about.active_bindings)
+        self._ids = False
 
     def compose(self) -> ComposeResult:
         """One scrolling page."""
         with VerticalScroll(classes="dialog help") as box:
             box.border_title = "help"
-            box.border_subtitle = "esc closes"
+            box.border_subtitle = "i ids · esc closes"
             yield Static(self._page(), markup=False)
 
     def _page(self) -> Text:
-        """Return the page: what is seen, then the keys by group."""
+        """Return the page: the keys by group, then what is seen."""
         page = Text()
-        words = getattr(self._about, "HELP", None)
-        if words:
-            page.append("\n\n".join(" ".join(part.split()) for part in words.split("\n\n")) + "\n\n")
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows:
-                page.append(f"  {keys:<12}", "bold")
-                page.append(f"{tooltip or label:<54}")
-                page.append(f"  {binding_id}\n", "dim")
+                page.append(f"  {keys:<12} ", "bold")
+                if self._ids:
+                    page.append(f"{tooltip or label:<54}")
+                    page.append(f"  {binding_id}\n", "dim")
+                else:
+                    page.append(f"{tooltip or label}\n")
             page.append("\n")
-        page.append(f"Keys can be changed by these ids under [keys] in {config_path()}\n", "dim")
+        if self._ids:
+            page.append(f"Keys can be changed by these ids under [keys] in {config_path()}\n\n", "dim")
+        words = getattr(self._about, "HELP", None)
+        if words:
+            page.append("What this screen shows\n", "bold")
+            page.append("\n\n".join(" ".join(part.split()) for part in words.split("\n\n")) + "\n")
         return page
 
     def _groups(self) -> dict[str, list[tuple[str, str, str, str]]]:
         """Return the bindings by group: keys, label, tooltip, id; several keys of one binding together."""
-        merged: dict[str, tuple[Binding, list[str]]] = {}
-        for _node, binding, _enabled, _tooltip in self._active.values():
-            keys = merged.setdefault(binding.id or binding.action, (binding, []))[1]
+        merged: dict[str, tuple[Binding, list[str], int]] = {}
+        for node, binding, _enabled, _tooltip in self._active.values():
+            rank = 2 if node is self.app else 1 if node is self._about else 0
+            keys = merged.setdefault(binding.id or binding.action, (binding, [], rank))[1]
             keys.append(self.app.get_key_display(binding))
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
-        for binding, keys in merged.values():
+        for binding, keys, _rank in sorted(merged.values(), key=lambda item: item[2]):
             group = binding.group.description if binding.group else "Everywhere"
             unique = " ".join(dict.fromkeys(keys))
             groups.setdefault(group, []).append(
                 (unique, binding.description, binding.tooltip, binding.id or "")
             )
-        # What the screen itself does comes first, what every screen does last.
-        order = {"Output": 1, "List": 1, "Everywhere": 2}
-        return dict(sorted(groups.items(), key=lambda item: order.get(item[0], 0)))
+        return groups
+
+    def action_ids(self) -> None:
+        """Show the ids, or hide them."""
+        self._ids = not self._ids
+        self.query_one(Static).update(self._page())
 
     def action_close(self) -> None:
         """Close the help."""

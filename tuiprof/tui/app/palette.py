@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
-from textual.markup import escape
 from textual.widget import Widget
 
 from tuiprof.errors import TuiprofError
+from tuiprof.model.units import format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.app.jump import name_of, panes_of
 from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.view import Shelf
+from tuiprof.tui.widgets.dates import ago
 
 if TYPE_CHECKING:
-    from tuiprof.session.store.glance import Summary
     from tuiprof.tui.app.app import TuiprofApp
 
-#: Of so many of the newest sessions the captured traces are offered.
-_RECENT: Final = 20
+#: Width of the palette in the style sheet, and how much of it are borders and padding.
+_WIDTH: Final = 100
+_FRAME: Final = 5
+#: Keys that move a cursor: nobody looks for them by name.
+_MOVING: Final = {"up", "down", "left", "right", "home", "end", "pageup", "pagedown", "tab"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,12 @@ class Command:
 
     Attributes:
         text: What is searched and shown.
-        help: One sentence.
+        remark: What is shown at the right end: its key, or how old it is.
         run: Does it.
     """
 
     text: str
-    help: str
+    remark: str
     run: Callable[[], object]
 
 
@@ -48,7 +52,6 @@ class TuiprofCommands(Provider):
     """Offers what can be done from the screen in front."""
 
     _shelf = Shelf()
-    _captured: tuple[tuple[str, Path], ...] = ()
 
     @property
     def dashboard(self) -> TuiprofApp:
@@ -61,14 +64,13 @@ class TuiprofCommands(Provider):
         library = Library(start.sessions, start.scenarios, start.python)
         try:
             self._shelf = await asyncio.to_thread(library.look)
-            self._captured = await asyncio.to_thread(_captured, self._shelf.sessions)
         except TuiprofError as error:
             self.app.notify(str(error), severity="warning")
 
     async def discover(self) -> Hits:
         """Offer the actions of the screen before anything is typed."""
         for command in self._actions():
-            yield DiscoveryHit(Content(command.text), command.run, command.text, escape(command.help))
+            yield DiscoveryHit(self._line(command), command.run, command.text)
 
     async def search(self, query: str) -> Hits:
         """Offer what matches.
@@ -80,8 +82,16 @@ class TuiprofCommands(Provider):
         for command in (*self._actions(), *self._things()):
             score = matcher.match(command.text)
             if score > 0:
-                # Content, not text: names are never parsed as markup.
-                yield Hit(score, Content(command.text), command.run, command.text, escape(command.help))
+                yield Hit(score, self._line(command), command.run, command.text)
+
+    def _line(self, command: Command) -> Content:
+        """Return the line of a command. Content, not text: names are never parsed as markup."""
+        room = min(_WIDTH, int(self.app.size.width * 0.96)) - _FRAME
+        left = max(room - cell_len(command.remark) - 2, 8)
+        text = command.text if cell_len(command.text) <= left else set_cell_size(command.text, left - 1) + "…"
+        return Content.assemble(
+            text, " " * max(room - cell_len(text) - cell_len(command.remark), 2), (command.remark, "dim")
+        )
 
     def _actions(self) -> Iterator[Command]:
         """Yield what the keys of the screen do, then those of its panes that have not the focus."""
@@ -92,19 +102,23 @@ class TuiprofCommands(Provider):
             if not enabled or not tooltip or binding.id in seen or binding.action == "command_palette":
                 continue
             seen.add(binding.id)
+            if moves_cursor(binding):
+                continue
             keys = self.app.get_key_display(binding)
             run = partial(self.app.run_action, binding.action, node)
-            yield Command(f"{binding.description} — {tooltip}", f"key {keys}", run)
+            yield Command(f"{binding.description} — {tooltip}", keys, run)
         for pane in panes_of(self.screen):
             for binding in _bindings_of(pane):
                 if binding.id in seen or not binding.tooltip:
                     continue
                 seen.add(binding.id)
+                if moves_cursor(binding):
+                    continue
                 keys = self.dashboard.settings.keys.get(binding.id or "") or self.app.get_key_display(binding)
                 there = partial(self._go_and_run, pane, binding.action)
                 text = f"{binding.description} — {binding.tooltip}"
-                yield Command(text, f"key {keys} in {name_of(pane)}", there)
-        yield Command("theme — Choose colours", "dark, light and Textual's own", self.app.action_change_theme)
+                yield Command(text, f"{keys} in {name_of(pane)}", there)
+        yield Command("theme — Choose colours: dark, light, Textual's own", "", self.app.action_change_theme)
 
     async def _go_and_run(self, pane: Widget, action: str) -> None:
         """Do what a key does in a pane that has not the focus: go there first."""
@@ -116,39 +130,32 @@ class TuiprofCommands(Provider):
         app = self.dashboard
         for ladder in self._shelf.ladders:
             title = sanitize(ladder.title)
+            name = sanitize(ladder.name)
             yield Command(
-                f"ladder {sanitize(ladder.name)} — show results, measure it",
-                title,
-                partial(app.go.ladder, ladder.name),
+                f"ladder {name} — show results, measure it", "ladder", partial(app.go.ladder, ladder.name)
             )
             for variant in ladder.variants:
-                name = sanitize(f"{ladder.name}:{variant.name}")
                 run = partial(app.go.scenario, ladder.name, variant.name)
-                yield Command(f"run {name}", title, run)
+                yield Command(f"run {name}:{sanitize(variant.name)} — {title}", "scenario", run)
         for session in self._shelf.sessions:
-            name = sanitize(f"{session.title}  {session.id}")
-            yield Command(f"open {name}", session.state, partial(app.go.session, Path(session.path)))
-        for name, path in self._captured:
-            yield Command(f"open trace {sanitize(name)}", "captured", partial(app.go.trace, path))
+            step = f"  {format_ns(session.median_ns)} a step" if session.median_ns is not None else ""
+            text = f"open {sanitize(session.title)}  {sanitize(session.id)}{step}"
+            remark = f"{session.state} · {ago(session.unix_ns)}"
+            yield Command(text, remark, partial(app.go.session, Path(session.path)))
+            for path in self._shelf.captured.get(session.id, ()):
+                text = f"open trace {sanitize(session.title)}  {sanitize(path.name)}"
+                yield Command(text, f"trace · {ago(session.unix_ns)}", partial(app.go.trace, path))
         for path in self._shelf.traces:
-            yield Command(f"open {sanitize(path.name)}", "trace", partial(app.go.trace, path))
+            yield Command(f"open {sanitize(path.name)}", "sample trace", partial(app.go.trace, path))
+
+
+def moves_cursor(binding: Binding) -> bool:
+    """Return whether a key only moves a cursor or scrolls."""
+    names = [name.rpartition("+")[2] for name in binding.key.split(",")]
+    return not binding.show and any(name in _MOVING for name in names)
 
 
 def _bindings_of(pane: Widget) -> Iterator[Binding]:
     """Yield the bindings of a pane, its own before those of what it is made of."""
     for part in type(pane).__mro__:
         yield from Binding.make_bindings(vars(part).get("BINDINGS", ()))
-
-
-def _captured(sessions: Sequence[Summary]) -> tuple[tuple[str, Path], ...]:
-    """In a thread: return name and path of the traces of the newest sessions."""
-    from tuiprof.session.store.folders import Session
-
-    found = []
-    for summary in sessions[:_RECENT]:
-        try:
-            traces = Session(Path(summary.path)).traces()
-        except TuiprofError:  # one that cannot be read any more has nothing to offer
-            continue
-        found += [(f"{summary.title}  {path.name}", path) for path in reversed(traces)]
-    return tuple(found)

@@ -6,7 +6,6 @@ It is shown once, on the first start; where that is noted lies in the user's sta
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ _STEP: Final = 22
 #: The recorded run is short: it is played slowly, from where its steps begin.
 _SPEED: Final = 0.5
 _FIRST_STEPS_NS: Final = 12_400_000_000
-#: So long the keys stay with the card: a trace that has been read puts the focus on its table.
-_HOLD_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,8 @@ class TourCard(Static, can_focus=True):
     def __init__(self, tour: Tour) -> None:
         super().__init__(markup=False, id="tour")
         self._tour = tour
-        self._held_until = time.monotonic() + _HOLD_S
+        # A screen that has been filled puts the focus on its table, whenever that is: until the user moves it.
+        self._held = True
 
     def on_mount(self) -> None:
         """Show the step and take the keys."""
@@ -165,14 +163,19 @@ class TourCard(Static, can_focus=True):
         self.watch(self.screen, "focused", self._focus_moved, init=False)
 
     def _focus_moved(self, focused: Widget | None) -> None:
-        """Keep the keys while the screen is being filled."""
-        if focused is not self and time.monotonic() < self._held_until:
+        """Take the keys back from a screen that was filled meanwhile."""
+        if self._held and focused is not self:
             self.call_after_refresh(self.focus)
 
     def on_key(self, event: events.Key) -> None:
-        """From the first key that is not the card's own on, the focus goes where the user moves it."""
+        """Let the focus go where the user moves it, once a key was pressed that is not one of the card's."""
         if event.key not in ("enter", "space", "backspace", "escape"):
-            self._held_until = 0.0
+            self._held = False
+
+    def mouse_pressed(self, event: events.MouseDown) -> None:
+        """Let the focus go to the pane that was clicked."""
+        if not self.region.contains(event.screen_x, event.screen_y):
+            self._held = False
 
     def on_resize(self) -> None:
         """Stay in the corner."""
@@ -232,6 +235,11 @@ class Tour:
     def end(self) -> None:
         """Leave the tour; the screen in front stays."""
         self._take_card()
+
+    def mouse_pressed(self, event: events.MouseDown) -> None:
+        """Tell the card, if it is on the screen in front."""
+        for card in self._app.screen.query(TourCard):
+            card.mouse_pressed(event)
 
     def _put_card(self) -> None:
         self._take_card()

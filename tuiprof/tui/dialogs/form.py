@@ -298,7 +298,11 @@ class TextForm(Form[str], inherit_bindings=False):
 
 
 class PathForm(Form[Path], inherit_bindings=False):
-    """Answers the path of a trace or session, completed as it is typed, or None."""
+    """Answers the path of a trace or session, completed as it is typed, or None.
+
+    Args:
+        text: What the field holds at first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *form_keys("path", "Open", "open", "Open it", "Open nothing", one_field=True),
@@ -313,8 +317,8 @@ class PathForm(Form[Path], inherit_bindings=False):
         ),
     ]
 
-    def __init__(self) -> None:
-        field = Text("path", placeholder="path", parse=_existing, suggester=_PathSuggester())
+    def __init__(self, text: str = "") -> None:
+        field = Text("path", value=text, placeholder="path", parse=_existing, suggester=_PathSuggester())
         super().__init__("open a trace or a session", [field], lambda path: path, hint="")
 
     def action_complete(self) -> None:

@@ -6,16 +6,16 @@ import contextlib
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tuiprof.errors import SessionError
 from tuiprof.resources import shipped
-from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tuiprof.headline.trace import Gist
     from tuiprof.ladder import scenarios
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 #: So many of the newest sessions are listed; older ones open by their name.
 _MOST_SESSIONS: Final = 200
+#: So many of the newest commands that were run are offered again.
+_MOST_COMMANDS: Final = 5
+#: Of so many of the newest sessions the captured traces are listed.
+_WITH_TRACES: Final = 20
+EXAMPLE: Final = "metrics-naive.pt.trace.json.gz"
 TRASH: Final = ".trash"
 
 
@@ -48,6 +53,36 @@ class Library:
         self._sizes: dict[str, int] = {}
         self._facts: Facts | None = None
         self._devices: tuple[Device, ...] = ()
+        self._commands: dict[str, PastCommand | None] = {}
+        self._example = ""
+
+    @property
+    def example(self) -> Path | None:
+        """The trace to look at without a run of one's own; None = it was not shipped."""
+        path = shipped("traces") / EXAMPLE
+        return path if path.is_file() else None
+
+    def read_example(self, cancelled: Callable[[], bool]) -> None:
+        """Read what the example says first; takes seconds unless it was read before."""
+        from tuiprof.headline.trace import ask
+
+        if self.example is not None and not self._example:
+            self._example = ask(self.example, cancelled).line
+
+    def choose_python(self, python: Path) -> None:
+        """Run scripts in another interpreter from now on; it is asked by :meth:`ask_interpreter`."""
+        self._python, self._facts = python, None
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that scripts run in.
+
+        Raises:
+            LaunchError: There is no such interpreter.
+        """
+        from tuiprof.session.run.command import choose_python
+
+        return choose_python(self._python)
 
     @property
     def root(self) -> Path:
@@ -93,7 +128,39 @@ class Library:
             labels={id_: label for id_, label in labels.items() if label != Labels()},
             sizes={session.id: self._sizes[session.id] for session in sessions},
             total_bytes=sum(self._sizes[session.id] for session in sessions) + self._measured.ladder_bytes,
+            commands=tuple(self._last_commands(sessions)),
+            captured=captured(sessions[:_WITH_TRACES]),
+            python=self._facts.python if self._facts is not None else "",
+            prefix=self._facts.prefix if self._facts is not None else "",
+            example=self._example,
         )
+
+    def _last_commands(self, sessions: list[Summary]) -> Iterator[PastCommand]:
+        """Yield the newest commands that were not scenarios, each once."""
+        seen: set[tuple[tuple[str, ...], str]] = set()
+        for session in sessions:
+            if session.id not in self._commands:
+                self._commands[session.id] = _command(session)
+            command = self._commands[session.id]
+            if command is not None and (command.argv, command.cwd) not in seen:
+                seen.add((command.argv, command.cwd))
+                yield replace(command, median_ns=session.median_ns)
+            if len(seen) == _MOST_COMMANDS:
+                return
+
+    def run(self, argv: tuple[str, ...], cwd: Path, capture: str, *, stack: bool = False) -> Session:
+        """Start a command.
+
+        Returns:
+            The session, running.
+
+        Raises:
+            TuiprofError: It cannot be started.
+        """
+        from tuiprof.session.run.launch import LaunchSpec, parse_capture, start
+
+        request = parse_capture(capture, stack=stack) if capture else None
+        return start(LaunchSpec(argv, cwd=cwd, python=self._python, capture=request, root=self.root))
 
     def ask_interpreter(self) -> None:
         """Ask the interpreter that scenarios would run in what it has; takes a second or two.
@@ -249,6 +316,33 @@ class Library:
     def _machine(self) -> str:
         """Return what scenarios would run on, in words."""
         return "" if self._facts is None else self._facts.sentence
+
+
+def _command(session: Summary) -> PastCommand | None:
+    """Return what a session ran; None = a scenario, or it cannot be read."""
+    from tuiprof.session.store.folders import Session
+
+    try:
+        meta = Session(session.path).meta
+    except SessionError:  # deleted since it was listed, or damaged
+        return None
+    if meta.scenario is not None or not meta.argv:
+        return None
+    return PastCommand(tuple(meta.argv), meta.cwd, meta.unix_ns)
+
+
+def captured(sessions: Sequence[Summary]) -> Mapping[str, tuple[Path, ...]]:
+    """Return the traces that sessions captured, the newest first, by the session's id."""
+    from tuiprof.session.store.folders import Session
+
+    found: dict[str, tuple[Path, ...]] = {}
+    for summary in sessions:
+        with contextlib.suppress(
+            OSError, SessionError
+        ):  # one that cannot be read any more has nothing to offer
+            if traces := Session(summary.path).traces():
+                found[summary.id] = tuple(reversed(traces))
+    return found
 
 
 def sample_traces() -> list[Path]:

@@ -28,6 +28,8 @@ def library_keys() -> list[BindingType]:
         _library(
             "o", "open_file", "open a file", "Open a trace or session by its path", id="library.open_file"
         ),
+        _library("e", "example", "example", "Look at the example trace", id="library.example"),
+        _library("P", "python", "Python", "Choose the Python that scripts run in", id="library.python"),
         _library(
             "slash",
             "filter",
@@ -46,7 +48,14 @@ def library_keys() -> list[BindingType]:
             display="del",
         ),
         _sessions("u", "undo", "undo delete", "Bring back the session deleted last", id="library.undo"),
-        _library("right,tab", "into", "variants", "To the variants", id="library.into", show=False),
+        _library(
+            "right,tab",
+            "into",
+            "detail",
+            "To the variants, or the commands run before",
+            id="library.into",
+            show=False,
+        ),
         _library("left,shift+tab", "back", "list", "Back to the list", id="library.back", show=False),
         _library("escape", "clear", "clear filter", "Show everything again", id="library.clear", show=False),
         _library("q", "quit", "quit", "Close tuiprof; what runs goes on", id="library.quit"),

@@ -1,15 +1,18 @@
-"""How to run a variant: preset, steps, what to capture."""
+"""How to run a variant or a script: the command, preset, steps, what to capture."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import BindingType
 
 from tuiprof.errors import UsageProblem
+from tuiprof.system.files import typed_path
 from tuiprof.tui.dialogs.form import PRESET_LABEL, Form, OneOf, Text, Tick, form_keys, optional, whole
-from tuiprof.tui.library.view import LadderItem, VariantItem
+from tuiprof.tui.library.view import LadderItem, PastCommand, VariantItem
 
 FIT = "fit"
 
@@ -38,14 +41,85 @@ class LaunchForm(Form[LaunchWish], inherit_bindings=False):
 
     def __init__(self, ladder: LadderItem, variant: VariantItem) -> None:
         steps = optional(whole("steps must be a whole number above 0", 1))
-        capture = "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none"
         fields = (
             OneOf("preset", PRESET_LABEL, [FIT, *(name for name in ladder.presets if name != FIT)]),
             Text("steps", "steps", placeholder="as the preset says", parse=steps),
-            Text("capture", capture, "3", parse=_capture),
-            Tick("stack", "with Python stacks (names source lines; slows the captured steps)"),
+            *_capture_fields(),
         )
         super().__init__(f"run {ladder.name}:{variant.name}", fields, LaunchWish)
+
+
+@dataclass(frozen=True, slots=True)
+class RunWish:
+    """What the user wants to run.
+
+    Attributes:
+        argv: The command.
+        cwd: Where to run it.
+        capture: As of :class:`LaunchWish`.
+        stack: Record Python stacks while capturing.
+    """
+
+    argv: tuple[str, ...]
+    cwd: Path
+    capture: str = ""
+    stack: bool = False
+
+
+class RunForm(Form[RunWish], inherit_bindings=False):
+    """Asks for the command of a script.
+
+    Args:
+        command: What the fields hold at first; None = nothing was run yet.
+        python: The interpreter that it will run in; empty = not known yet.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys("script", "Run", "run", "Start it", "Start nothing")
+
+    def __init__(self, command: PastCommand | None, python: str) -> None:
+        where = f" — python is {python}" if python else ""
+        typed = shlex.join(command.argv) if command is not None else ""
+        fields = (
+            Text("argv", f"command{where}", typed, "python train.py --epochs 1", _argv),
+            Text(
+                "cwd", "directory", command.cwd if command is not None else str(Path.cwd()), parse=_directory
+            ),
+            *_capture_fields(),
+        )
+        super().__init__("run my script", fields, RunWish)
+
+
+def _capture_fields() -> tuple[Text, Tick]:
+    label = "capture — N: so many steps after warm-up; N@STEP: from STEP on; empty: none"
+    stack = "with Python stacks (names source lines; slows the captured steps)"
+    return Text("capture", label, "3", parse=_capture), Tick("stack", stack)
+
+
+def _argv(text: str) -> tuple[str, ...]:
+    """Return a command line in parts, as a shell splits it.
+
+    Raises:
+        ValueError: It is empty, or a quotation is not closed.
+    """
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"the command cannot be read: {error}") from None
+    if not argv:
+        raise ValueError("type a command, for example python train.py")
+    return argv
+
+
+def _directory(text: str) -> Path:
+    """Return a directory that exists.
+
+    Raises:
+        ValueError: There is none.
+    """
+    path = typed_path(text or ".")
+    if not path.is_dir():
+        raise ValueError(f"there is no directory {path}")
+    return path.absolute()
 
 
 def _capture(text: str) -> str:

@@ -1,11 +1,12 @@
-"""The library: scenarios by ladder, recorded sessions and traces on the left, what is chosen on the right."""
+"""The first screen: what can be done at once, recorded sessions and ladders on the left, details on the right."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.getters import app as getters_app
 from textual.screen import Screen
@@ -16,16 +17,19 @@ from tuiprof.tui.library.data import Library
 from tuiprof.tui.library.keys import library_keys
 from tuiprof.tui.library.panes import LibraryPanes
 from tuiprof.tui.library.session_actions import SessionActions
-from tuiprof.tui.library.view import LadderItem, Shelf
+from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, cannot_run
 from tuiprof.tui.terminal.guest import TerminalApp
 from tuiprof.tui.widgets.choices import Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.widgets import Input
 
+    from tuiprof.session.store.folders import Session
     from tuiprof.session.store.glance import Summary
-    from tuiprof.tui.library.launch_form import LaunchWish
+    from tuiprof.tui.library.launch_form import LaunchWish, RunWish
 
 #: Seconds between two readings of the folder of sessions: runs come and go.
 _LOOK_S: Final = 2.0
@@ -50,7 +54,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (70, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     HELP = (
-        "Ladders are published optimisation stories, one variant a change. `published` is the publication's\n"
+        "Learn: ladders are published optimisation stories, one variant a change. `published` is the publication's\n"
         "figure on its own hardware; `here` is the median step time of the newest ladder or finished run on this\n"
         "machine, `syncs/step` what its trace tells. space marks sessions, c compares two of them.\n"
         "● runs now · ✓ finished · ✗ failed · ■ stopped · ◌ interrupted"
@@ -66,6 +70,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.panes = LibraryPanes()
         self._shelf: Shelf | None = None  # None = it has not been looked for yet
         self._filter = ""
+        self._all_sessions = False
         self._reading = ""  # ladder whose traces are being read
         # The classes of the terminal's size at once: with the first resize every style would change again.
         width, height = self.app.size
@@ -120,6 +125,14 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self.look_again)
 
+    @work(thread=True, exclusive=True, exit_on_error=False, group="example")
+    def _read_example(self) -> None:
+        """Read what the example says first; it takes seconds the first time."""
+        worker = get_current_worker()
+        self.library.read_example(lambda: worker.is_cancelled)
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self.look_again)
+
     def _read_traces(self, ladder: str) -> None:
         """Read the traces of a ladder's variants that were not read yet, one after the other."""
         if self._reading != ladder:
@@ -166,32 +179,38 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     def show_again(self) -> None:
         """Draw the list and the detail from what is known."""
-        self.panes.show_list(self.shelf, self._filter, self.sessions.marked)
+        self.panes.show_list(self.shelf, self._filter, self.sessions.marked, all_sessions=self._all_sessions)
         self._show_detail()
 
     @on(Choices.Moved, "#items")
     def _show_detail(self) -> None:
         """Show what the cursor of the list is on."""
         if (ladder := self.ladder) is not None:
-            self.panes.show_ladder(ladder)
+            self.panes.show_ladder(ladder, self.shelf.python)
             self._read_traces(ladder.name)
         else:
             session = self.session
             errors = self.library.last_errors(session) if session is not None else []
             self.panes.show_other(self.shelf, self.current, self._filter, errors)
+            if self.current == "do:example" and not self.shelf.example:
+                self._read_example()
         self.refresh_bindings()
 
     @on(Choices.Moved, "#variants")
     def _show_variant(self) -> None:
         if (ladder := self.ladder) is not None:
-            self.panes.show_variant(ladder)
+            self.panes.show_variant(ladder, self.shelf.python)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Say which keys work on what the cursor is on; a slash typed into a field is text."""
         if action == "filter":
             return self.focused is None or self.focused.id != "filter"
         kind = self.current.partition(":")[0] if self.is_mounted else ""
-        if action in ("run", "into", "ladder", "source"):
+        if action == "into":
+            return kind == "ladder" or (
+                kind == "do" and self.current == "do:run" and bool(self.shelf.commands)
+            )
+        if action in ("run", "ladder", "source"):
             return kind == "ladder"
         if action in ("replay", "delete", "mark", "tags", "note"):
             return kind == "session"
@@ -212,10 +231,19 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             self.app.go.session(Path(name))
         elif kind == "trace":
             self.app.go.trace(Path(name))
+        elif kind == "more":
+            self._all_sessions = True
+            self.show_again()
+        elif event.key == "do:run":
+            self._ask_command(next(iter(self.shelf.commands), None))
+        elif event.key == "do:open":
+            self.action_open_file()
+        elif event.key == "do:example":
+            self.action_example()
 
     def action_into(self) -> None:
-        """Put the cursor into the table of variants."""
-        if self.ladder is not None:
+        """Put the cursor into the table on the right."""
+        if self.check_action("into", ()):
             self.panes.variants.focus()
 
     def action_back(self) -> None:
@@ -223,6 +251,13 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         self.panes.items.focus()
 
     @on(Choices.Chosen, "#variants")
+    def _variant_chosen(self, event: Choices.Chosen) -> None:
+        kind, _, number = event.key.partition(":")
+        if self.ladder is not None:
+            self.action_run()
+        elif kind == "command" and int(number) < len(self.shelf.commands):
+            self._ask_command(self.shelf.commands[int(number)])
+
     def action_run(self) -> None:
         """Ask how to run the variant under the cursor, then start it and watch it."""
         if (ladder := self.ladder) is not None:
@@ -239,7 +274,8 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
         if ladder is None or variant is None:
             return
         if variant.runnable is False:
-            self.app.notify(variant.why, title="cannot run here", severity="warning", timeout=10)
+            why = cannot_run(variant, self.shelf.python)
+            self.app.notify(why, title="cannot run here", severity="warning", timeout=10)
             return
 
         def answered(wish: LaunchWish | None) -> None:
@@ -252,15 +288,53 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
     @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
     def _launch(self, ladder: str, variant: str, wish: LaunchWish) -> None:
         """Start a scenario; the screen that watches it opens once it runs."""
-        try:
-            session = self.library.launch(
+        self._start(
+            lambda: self.library.launch(
                 ladder, variant, wish.preset, wish.steps, wish.capture, stack=wish.stack
             )
+        )
+
+    def _start(self, launch: Callable[[], Session]) -> None:
+        """In a thread: start something and watch it, or say why it did not start."""
+        try:
+            session = launch()
         except TuiprofError as error:
             title = "it did not start"
             self.app.call_from_thread(self.app.notify, str(error), title=title, severity="error", timeout=12)
         else:
             self.app.call_from_thread(self.app.go.session, session.path)
+
+    # -- a script of the user's, and the Python it runs in -----------------------------------------------
+
+    def _ask_command(self, command: PastCommand | None) -> None:
+        """Ask what to run, then start it and watch it."""
+        from tuiprof.tui.library.launch_form import RunForm
+
+        def answered(wish: RunWish | None) -> None:
+            if wish is not None:
+                self.app.notify("starting …", timeout=2)
+                self._run(wish)
+
+        self.app.push_screen(RunForm(command, self.shelf.python), answered)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="launch")
+    def _run(self, wish: RunWish) -> None:
+        """Start a command."""
+        self._start(lambda: self.library.run(wish.argv, wish.cwd, wish.capture, stack=wish.stack))
+
+    def action_python(self) -> None:
+        """Choose the Python that scripts run in, for the whole dashboard."""
+        from tuiprof.tui.library.python_dialog import PythonScreen
+
+        def answered(path: Path | None) -> None:
+            if path is not None:
+                self.app.start = replace(self.app.start, python=path)
+                self.library.choose_python(path)
+                self.look_again()
+                self._ask_interpreter()
+
+        with self.app.telling_errors():
+            self.app.push_screen(PythonScreen(self.library.python), answered)
 
     def action_ladder(self) -> None:
         """Measure the whole ladder, or see what was measured."""
@@ -312,7 +386,7 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
 
     # -- the rest ----------------------------------------------------------------------------------------
 
-    def action_open_file(self) -> None:
+    def action_open_file(self, text: str = "") -> None:
         """Ask for a path and open it."""
         from tuiprof.tui.dialogs.form import PathForm
 
@@ -320,7 +394,18 @@ class LibraryScreen(Screen[None], inherit_bindings=False):
             if path is not None:
                 self.app.go.path(path)
 
-        self.app.push_screen(PathForm(), answered)
+        self.app.push_screen(PathForm(text), answered)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take a pasted line as the path of what to open."""
+        lines = event.text.strip().splitlines()
+        if len(lines) == 1 and (self.focused is None or self.focused.id != "filter"):
+            self.action_open_file(lines[0].strip().strip("'\""))
+
+    def action_example(self) -> None:
+        """Open the example trace."""
+        if (path := self.library.example) is not None:
+            self.app.go.trace(path)
 
     async def action_filter(self) -> None:
         """Type what to look for."""

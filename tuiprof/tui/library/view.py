@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from tuiprof.model.units import format_bytes, format_count, format_ns, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.widgets.dates import when
+from tuiprof.tui.widgets.dates import age, ago, when
 from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
 
 if TYPE_CHECKING:
+    from tuiprof.session.run.interpreter import Facts
     from tuiprof.session.store.glance import Summary
     from tuiprof.session.store.labels import Labels
 
@@ -104,6 +105,23 @@ class LadderItem:
         return next((variant for variant in self.variants if variant.name == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class PastCommand:
+    """A command that was run.
+
+    Attributes:
+        argv: As it was given.
+        cwd: Where it ran.
+        unix_ns: When it was begun.
+        median_ns: Median step time; None = no steps.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    unix_ns: int
+    median_ns: float | None = None
+
+
 @dataclass(frozen=True)
 class Shelf:
     """All that is listed, at one moment.
@@ -118,6 +136,11 @@ class Shelf:
         labels: Tags and notes of the sessions that have any, by id.
         sizes: Disk use of each session in bytes, by id.
         total_bytes: Disk use of the whole folder.
+        commands: Commands that were run, the newest first, each once.
+        captured: Traces of sessions, the newest first, by the session's id.
+        python: The interpreter that scripts run in; empty = not known yet.
+        prefix: Its environment.
+        example: What the example trace says first; empty = not read yet.
     """
 
     ladders: tuple[LadderItem, ...] = ()
@@ -129,6 +152,11 @@ class Shelf:
     labels: Mapping[str, Labels] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     total_bytes: int = 0
+    commands: tuple[PastCommand, ...] = ()
+    captured: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    python: str = ""
+    prefix: str = ""
+    example: str = ""
 
     def ladder(self, name: str) -> LadderItem | None:
         """Return a ladder by name; None = there is none."""
@@ -143,66 +171,131 @@ class Shelf:
 
 
 def head(shelf: Shelf, width: int) -> Row:
-    """Return the first line: the program, and what scenarios would run on."""
-    return spread([(" tuiprof", "accent")], [(sanitize(shelf.machine) + " ", "dim")], width)
+    """Return the first line: the program, and what scripts run on, as much of it as there is room for."""
+    brand: Row = [(" tuiprof", "accent")]
+    where = f" ({environment_name(shelf.prefix)})" if shelf.prefix else ""
+    parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["asking Python what it has …"]
+    while True:
+        words = sanitize(glyphs.DOT.join(parts) + where)
+        right: Row = [(words, "dim"), ("   P ", "key"), ("changes it ", "dim")]
+        if row_width(brand) + row_width(right) + 2 <= width:
+            return spread(brand, right, width)
+        if len(parts) == 1:
+            return spread(brand, [("P ", "key"), ("Python ", "dim")], width)
+        parts.pop()
 
 
-def items(shelf: Shelf, filter_: str, marked: Sequence[str] = ()) -> list[Choice]:
-    """Return the list on the left."""
+def environment_name(prefix: str) -> str:
+    """Return what an environment is called: ``.venv``, or where it lies for one without a name of its own."""
+    name = Path(prefix).name
+    return prefix if name in ("usr", "local", "") else name
+
+
+#: What can be done at once, by the key of its line: its words, and the key that does it.
+_ACTIONS: Final = (
+    ("do:run", "Run my script", ""),
+    ("do:open", "Open a trace", "o"),
+    ("do:example", "Look at an example", "e"),
+)
+#: So many sessions are listed before the rest is asked for.
+_RECENT: Final = 6
+
+
+def items(
+    shelf: Shelf, filter_: str, marked: Sequence[str] = (), *, all_sessions: bool = False
+) -> list[Choice]:
+    """Return the list on the left; without a filter the older sessions are one line, until they are asked for."""
 
     def kept(*texts: str) -> bool:
         return not filter_ or any(filter_.casefold() in text.casefold() for text in texts)
 
-    groups: list[tuple[str, list[Choice]]] = [
-        (
-            "Ladders",
-            [
-                Choice(f"ladder:{ladder.name}", partial(_ladder_line, ladder))
-                for ladder in shelf.ladders
-                if kept(ladder.name, ladder.title, *(variant.name for variant in ladder.variants))
-            ],
-        ),
-        (
-            "Sessions",
-            [
-                Choice(
-                    f"session:{session.path}",
-                    partial(
-                        _session_line,
-                        session,
-                        shelf.labels.get(session.id),
-                        marked.index(session.path) + 1 if session.path in marked else 0,
-                    ),
-                )
-                for session in shelf.sessions
-                if kept(session.id, session.title, session.state, _labelled(shelf, session))
-            ],
-        ),
-        (
-            "Traces",
-            [
-                Choice(f"trace:{path}", [(sanitize(_ENDING.sub("", path.name)), "text")])
-                for path in shelf.traces
-                if kept(path.name)
-            ],
-        ),
+    sessions = [
+        session
+        for session in shelf.sessions
+        if kept(session.id, session.title, session.state, _labelled(shelf, session))
     ]
+    shown = sessions if filter_ or all_sessions else sessions[:_RECENT]
+    recent: list[Choice] = []
+    for session in shown:
+        mark = marked.index(session.path) + 1 if session.path in marked else 0
+        line = partial(_session_line, session, shelf.labels.get(session.id), mark)
+        recent.append(Choice(f"session:{session.path}", line))
+        traces = shelf.captured.get(session.id, ())[:1]
+        recent.extend(Choice(f"trace:{path}", partial(_trace_line, path)) for path in traces)
+    if len(sessions) > len(shown):
+        count = len(sessions) - len(shown)
+        recent.append(Choice("more:", [(f"{count} older {glyphs.ELLIPSIS}", "dim")]))
+    ladders = [
+        Choice(f"ladder:{ladder.name}", partial(_ladder_line, ladder))
+        for ladder in shelf.ladders
+        if kept(ladder.name, ladder.title, *(variant.name for variant in ladder.variants))
+    ]
+    samples = [
+        Choice(f"trace:{path}", [(sanitize(_ENDING.sub("", path.name)), "text")])
+        for path in shelf.traces
+        if kept(path.name)
+    ]
+    problems: list[Choice] = []
     if shelf.problems and not filter_:
         count = len(shelf.problems)
         text = f"{count} problem{'s' if count > 1 else ''}"
-        groups.append(
-            ("Not readable", [Choice("problems:", [(f"{glyphs.FAILED} ", "warn"), (text, "text")])])
-        )
-    out: list[Choice] = []
-    for title, choices in groups:
-        if choices or (title == "Sessions" and not filter_):
+        problems.append(Choice("problems:", [(f"{glyphs.FAILED} ", "warn"), (text, "text")]))
+    out = [
+        Choice(key, partial(_action_line, shelf, key, words, shortcut))
+        for key, words, shortcut in _ACTIONS
+        if kept(words)
+    ]
+    used = f"  {format_bytes(shelf.total_bytes)} on disk" if shelf.total_bytes else ""
+    groups = (
+        ("Recent", used, recent),
+        ("Learn", best_win(shelf.ladders), ladders),
+        ("Samples", "", samples),
+        ("Not readable", "", problems),
+    )
+    for title, remark, choices in groups:
+        if choices or (title == "Recent" and not filter_):
             if out:
                 out.append(Choice("", []))
-            used = shelf.total_bytes if title == "Sessions" else 0
-            remark: Row = [(f"  {format_bytes(used)} on disk", "dim")] if used else []
-            out.append(Choice("", [(title, "title"), *remark], indent=1))
-            out.extend(choices or [Choice("", [("none yet: r runs a scenario", "dim")])])
+            out.append(Choice("", partial(_group_line, title, remark), indent=1))
+            out.extend(choices or [Choice("", [("no session yet", "dim")])])
     return out
+
+
+def _group_line(title: str, remark: str, width: int) -> Row:
+    return fit([(title, "title"), (remark, "dim")], width)
+
+
+def _action_line(shelf: Shelf, key: str, words: str, shortcut: str, width: int) -> Row:
+    """Return ``Run my script   python train.py``, or what can be done with its key at the right."""
+    left: Row = [(f"{words:<20}", "strong")]
+    if key == "do:run":
+        room = width - 20
+        said = shlex.join(shelf.commands[0].argv) if shelf.commands else "python train.py"
+        return (
+            [*left, *fit([(sanitize(said), "text" if shelf.commands else "dim")], room)] if room > 8 else left
+        )
+    return spread(left, [(f"{shortcut} ", "key")], width)
+
+
+def _trace_line(path: Path, width: int) -> Row:
+    """Return a trace below the session that captured it."""
+    return fit([(f"  trace {sanitize(_ENDING.sub('', path.name))}", "dim")], width)
+
+
+def best_win(ladders: Sequence[LadderItem]) -> str:
+    """Return the largest gain measured here, as ``  best here: loop → triton 2.34× faster``; empty = none."""
+    wins = [
+        (variant.change, ladder, variant)
+        for ladder in ladders
+        for variant in ladder.variants
+        if variant.change is not None and variant.change < -0.005 and variant.here_ns is not None
+    ]
+    if not wins:
+        return ""
+    change, ladder, variant = min(wins, key=lambda win: win[0])
+    return (
+        f"  best here: {sanitize(ladder.baseline)} → {sanitize(variant.name)} {1 / (1 + change):.2f}× faster"
+    )
 
 
 def _ladder_line(ladder: LadderItem, width: int) -> Row:
@@ -232,7 +325,7 @@ def _session_line(session: Summary, labels: Labels | None, mark: int, width: int
         tone = role
     left: Row = [
         (f"{glyph} ", role),
-        (f"{when(session.unix_ns):<6} ", "dim"),
+        (f"{age(session.unix_ns):<6} ", "dim"),
         (sanitize(session.title), "text"),
     ]
     if mark:
@@ -359,7 +452,7 @@ def about_ladder(ladder: LadderItem, width: int) -> list[Row]:
     return rows
 
 
-def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -> list[Row]:
+def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int, python: str = "") -> list[Row]:
     """Return what the variant under the cursor changes, and what it lacks."""
     rows: list[Row] = []
     if variant is not None:
@@ -367,7 +460,7 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -
         if variant.published:
             rows.extend(_wrapped(f"published: {variant.published}", width, "dim"))
         if variant.runnable is False:
-            rows.extend(_wrapped(f"cannot run here: {variant.why}", width, "warn"))
+            rows.extend(_wrapped(f"cannot run here: {cannot_run(variant, python)}", width, "warn"))
         if variant.measured:
             what = "the newest ladder" if variant.measured == "ladder" else "the newest run"
             size = f", preset {variant.here_preset}" if variant.here_preset else ""
@@ -375,6 +468,76 @@ def about_variant(ladder: LadderItem, variant: VariantItem | None, width: int) -
     if ladder.needs:
         rows.extend(_wrapped(f"needs {', '.join(ladder.needs)}", width, "dim"))
     return rows
+
+
+def cannot_run(variant: VariantItem, python: str) -> str:
+    """Return why a variant cannot run, in which interpreter that is, and how to choose another one."""
+    return f"{variant.why}. This is {python}; P chooses another Python" if python else variant.why
+
+
+def about_run(shelf: Shelf, width: int) -> list[Row]:
+    """Return what running a script gives; the commands run before are listed below it."""
+    text = "Step times and devices live, and the line that makes the host wait. The script is not changed."
+    rows: list[Row] = [[("Run my script", "title")], *_wrapped(text, width, "text"), []]
+    if shelf.python:
+        rows.extend(_wrapped(f"runs in {shelf.python}", width, "dim"))
+    return [
+        *rows,
+        [("enter ", "key"), ("type the command   ", "dim"), ("P ", "key"), ("another Python", "dim")],
+    ]
+
+
+def past_commands(shelf: Shelf) -> list[Choice]:
+    """Return the commands that were run before, below a heading."""
+    if not shelf.commands:
+        return []
+    return [
+        Choice("", [("run before", "dim")]),
+        *(Choice(f"command:{i}", partial(_command_line, one)) for i, one in enumerate(shelf.commands)),
+    ]
+
+
+def _command_line(command: PastCommand, width: int) -> Row:
+    said = f"  {format_ns(command.median_ns)}" if command.median_ns is not None else ""
+    right: Row = [(said, "text"), (f"  {ago(command.unix_ns)} ", "dim")]
+    return spread(
+        fit([(sanitize(shlex.join(command.argv)), "text")], width - row_width(right) - 2), right, width
+    )
+
+
+def about_open(width: int) -> list[Row]:
+    """Return what can be opened."""
+    text = (
+        "A trace of the PyTorch profiler (*.pt.trace.json, .gz), of XLA (*.xplane.pb) or Neuron, or the folder of a "
+        "session. Type its path, or paste it here."
+    )
+    return [
+        [("Open a trace", "title")],
+        *_wrapped(text, width, "text"),
+        [],
+        [("enter o ", "key"), ("type a path", "dim")],
+    ]
+
+
+def about_example(shelf: Shelf, width: int) -> list[Row]:
+    """Return what the example is, and what it says first."""
+    text = "Four steps of a ResNet-18 with five metrics, captured on an H200. No GPU is needed to look at it."
+    rows: list[Row] = [[("Look at an example", "title")], *_wrapped(text, width, "text")]
+    if shelf.example:
+        rows.extend([[], *_wrapped(shelf.example, width, "warn")])
+    return [*rows, [], [("enter e ", "key"), ("open it", "dim")]]
+
+
+def python_line(origin: str, answer: Facts | str | None, *, chosen: bool) -> Row:
+    """Return one interpreter of the list: how it was found, its version and frameworks, or why it cannot be used."""
+    row: Row = [(f"{glyphs.RUNNING if chosen else ' '} ", "good"), (f"{sanitize(origin):<22} ", "text")]
+    if answer is None:
+        return [*row, (glyphs.ELLIPSIS, "dim")]
+    if isinstance(answer, str):
+        return [*row, (sanitize(answer), "warn")]
+    has = [f"{name} {have}" for name in ("torch", "jax") if (have := answer.distribution(name))]
+    words = glyphs.DOT.join(has) if has else "neither torch nor jax"
+    return [*row, (f"{sanitize(answer.version):<8} ", "text"), (sanitize(words), "text" if has else "dim")]
 
 
 def about_session(shelf: Shelf, session: Summary, errors: list[str], width: int) -> list[Row]:
@@ -439,6 +602,4 @@ def about_nothing(shelf: Shelf, filter_: str, width: int) -> list[Row]:
         return [row for problem in shelf.problems for row in _wrapped(problem, width, "warn")]
     if filter_:
         return _wrapped(f"nothing contains {filter_!r}: escape shows everything again", width, "dim")
-    return [
-        [("looking …", "dim")],
-    ]
+    return [[("looking …", "dim")]]

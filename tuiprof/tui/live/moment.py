@@ -13,7 +13,7 @@ from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.system import process
-from tuiprof.tui.live.view import WINDOWS_S, View
+from tuiprof.tui.live.view import WINDOWS_S, View, first_step_ns
 
 _SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 #: A key moves the moment by this part of the time axis.
@@ -123,7 +123,11 @@ class Moment:
 
     def view(self) -> View:
         """Return the part of the run that is in view."""
-        return View(self.now_ns(), WINDOWS_S[self.window], self.following)
+        return self.view_at(self.now_ns())
+
+    def view_at(self, now_ns: int) -> View:
+        """Return the part of the run that is in view when the right edge is at a session time."""
+        return View(now_ns, WINDOWS_S[self.window], self.following, first_step_ns(self.charted))
 
     # -- time --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
@@ -21,6 +23,9 @@ from tuiprof.tui.live.view import View
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.painted import Heading, Painted
 
+#: What a script does before its first step is looked up no more often: it means to look at all processes.
+_ASK_AGAIN_NS: Final = 1_000_000_000
+
 
 class RunPanes(Vertical):
     """The state of the run on top, its figures below, the verdict at the bottom.
@@ -34,6 +39,7 @@ class RunPanes(Vertical):
         self._moment, self._figures, self._verdict = moment, figures, verdict
         self.baseline: tuple[str, float] | None = None
         self._least = 0
+        self._waiting, self._doing, self._asked_ns = "", "", -_ASK_AGAIN_NS
 
     def compose(self) -> ComposeResult:
         """Everything but the line of keys."""
@@ -57,9 +63,10 @@ class RunPanes(Vertical):
     def draw(self, now_ns: int, *, slow: bool) -> None:
         """Draw; what is costly or would only flicker is drawn where ``slow`` says so."""
         moment = self._moment
-        view = View(now_ns, live_view.WINDOWS_S[moment.window], moment.following)
+        view = moment.view_at(now_ns)
         if slow:
             self._figures.update(view)
+            self._waiting = self._waits_for(now_ns)
         self._draw_chart(view)
         self._draw_head(now_ns)
         if slow:
@@ -79,16 +86,31 @@ class RunPanes(Vertical):
         box.paint(lambda width, _: [live_view.runs_row(runs, shown, width)])
         _display(box, len(runs) > 1)
 
+    def _waits_for(self, now_ns: int) -> str:
+        """Return what a run without a step does meanwhile, and since when it runs."""
+        from tuiprof.session.run.activity import activity
+
+        rank = self._moment.rank
+        if not self._moment.following or (rank is not None and len(rank.steps)):
+            return ""
+        if now_ns - self._asked_ns >= _ASK_AGAIN_NS:
+            self._asked_ns, self._doing = now_ns, activity(self._moment.session)
+        doing = self._doing
+        return f"{doing} · {live_view.clock(now_ns / 1e9)} since the start" if doing else ""
+
     def _draw_chart(self, view: View) -> None:
         moment, chart = self._moment, self.query_one(StripChart)
         rank, charted, replay = moment.rank, moment.charted, moment.replay
         if rank is None or charted is None or not len(rank.steps):
             errors = self.query_one(OutputBox).pane.last_errors(3)
             replayed = replay is not None and not replay.over
-            chart.explain(live_view.no_step_lines(moment.status, errors, replayed=replayed))
+            chart.explain(
+                live_view.no_step_lines(moment.status, errors, replayed=replayed, waiting=self._waiting)
+            )
             return
         goes_on = moment.following or (replay is not None and not replay.over)
-        edge_s = chart.edge(view.now_ns / 1e9, view.span_s) if goes_on else None
+        still = goes_on or view.young
+        edge_s = chart.edge(view.now_ns / 1e9, view.span_s, view.begin_ns / 1e9) if still else None
         chart.show(live_view.chart_data(charted.steps, self._figures.stats, view, moment.selected, edge_s))
 
     def _draw_head(self, now_ns: int) -> None:
@@ -151,7 +173,8 @@ class RunPanes(Vertical):
 
     def _draw_devices(self) -> None:
         moment, meta = self._moment, self._moment.session.meta
-        devices = live_view.device_views(moment.feed.fold, meta, moment.rank, self._figures.others)
+        over = moment.status.over and (moment.replay is None or moment.replay.over)
+        devices = live_view.device_views(moment.feed.fold, meta, moment.rank, self._figures.others, over=over)
         panel = self.query_one(DevicePanel)
         panel.compact = self.screen.has_class("-narrow") or self.screen.has_class("-short")
         panel.show(devices, live_view.device_notes(meta, known=bool(devices), over=moment.status.over))

@@ -51,15 +51,17 @@ class StripChart(Lines):
         self._range: tuple[float, float] | None = None
         self._right = math.nan  # for which it was chosen
 
-    def edge(self, now_s: float, window_s: float) -> float:
+    def edge(self, now_s: float, window_s: float, begin_s: float = 0.0) -> float:
         """Return the right edge of an axis that stands still while time goes on.
 
-        Steps fill it from the left to the right; at its end it moves on by a part of its width, in whole cells.
-        In between only the newest cells change: that keeps a chart cheap over a slow link and easy to look at.
+        Steps fill it from the left, where the first one began, to the right; at its end it moves on by a part of
+        its width, in whole cells. In between only the newest cells change: that keeps a chart cheap over a slow
+        link and easy to look at.
         """
         width = max(1, self.size.width - self._margin(self.size.width) - 2)
         move_s = window_s / width * max(1, width // _MOVE_PARTS)
-        return window_s + max(0, math.ceil((now_s - window_s) / move_s)) * move_s
+        end_s = begin_s + window_s
+        return end_s + max(0, math.ceil((now_s - end_s) / move_s)) * move_s
 
     @staticmethod
     def _margin(width: int) -> int:
@@ -109,7 +111,13 @@ class StripChart(Lines):
             [*label, *row]
             for label, row in zip(self._labels(low, high, plot_height, margin), rows, strict=True)
         ]
-        out.append([(" " * (margin + 1), "dim"), *self._time_axis(left, right, plot_width)])
+        begin = (
+            f"from {_milliseconds(low, nice_step(high - low, max(2, plot_height // 2))).strip()}"
+            if low
+            else ""
+        )
+        text = begin if len(begin) <= margin else begin.removeprefix("from ")
+        out.append([(text.rjust(margin)[:margin] + " ", "dim"), *self._time_axis(left, right, plot_width)])
         return out
 
     def _axis(self, left: float, right: float) -> tuple[float, float]:
@@ -203,7 +211,7 @@ class StripChart(Lines):
             rows[line] = _overlay(rows[line], begin, [(label, "accent")])
 
     def _labels(self, low: float, high: float, height: int, margin: int) -> list[Row]:
-        """Return the y axis: a round number where its line is, the unit with each."""
+        """Return the y axis: a round number where its line is; where it does not begin at 0 is said below it."""
         step = nice_step(high - low, max(2, height // 2))
         texts = [""] * height
         value = np.floor(high / step + 1e-6) * step
@@ -211,7 +219,9 @@ class StripChart(Lines):
             line = int((high - value) / (high - low) * height)
             if line < height:
                 texts[line] = _milliseconds(float(value), step)
-            elif not texts[height - 2]:  # on the lower edge, where two numbers could come to touch
+            elif (
+                not low and not texts[height - 2]
+            ):  # on the lower edge, where two numbers could come to touch
                 texts[height - 1] = _milliseconds(float(value), step)
             value -= step
         return [

@@ -63,21 +63,34 @@ class View:
         now_ns: Session time at the right edge.
         window_s: Width of the axis; None = from the beginning.
         live: The right edge is the present.
+        begin_ns: Session time at which the first step began: before it there is nothing to draw.
     """
 
     now_ns: int
     window_s: float | None
     live: bool
+    begin_ns: int = 0
+
+    @property
+    def age_s(self) -> float:
+        """Time since the first step began."""
+        return max((self.now_ns - self.begin_ns) / 1e9, 1.0)
 
     @property
     def span_s(self) -> float:
-        """Width of the axis in seconds; of a young run only as much as there is, in quarters of a minute."""
-        age_s = max(self.now_ns / 1e9, 1.0)
-        if self.window_s is None:
-            # Of a run that goes on there is room for more, so that the axis stands still for a while.
-            part_s = 2.0 ** math.floor(math.log2(age_s)) / 8
-            return math.ceil(age_s / part_s) * part_s if self.live else age_s
-        return min(self.window_s, max(1, math.ceil(age_s / 15)) * 15.0)
+        """Width of the axis in seconds; while the steps do not fill the window a little more than they take."""
+        if self.window_s is None and not self.live:
+            return self.age_s
+        # There is room for more, so that the axis stands still for a while.
+        parts = 8 if self.window_s is None else 4
+        part_s = 2.0 ** math.floor(math.log2(self.age_s)) / parts
+        span_s = math.ceil(self.age_s / part_s) * part_s
+        return span_s if self.window_s is None else min(self.window_s, span_s)
+
+    @property
+    def young(self) -> bool:
+        """Whether the steps do not fill the window yet."""
+        return self.window_s is not None and self.age_s < self.window_s
 
     @property
     def said(self) -> str:
@@ -93,6 +106,16 @@ class View:
             return found
         last = int(np.searchsorted(steps.rows["t_ns"], self.now_ns, side="right"))
         return slice(min(found.start, last), last)
+
+
+def first_step_ns(rank: WriterState | None) -> int:
+    """Return the session time at which the first step of a rank began; 0 = there is no step yet."""
+    if rank is None or not len(rank.steps):
+        return 0
+    kept = rank.steps.rows
+    first_ns = int(kept["t_ns"][0] - kept["dur_ns"][0])
+    known = rank.steps.overview.t_start_ns
+    return max(0, min(first_ns, int(known[0])) if len(known) else first_ns)
 
 
 def clock(seconds: float) -> str:
@@ -435,8 +458,10 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
     return [*left, (" " * gap, "text"), *state, (" " * (spare - gap), "text"), *machine]
 
 
-def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) -> list[str]:
-    """Return why there is no step time to draw, and what to do."""
+def no_step_lines(
+    status: Status, errors: list[str], *, replayed: bool = False, waiting: str = ""
+) -> list[str]:
+    """Return why there is no step time to draw, and what to do; ``waiting`` is what the script does meanwhile."""
     if replayed:
         return ["no step yet at this moment of the run"]
     if status.over:
@@ -444,7 +469,7 @@ def no_step_lines(status: Status, errors: list[str], *, replayed: bool = False) 
         return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
     if status.detail == "starting":
         return ["starting …"]
-    return ["no step yet", *_HOW_TO_MARK]
+    return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *_HOW_TO_MARK]
 
 
 _HOW_TO_MARK = [
@@ -635,7 +660,7 @@ def overhead_row(rank: WriterState | None, fold: Fold, screen_share: float | Non
         parts.append(f"recorder {format_share(fold.recorder_share)}")
     if screen_share is not None:
         parts.append(f"screen {format_share(screen_share)}")
-    return [(f"costs: {glyphs.DOT.join(parts)} ", "dim")] if parts else []
+    return [(f"tuiprof costs: {glyphs.DOT.join(parts)} ", "dim")] if parts else []
 
 
 def armed_row(armed: Sequence[TriggerRequest]) -> Row:
@@ -738,9 +763,18 @@ class DeviceView:
 
 
 def device_views(
-    fold: Fold, meta: SessionMeta, rank: WriterState | None, others: Set[str] = frozenset()
+    fold: Fold,
+    meta: SessionMeta,
+    rank: WriterState | None,
+    others: Set[str] = frozenset(),
+    *,
+    over: bool = False,
 ) -> list[DeviceView]:
-    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``)."""
+    """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``).
+
+    Of a run that is over the figures are those of its last steps: the last readings are of a machine without it.
+    """
+    until_ns = max((writer.last_step_ns for writer in fold.ranks), default=0) if over else 0
     known = {device.key: device for device in meta.devices}
     keys = [*known, *(key for key in fold.devices if key not in known)]
     allocators = _allocators(meta, rank, others)
@@ -758,7 +792,7 @@ def device_views(
                 name=device.name if device else "",
                 memory_bytes=memory or int(history.last.get("mem_total_bytes", 0)) or None,
                 details=device.details if device else {},
-                latest=history.last,
+                latest=_readings_at(history, until_ns) if until_ns > 0 else history.last,
                 words=history.text,
                 history=_histories(history, kind),
                 allocator=allocators.get(key),
@@ -767,6 +801,18 @@ def device_views(
         )
     # The accelerators come first: they are what is being fed.
     return sorted(views, key=lambda view: (view.foreign, view.kind == "host"))
+
+
+def _readings_at(history: DeviceHistory, at_ns: int) -> Mapping[str, float]:
+    """Return the last value of each figure at a moment; the newest ones where none is kept from before it."""
+    count = int(np.searchsorted(history.t_ns, at_ns, side="right"))
+    found = dict(history.last)
+    for name in found:
+        values = history.figure(name)[:count]
+        known = np.flatnonzero(~np.isnan(values))
+        if len(known):
+            found[name] = float(values[known[-1]])
+    return found
 
 
 def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
@@ -806,10 +852,11 @@ def absent_word(backend: str) -> str:
 
 
 def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
-    """Return which hardware is absent, or why there is no reading yet; of a run without accelerators the reasons."""
+    """Return which hardware is absent, or why there is no reading yet."""
     if not known:
         return ["no readings" if over else "waiting for the first reading …"]
     if any(device.kind != "host" for device in meta.devices):
         missing = [absent_word(name) for name in meta.absent]
         return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
-    return [f"{name}: {why}" for name, why in meta.absent.items()]
+    names = ", ".join(absent_word(name) for name in meta.absent)
+    return [f"no {names}: tuiprof doctor says why"] if names else []

@@ -141,7 +141,10 @@ class Lines(Widget):
 
     def redraw(self) -> None:
         """Draw again and mark what differs from the screen for repainting."""
-        if not self.is_attached or not self.outer_size or self.screen is not self.app.screen:
+        # What is hidden keeps its outer size, but has no room inside.
+        seen = self.is_attached and self.outer_size and self.screen is self.app.screen
+        size = self.size if seen else Size(0, 0)
+        if not size:
             if not self._unseen:
                 self._unseen = True
                 self.refresh()  # so that Textual does not take the old lines from its cache
@@ -150,7 +153,6 @@ class Lines(Widget):
         if self.outer_size != self._drawn_for:
             self.refresh()
             return
-        size = self.size
         for y, row in enumerate(self._complete(size)):
             old = self._rows[y]
             if row == old:
