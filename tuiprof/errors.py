@@ -38,11 +38,7 @@ class TuiprofError(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """Return what a defect raised, and where: ``ZeroDivisionError: division by zero (kernels.py:123)``.
-
-    Args:
-        error: What was raised.
-    """
+    """Return what a defect raised, and where: ``ZeroDivisionError: division by zero (kernels.py:123)``."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next

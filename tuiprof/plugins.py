@@ -42,11 +42,7 @@ class Found(NamedTuple):
 
 
 def discover(room: str) -> Found:
-    """Find what a room holds.
-
-    Args:
-        room: A key of :data:`ROOMS`.
-    """
+    """Find what a room holds."""
     package = group = f"tuiprof.{room}"
     found = Found({}, {})
     _look_through(found, package, ROOMS[room])

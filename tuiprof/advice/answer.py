@@ -16,13 +16,7 @@ ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "
 
 
 def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
-    """Return a trace on one page.
-
-    Args:
-        trace: The trace.
-        title: What it is called.
-        window: The part in which is looked; None = all of it.
-    """
+    """Return a trace on one page."""
     found, step, trusted = priorities(trace, window), replayed(trace), trust(trace)
     known = not isinstance(step, str)
     whole = step.step_ns if not isinstance(step, str) else None

@@ -46,12 +46,7 @@ class Proof:
 
 
 def prove(before: Trace, after: Trace) -> Proof | None:
-    """Return which findings of a run were dealt with in another; None where there is none, or none can be priced.
-
-    Args:
-        before: The run that has the findings.
-        after: The run that may not have them.
-    """
+    """Return which findings of a run were dealt with in another; None where there is none, or none can be priced."""
     step = replayed(before)
     if isinstance(step, str):
         return None
@@ -77,12 +72,7 @@ def _identity(item: Priced) -> tuple[str, str]:
 
 
 def proof_table(proof: Proof, measured_ns: float | None) -> Table:
-    """Return predicted and measured side by side.
-
-    Args:
-        proof: What was dealt with.
-        measured_ns: Step time before less that after, ns; None = not measured.
-    """
+    """Return predicted and measured side by side."""
     rows: list[tuple[str, str, float, float, float, float | None]] = [
         (item.rule, item.finding.what, item.win.ns, item.win.low_ns, item.win.high_ns, None)
         for item in proof.findings

@@ -49,13 +49,6 @@ def changes(
 ) -> list[Change]:
     """Turn what was asked into changes of the step.
 
-    Args:
-        trace: The trace.
-        without: Findings that are dealt with: names of rules, or ``RULE@N`` for the N-th finding of a rule.
-        loader_workers: Workers that make batches beside the step.
-        scale: ``KERNEL=FACTOR``: kernels whose names contain a text (any case) take this part of their time.
-        host: The part of the host's time that stays, in operators, Python and calls.
-
     Raises:
         UsageProblem: No such finding or kernel, or a factor that is none.
     """
@@ -70,12 +63,7 @@ def changes(
 
 
 def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
-    """Say what a step takes with some changes, one by one and all together; without any, what each finding wins.
-
-    Args:
-        trace: The trace.
-        asked: The changes.
-    """
+    """Say what a step takes with some changes, one by one and all together; without any, what each finding wins."""
     step = replayed(trace)
     if isinstance(step, str):
         return Unavailable(NAME, f"the step cannot be replayed: {step}", "")

@@ -92,12 +92,7 @@ def _answer(trace: Trace, analysis: Analysis, window: Window) -> Report | Unavai
 
 
 def attempt(name: str, make: Callable[[], Report | Unavailable]) -> Report | Unavailable:
-    """Return an answer, or why making it failed.
-
-    Args:
-        name: Name of what answers.
-        make: Makes the answer.
-    """
+    """Return an answer, or why making it failed."""
     try:
         return make()
     except TuiprofError as error:

@@ -39,12 +39,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Find compilation and compiled code.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Find compilation and compiled code."""
     scope = Scope.of(trace, window)
     inside = trace.in_window(window) & trace.on_host
     compiling = np.flatnonzero((trace.named(_idle.COMPILE) | trace.is_category("compile")) & inside).astype(

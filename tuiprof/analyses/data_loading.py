@@ -76,12 +76,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Measure the wait for batches.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Measure the wait for batches."""
     scope = Scope.of(trace, window)
     rows = fetches(trace)
     rows = rows[trace.in_window(window)[rows]]
@@ -153,11 +148,7 @@ def _counted(scope: Scope, launches: Ints) -> npt.NDArray[np.bool_]:
 
 
 def fetches(trace: Trace) -> Ints:
-    """Return the rows of the outermost loading ranges on the host, in order of start.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the rows of the outermost loading ranges on the host, in order of start."""
     host = trace.on_host
     mask = trace.named(_idle.DATA_LOADING) | (trace.named(_OWN_RANGE) & trace.is_category("annotation"))
     rows = np.flatnonzero((mask & host) | trace.is_category("dataloader")).astype(np.int64)

@@ -56,12 +56,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Find the gaps and their causes.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Find the gaps and their causes."""
     scope = Scope.of(trace, window)
     found = [_idle.gaps(trace, device, scope.low, scope.high) for device in trace.device_indices]
     found = [gaps for gaps in found if gaps.high > gaps.low]

@@ -47,12 +47,7 @@ _ITEM = ("memcpy", "memset", "collective")
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Sum up device work, or operators where there is none.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Sum up device work, or operators where there is none."""
     scope = Scope.of(trace, window)
     inside = trace.in_window(window)
     work = trace.device_work

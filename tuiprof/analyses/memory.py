@@ -50,12 +50,7 @@ _TOLERANCE = 1.02
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Follow the allocator.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Follow the allocator."""
     scope = Scope.of(trace, window)
     events = _events(trace, scope)
     if events is None or events.is_empty():

@@ -72,12 +72,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Measure the steps.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Measure the steps."""
     scope = Scope.of(trace, window)
     if not scope.step_count:
         return _unavailable(trace)

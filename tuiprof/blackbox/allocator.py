@@ -79,9 +79,6 @@ class Device:
 def read_snapshot(path: Path) -> list[Device]:
     """Read a snapshot.
 
-    Args:
-        path: The pickle.
-
     Returns:
         The devices that hold memory or have a history, by index.
 
@@ -104,11 +101,7 @@ def read_snapshot(path: Path) -> list[Device]:
 
 
 def is_snapshot(found: object) -> bool:
-    """Return whether what was read is an allocator's snapshot.
-
-    Args:
-        found: It.
-    """
+    """Return whether what was read is an allocator's snapshot."""
     return isinstance(found, dict) and isinstance(found.get("segments"), list)
 
 
@@ -211,11 +204,6 @@ def _by_line(blocks: Iterable[tuple[int, Any]]) -> tuple[Held, ...]:
 
 def snapshot_report(path: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
     """Tell what held the memory.
-
-    Args:
-        path: The snapshot.
-        title: Heading; empty = the file's name.
-        notes: What else there is to know.
 
     Raises:
         TraceError: It cannot be read, or is no snapshot.

@@ -29,13 +29,7 @@ _ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Warn
 
 
 def failure_report(session: Session, fold: Fold, status: Status) -> Report | None:
-    """Tell how a run ended; None where it did not fail.
-
-    Args:
-        session: The session.
-        fold: Its state, read to the end.
-        status: How it stands.
-    """
+    """Tell how a run ended; None where it did not fail."""
     if status.state not in ("failed", "interrupted"):
         return None
     first = _first_to_fail(fold)
@@ -184,9 +178,5 @@ def _trouble(writer: str, record: NotFinite | OutOfMemory) -> str:
 
 
 def snapshots(fold: Fold) -> Sequence[str]:
-    """Return the allocator's snapshots that failed allocations left, relative to the session, the oldest first.
-
-    Args:
-        fold: The session's state.
-    """
+    """Return the allocator's snapshots that failed allocations left, relative to the session, the oldest first."""
     return [it.record.path for it in fold.troubles if isinstance(it.record, OutOfMemory) and it.record.path]

@@ -61,10 +61,6 @@ class Dump:
 def read_dump(path: Path, rank: int) -> Dump:
     """Read a dump, JSON or pickle.
 
-    Args:
-        path: The file.
-        rank: The rank that wrote it.
-
     Raises:
         TraceError: It is neither.
     """
@@ -125,9 +121,6 @@ def _ranks(found: Any) -> list[int]:
 def collectives(dumps: Sequence[Dump]) -> list[str]:
     """Return which ranks never entered which collective, one sentence a process group.
 
-    Args:
-        dumps: One a rank.
-
     Returns:
         Sentences; where all ranks are equally far that is said, where nothing was recorded :data:`OFF`.
     """
@@ -185,12 +178,7 @@ def _list(ranks: Sequence[int]) -> str:
 
 
 def of_session(root: Path, flights: Mapping[int, str]) -> list[str]:
-    """Return what the dumps of a session say, and what could not be read of them.
-
-    Args:
-        root: The session directory.
-        flights: Dump by rank, relative to it.
-    """
+    """Return what the dumps of a session say, and what could not be read of them."""
     dumps, problems = [], []
     for rank, path in sorted(flights.items()):
         try:

@@ -25,9 +25,6 @@ END = "end"
 def asked(session: Session) -> Report:
     """Ask the processes of a running session where they are; those that do not answer are read from outside.
 
-    Args:
-        session: The session.
-
     Raises:
         SessionError: It cannot be asked.
     """
@@ -68,22 +65,13 @@ def _from_outside(pid: int, name: str, *, children: bool = False) -> tuple[list[
 
 
 def kept(session: Session, fold: Fold) -> Report | None:
-    """Return the stacks that were written last; None = none were.
-
-    Args:
-        session: The session.
-        fold: Its state.
-    """
+    """Return the stacks that were written last; None = none were."""
     found = newest(fold)
     return None if found is None else _report(session, fold, found)
 
 
 def newest(fold: Fold) -> StacksState | None:
-    """Return the stacks that were written last, those that an exception left aside; None = none were.
-
-    Args:
-        fold: The session's state.
-    """
+    """Return the stacks that were written last, those that an exception left aside; None = none were."""
     held = [found for name, found in fold.stacks.items() if name != END and found.by_writer]
     return max(held, key=lambda found: found.t_ns, default=None)
 
@@ -106,12 +94,7 @@ def _report(
 
 
 def flight_notes(session: Session, found: StacksState) -> list[str]:
-    """Return what the Flight Recorder's dumps say that were taken with stacks.
-
-    Args:
-        session: The session.
-        found: The stacks.
-    """
+    """Return what the Flight Recorder's dumps say that were taken with stacks."""
     flights = {}
     for name, path in found.flights.items():
         match = _RANK.fullmatch(name)

@@ -79,12 +79,7 @@ class Group:
 
 
 def processes_of(fold: Fold, found: StacksState) -> list[Process]:
-    """Return the processes that answered a request.
-
-    Args:
-        fold: The session's state.
-        found: The answers.
-    """
+    """Return the processes that answered a request."""
     out = []
     for name, record in found.by_writer.items():
         state = fold.writers.get(name)
@@ -96,9 +91,6 @@ def processes_of(fold: Fold, found: StacksState) -> list[Process]:
 
 def place(frames: Sequence[Frame]) -> tuple[str, str, str]:
     """Return where a stack is.
-
-    Args:
-        frames: Innermost first.
 
     Returns:
         What was called from the innermost line of the user's, that line, and its function.
@@ -133,9 +125,6 @@ def _call(frames: Sequence[Frame]) -> str:
 
 def group(processes: Sequence[Process]) -> list[Group]:
     """Group threads of processes by where they are.
-
-    Args:
-        processes: They.
 
     Returns:
         Groups of main threads, then the others; the largest first.
@@ -185,15 +174,7 @@ def stacks_report(
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Tell where threads are.
-
-    Args:
-        processes: Who answered.
-        title: Heading.
-        cause: Why they were taken; empty = somebody asked.
-        missing: Who did not answer, and why.
-        notes: What else there is to know, such as what the Flight Recorder says.
-    """
+    """Tell where threads are."""
     groups = group(processes)
     mains = [one for one in groups if one.main] or groups[:1]
     said = "; ".join(f"{one.who} in {one.sentence}" for one in mains[:6])

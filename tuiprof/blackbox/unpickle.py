@@ -29,11 +29,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file begins as a pickle does.
-
-    Args:
-        path: The file.
-    """
+    """Return whether a file begins as a pickle does."""
     try:
         with open(path, "rb") as file:
             start = file.read(2)
@@ -44,9 +40,6 @@ def is_pickle(path: Path) -> bool:
 
 def load_plain(path: Path) -> Any:
     """Read a pickle of dicts, lists, tuples, strings, bytes, numbers and None.
-
-    Args:
-        path: The file.
 
     Raises:
         TraceError: It cannot be read, is cut off, or holds anything else.
@@ -71,9 +64,6 @@ def load_plain(path: Path) -> Any:
 
 def loads_plain(data: bytes) -> Any:
     """Read a pickle of plain values from memory.
-
-    Args:
-        data: The pickle.
 
     Raises:
         pickle.UnpicklingError: It is damaged, or holds anything else.

@@ -24,11 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def say(text: str) -> None:
-    """Write narration to standard error: text of others in it is shown, never obeyed.
-
-    Args:
-        text: Lines.
-    """
+    """Write narration to standard error: text of others in it is shown, never obeyed."""
     from tuiprof.report.sanitize import for_log, sanitize_lines
 
     click.echo(for_log(sanitize_lines(text)), err=True)
@@ -41,13 +37,7 @@ class Positive(click.FloatRange):
         super().__init__(min=0, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number.
-
-        Args:
-            value: As typed.
-            param: The option.
-            ctx: The command.
-        """
+        """Return the number."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a number to count with.", param, ctx)
@@ -126,9 +116,6 @@ def launch_options(function: Function) -> Function:
 def open_screen(start: Start) -> int:
     """Open the dashboard; without a terminal say what to use instead.
 
-    Args:
-        start: What to show first.
-
     Returns:
         The exit status.
     """
@@ -144,10 +131,6 @@ def open_screen(start: Start) -> int:
 
 def session_or_none(invocation: Invocation, text: str) -> Session | None:
     """Return the session a user means, or None when the text names a file that is no session.
-
-    Args:
-        invocation: What was given before the verb.
-        text: Name, path, prefix or ``last``.
 
     Raises:
         UsageProblem: It is neither a file nor a session.
@@ -170,12 +153,7 @@ def session_or_none(invocation: Invocation, text: str) -> Session | None:
 
 
 def ladder_or_none(invocation: Invocation, text: str) -> Path | None:
-    """Return the folder of the measured ladder a user means; None where it is none, or a session is meant.
-
-    Args:
-        invocation: What was given before the verb.
-        text: Folder, name or the beginning of one.
-    """
+    """Return the folder of the measured ladder a user means; None where it is none, or a session is meant."""
     from tuiprof.errors import UsageProblem
     from tuiprof.formats.remote import is_url
     from tuiprof.ladder.state import find_ladder
@@ -258,10 +236,6 @@ def traces_at(
 def converted(path: Path, wanted: bool | None) -> Path:
     """Offer to convert a raw capture where the program for that is installed; never without a word.
 
-    Args:
-        path: What the user named.
-        wanted: Whether to convert; None = ask on a terminal, else leave it.
-
     Returns:
         What to open: the converted capture, or the path itself.
 
@@ -291,11 +265,7 @@ def converted(path: Path, wanted: bool | None) -> Path:
 
 
 def open_with_progress(path: Path) -> Trace:
-    """Open a trace; what takes long shows its progress on a terminal's stderr.
-
-    Args:
-        path: The file.
-    """
+    """Open a trace; what takes long shows its progress on a terminal's stderr."""
     from tuiprof.formats import open_trace
 
     with progress_bar(f"reading {path.name}") as progress:
@@ -305,9 +275,6 @@ def open_with_progress(path: Path) -> Trace:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Show a bar on a terminal's stderr while something goes on.
-
-    Args:
-        what: What goes on.
 
     Yields:
         What to call with (bytes done, bytes in all); None = stderr is no terminal.
@@ -337,12 +304,7 @@ def _similar(path: Path) -> str:
 
 
 def open_rank(found: TraceSet, rank: int | None) -> Trace:
-    """Open one rank of a set; the trace knows the others, for what compares ranks.
-
-    Args:
-        found: The set.
-        rank: The rank; None = the lowest.
-    """
+    """Open one rank of a set; the trace knows the others, for what compares ranks."""
     trace = found.open(rank)
     if len(found) > 1:
         trace.siblings = found

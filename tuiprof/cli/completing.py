@@ -75,12 +75,7 @@ def analyses(_: click.Context, __: click.Parameter, incomplete: str) -> list[Com
 
 
 def script(shell: str, cli: click.Command) -> str:
-    """Return what a shell must read to complete ``tuiprof``.
-
-    Args:
-        shell: ``bash``, ``zsh`` or ``fish``.
-        cli: The command line.
-    """
+    """Return what a shell must read to complete ``tuiprof``."""
     from click.shell_completion import get_completion_class
 
     register()

@@ -116,12 +116,6 @@ def examine(
 def present(report: Report, fmt: str = "text", *, ladder: str | None = None, verbose: bool = False) -> str:
     """Return the report as a document; what single variants lack only where that is asked for.
 
-    Args:
-        report: What :func:`examine` returned.
-        fmt: ``text``, ``json``, ``csv`` or ``md``.
-        ladder: Only what the variants of this ladder lack; None = the whole machine.
-        verbose: Every table.
-
     Raises:
         UsageProblem: There is no such ladder.
     """
@@ -266,12 +260,7 @@ def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[s
 
 
 def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str, str, str]]:
-    """Return what the terminal can do, as far as it tells: what, found, advice.
-
-    Args:
-        environment: Environment variables.
-        tty: Whether standard output is a terminal.
-    """
+    """Return what the terminal can do, as far as it tells: what, found, advice."""
     size = shutil.get_terminal_size((0, 0))
     term = environment.get("TERM", "")
     console = term in ("", "dumb", "linux", "vt100")

@@ -50,12 +50,6 @@ def follow(session: Session, asked: Sequence[int], *, tee: bool = False, quiet: 
     SIGINT and SIGTERM stop the script politely; a second one kills it. SIGHUP (the terminal went away) leaves
     it running.
 
-    Args:
-        session: The running session.
-        asked: Signals that have come; grows (:func:`signals_kept`).
-        tee: Pass the script's output through.
-        quiet: No progress.
-
     Returns:
         How it ended; a status that is not ``over`` when the terminal went away.
     """

@@ -104,10 +104,6 @@ class _Figure(NamedTuple):
 def parse(text: str, side: Literal["max", "min"]) -> Limit:
     """Read ``KEY=VALUE``.
 
-    Args:
-        text: For example ``syncs_per_step=0`` or ``step_median_ms=+5%``.
-        side: Which side it bounds.
-
     Raises:
         UsageProblem: It is not of that form.
     """
@@ -132,11 +128,6 @@ def check(
 ) -> list[Result]:
     """Test figures against limits.
 
-    Args:
-        limits: They.
-        reports: What was measured.
-        baseline: What it is compared with; None = nothing.
-
     Raises:
         UsageProblem: A limit names no figure of any report, or is relative without a baseline.
     """
@@ -146,12 +137,7 @@ def check(
 
 
 def known(limits: Sequence[Limit], reports: Sequence[Report | Unavailable]) -> bool:
-    """Whether each limit names a figure of a report.
-
-    Args:
-        limits: They.
-        reports: What was measured.
-    """
+    """Whether each limit names a figure of a report."""
     facts = _facts(reports)
     return all(_value(limit.key, facts) is not None for limit in limits)
 

@@ -238,10 +238,6 @@ def session_reports(
 def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
     """Report what went wrong in a session: how it failed, what held the memory, where it hung.
 
-    Args:
-        session: The session.
-        fold: Its state.
-
     Returns:
         Reports, none where nothing went wrong.
     """

@@ -64,9 +64,6 @@ def _of_process(pid: int, children: bool) -> Report:
 def of_session(session: Session) -> Report:
     """Return where the threads of a session are, or were when that was written last.
 
-    Args:
-        session: The session.
-
     Raises:
         SessionError: It cannot be asked, and nothing was kept.
     """

@@ -100,9 +100,6 @@ def triggers(
 def parse_slower(text: str) -> tuple[int | None, float | None]:
     """Read ``40ms`` as a time in ns, ``1.5x`` as a multiple of the median; one of the two is None.
 
-    Args:
-        text: The option's value.
-
     Raises:
         UsageError: It is neither.
     """
@@ -119,9 +116,6 @@ def parse_slower(text: str) -> tuple[int | None, float | None]:
 
 def parse_size(text: str) -> int:
     """Read ``500MB`` or ``2GiB`` as bytes.
-
-    Args:
-        text: The option's value.
 
     Raises:
         UsageError: It is no size.

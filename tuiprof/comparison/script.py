@@ -11,10 +11,6 @@ from tuiprof.session.store.folders import Session
 def compare_scripts(before: Session, after: Session) -> tuple[Table, str]:
     """Say what changed in the script between two sessions.
 
-    Args:
-        before: The baseline.
-        after: The other.
-
     Returns:
         The lines that differ, or why they are not known; and how many, in words (empty = unknown).
     """

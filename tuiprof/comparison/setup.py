@@ -9,11 +9,7 @@ from tuiprof.session.store.folders import Session
 
 
 def trace_setup(trace: Trace) -> dict[str, str]:
-    """Return what a trace says of the run that it is of, by what it is about; what it does not say is left out.
-
-    Args:
-        trace: The trace.
-    """
+    """Return what a trace says of the run that it is of, by what it is about; what it does not say is left out."""
     info = trace.info
     said = {
         "device": ", ".join(dict.fromkeys(device.name for device in info.devices if device.name)),
@@ -24,11 +20,7 @@ def trace_setup(trace: Trace) -> dict[str, str]:
 
 
 def session_setup(session: Session) -> dict[str, str]:
-    """Return how a session's run was set up, by what it is about; what is not known is left out.
-
-    Args:
-        session: The session.
-    """
+    """Return how a session's run was set up, by what it is about; what is not known is left out."""
     meta = session.meta
     scenario, git = meta.scenario, meta.git
     said = {

@@ -153,11 +153,6 @@ def open_side(
 def compare(before: str | os.PathLike[str] | Trace, after: str | os.PathLike[str] | Trace) -> Report:
     """Say what changed between two runs: step time, kernels, launches, syncs.
 
-    Args:
-        before: The baseline: a trace, or what ``tuiprof compare`` takes (a file, directory, URL, session, or
-            ``LADDER:VARIANT``).
-        after: What to judge.
-
     Returns:
         The report; differences are after minus before, so negative is faster.
 
@@ -188,10 +183,6 @@ def compare_sides(before: Side, after: Side) -> Report:
 
     The step time is compared by paired trials where both are rungs of one ladder, else by the steps that both
     recorded without a profiler, else by those of the traces.
-
-    Args:
-        before: The baseline.
-        after: What to judge.
 
     Returns:
         The report; differences are after minus before, so negative is faster.
@@ -242,12 +233,7 @@ def compare_sides(before: Side, after: Side) -> Report:
 
 
 def both_step_times(before: Side, after: Side) -> tuple[Ints, Ints, str]:
-    """Return the step times of both, ns, and where they were measured: by the runs, else in the traces.
-
-    Args:
-        before: The baseline.
-        after: The other.
-    """
+    """Return the step times of both, ns, and where they were measured: by the runs, else in the traces."""
     if (len(before.step_ns) and len(after.step_ns)) or before.trace is None or after.trace is None:
         return before.step_ns, after.step_ns, "recorded without a profiler"
     in_traces = [step_times(Scope.of(trace, Window())).period for trace in (before.trace, after.trace)]
@@ -262,15 +248,7 @@ def compare_targets(
     opener: Opener = open_trace,
     rank: int | None = None,
 ) -> Report:
-    """Open two things and compare them; the arguments are those of :func:`open_side`.
-
-    Args:
-        before: The baseline.
-        after: What to judge.
-        root: Folder of sessions; None = the default one.
-        opener: Reads a trace file.
-        rank: Which rank of both.
-    """
+    """Open two things and compare them; the arguments are those of :func:`open_side`."""
     return compare_sides(
         open_side(before, root=root, opener=opener, rank=rank),
         open_side(after, root=root, opener=opener, rank=rank),

@@ -12,12 +12,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def order_of(ts: Ints, dur: Ints) -> Ints:
-    """Return the order of the model's table: by start, of equal starts the longer first.
-
-    Args:
-        ts: Starts.
-        dur: Lengths.
-    """
+    """Return the order of the model's table: by start, of equal starts the longer first."""
     order = np.argsort(ts, kind="stable")  # what a format reads is mostly sorted: merging it is cheap
     sorted_ts = ts[order]
     same = np.zeros(len(ts), dtype=bool)
@@ -31,12 +26,7 @@ def order_of(ts: Ints, dur: Ints) -> Ints:
 
 
 def in_words(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
-    """Turn codes into words without making text of them; Polars 2 renamed the way to do it.
-
-    Args:
-        codes: Index of each value in the categories of ``kind``.
-        kind: The words.
-    """
+    """Turn codes into words without making text of them; Polars 2 renamed the way to do it."""
     series = pl.Series(codes.astype(np.uint32, copy=False))
     to = getattr(series.cat, "to", None)
     words: pl.Series = series.cast(kind) if to is None else to(kind)
@@ -44,12 +34,7 @@ def in_words(codes: npt.NDArray[Any], kind: pl.Enum) -> pl.Series:
 
 
 def optional(values: Ints, kind: type[pl.DataType] = pl.Int64) -> pl.Series:
-    """Return a column in which negative values are null.
-
-    Args:
-        values: The values.
-        kind: Type of the column.
-    """
+    """Return a column in which negative values are null."""
     series = pl.Series(values)
     absent = values < 0
     return (series.set(pl.Series(absent), None) if absent.any() else series).cast(kind)

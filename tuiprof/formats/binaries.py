@@ -6,12 +6,7 @@ from tuiprof.formats.source import Source
 
 
 def explain(head: bytes, source: Source) -> tuple[str, str]:
-    """Return what a file is and what to do with it.
-
-    Args:
-        head: Its first bytes, unwrapped.
-        source: The file.
-    """
+    """Return what a file is and what to do with it."""
     path, name = source.path, source.path.name
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     lowered = text[:512].lower()

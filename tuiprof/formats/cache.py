@@ -72,13 +72,7 @@ def place() -> Path | None:
 def find(
     source: Source, restore: Callable[[Source, bytes], RawSource], sites: pl.DataFrame | None
 ) -> Trace | None:
-    """Return a trace from the cache; None when it is not there.
-
-    Args:
-        source: The file.
-        restore: Makes the source of raw event text out of what it saved.
-        sites: Source lines of host waits; they lie in a file of their own.
-    """
+    """Return a trace from the cache; None when it is not there."""
     entry = _path_of(source)
     if entry is None or not entry.is_dir():
         return None
@@ -112,11 +106,6 @@ def find(
 
 def keep(source: Source, trace: Trace, raw: bytes) -> threading.Thread | None:
     """Put a trace into the cache, in a thread, so that nobody waits for it.
-
-    Args:
-        source: The file.
-        trace: What was read from it.
-        raw: What the source of raw event text needs to be restored.
 
     Returns:
         The thread; None when there is nothing to do.

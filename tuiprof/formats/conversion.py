@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def possible(path: Path) -> Conversion | None:
     """Return how a capture can be converted on this machine.
 
-    Args:
-        path: What the user named.
-
     Returns:
         What to run; None where it is no capture, or where the program is not installed (reading it then says what to
         install and run).
@@ -32,9 +29,6 @@ def possible(path: Path) -> Conversion | None:
 
 def refuse(path: Path) -> None:
     """Say what to run for a raw capture.
-
-    Args:
-        path: What the user named.
 
     Raises:
         TraceError: It is a raw capture; the remedy is the command that converts it.
@@ -60,11 +54,7 @@ def _is_capture(path: Path) -> bool:
 
 
 def done_before(found: Conversion) -> bool:
-    """Whether the capture was converted earlier, and nothing in it has changed since.
-
-    Args:
-        found: What :func:`possible` returned.
-    """
+    """Whether the capture was converted earlier, and nothing in it has changed since."""
     if not any(found.out.rglob("*.parquet")):
         return False
     made = found.out.stat().st_mtime
@@ -73,10 +63,6 @@ def done_before(found: Conversion) -> bool:
 
 def convert(found: Conversion, say: Callable[[str], None]) -> Path:
     """Convert a capture.
-
-    Args:
-        found: What :func:`possible` returned.
-        say: Called with each line that the program prints (untrusted text).
 
     Returns:
         The directory that can be opened.

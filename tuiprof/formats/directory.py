@@ -53,10 +53,6 @@ class _Found:
 def sets_in(path: Path, opener: Callable[[Path], Trace]) -> tuple[TraceSet, ...]:
     """Find the traces that a path stands for, of all its runs, the newest last; none of them is read.
 
-    Args:
-        path: A file (then there is one set, of that file alone), or a directory.
-        opener: Reads a file.
-
     Raises:
         TraceError: There is nothing, or it holds no trace.
     """
@@ -90,12 +86,7 @@ def chosen(sets: tuple[TraceSet, ...], run: str | None) -> TraceSet:
 
 
 def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
-    """Return the ranks that belong with a trace, itself among them; None where its name tells no rank.
-
-    Args:
-        path: A trace file.
-        opener: Reads a file.
-    """
+    """Return the ranks that belong with a trace, itself among them; None where its name tells no rank."""
     if rank_in_name(path.name) is None:
         return None
     try:
@@ -110,11 +101,7 @@ def siblings(path: Path, opener: Callable[[Path], Trace]) -> TraceSet | None:
 
 
 def is_trace_name(name: str) -> bool:
-    """Whether a file's name is one that traces have.
-
-    Args:
-        name: The name.
-    """
+    """Whether a file's name is one that traces have."""
     own = name.rpartition("/")[2]
     return bool(_PERHAPS.search(own)) and not own.startswith(".")
 

@@ -87,22 +87,13 @@ def _with_planes(files: list[Path]) -> list[Run]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank that a file's name tells; None = it tells none.
-
-    Args:
-        name: The name.
-    """
+    """Return the rank that a file's name tells; None = it tells none."""
     match = _RANK.search(name)
     return int(match[1]) if match else None
 
 
 def alike(one: str, other: str) -> bool:
-    """Return whether two names differ in nothing but numbers.
-
-    Args:
-        one: A name.
-        other: Another.
-    """
+    """Return whether two names differ in nothing but numbers."""
     return _without_numbers(one) == _without_numbers(other)
 
 

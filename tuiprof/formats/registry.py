@@ -83,9 +83,6 @@ def available() -> dict[str, Format]:
 def sniff(path: str | os.PathLike[str]) -> str:
     """Tell the format of a file by its content.
 
-    Args:
-        path: The file.
-
     Returns:
         The name of the format.
 
@@ -132,9 +129,6 @@ def _format_of(source: Source) -> Format:
 
 def first_bytes(source: Source) -> bytes:
     """Return the first unwrapped bytes of a file.
-
-    Args:
-        source: The file.
 
     Raises:
         TraceError: Its compression is broken from the start.

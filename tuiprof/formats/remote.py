@@ -61,11 +61,7 @@ T = TypeVar("T")
 
 
 def is_url(text: str | os.PathLike[str]) -> bool:
-    """Whether a target is a URL.
-
-    Args:
-        text: What the user named.
-    """
+    """Whether a target is a URL."""
     return isinstance(text, str) and bool(_URL.match(text))
 
 
@@ -145,13 +141,7 @@ def _options(protocol: str) -> dict[str, Any]:
 def _stoppable(
     work: Callable[[], T], cancelled: Callable[[], bool] | None, tick: Callable[[], None] = lambda: None
 ) -> T:
-    """Do what may wait for a server in a thread, which is left behind when it is not wanted any more.
-
-    Args:
-        work: What to do.
-        cancelled: Asked again and again; None = it is always wanted.
-        tick: Called again and again meanwhile.
-    """
+    """Do what may wait for a server in a thread, which is left behind when it is not wanted any more."""
     from tuiprof.formats.registry import Cancelled
 
     future: Future[T] = Future()

@@ -64,11 +64,7 @@ class _Meta(msgspec.Struct):
 
 
 def read_uncaptured(trace: Path) -> Uncaptured | None:
-    """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them.
-
-    Args:
-        trace: The trace file.
-    """
+    """Return the steps of a session that no profiler disturbed; None without a session, or with too few of them."""
     session = trace.resolve().parent.parent
     log = session / "log" / f"{trace.name.partition('.')[0]}.jsonl"
     if trace.resolve().parent.name != "traces" or not log.is_file():

@@ -29,11 +29,7 @@ class _Site(msgspec.Struct):
 
 
 def sidecar_name(trace: str) -> str:
-    """Return the name of the file that lies beside a trace.
-
-    Args:
-        trace: The trace's name.
-    """
+    """Return the name of the file that lies beside a trace."""
     stem = next(
         (trace.removesuffix(end) for end in _ENDINGS if trace.endswith(end)), trace.rpartition(".")[0]
     )

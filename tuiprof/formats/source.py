@@ -76,9 +76,6 @@ class Source:
     def whole(self, padding: bytes = b"") -> bytearray:
         """Return all unwrapped bytes, for a format that cannot be read piece by piece.
 
-        Args:
-            padding: What to append.
-
         Raises:
             Damaged: The compressed stream is broken.
             TraceError: It is more than ``whole_limit``, or it cannot be read.
@@ -96,12 +93,7 @@ class Source:
         return data
 
     def extract(self, offset: int, length: int) -> bytes:
-        """Return a stretch of the unwrapped bytes; shorter at the end.
-
-        Args:
-            offset: Where it begins.
-            length: How long it is.
-        """
+        """Return a stretch of the unwrapped bytes; shorter at the end."""
         with self.stream() as stream:
             stream.skip(offset)
             return stream.read(length)
@@ -131,9 +123,6 @@ class Stream:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes: as many as asked for, fewer only at the end.
-
-        Args:
-            size: How many.
 
         Raises:
             Damaged: The compressed stream is broken here.
@@ -192,10 +181,6 @@ class Stream:
 
 def open_source(path: Path, limit: int | None = None) -> Source:
     """Look at a file and find out how its bytes are wrapped.
-
-    Args:
-        path: The file.
-        limit: Bytes it may inflate to; None = the environment variable, else :data:`DEFAULT_LIMIT`.
 
     Raises:
         TraceError: There is no such file, it may not be read, or it is no regular file.

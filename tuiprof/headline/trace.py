@@ -60,11 +60,7 @@ class Gist(msgspec.Struct, frozen=True):
 
 
 def gist(trace: Trace) -> Gist:
-    """Return what a trace says first.
-
-    Args:
-        trace: The trace.
-    """
+    """Return what a trace says first."""
     from tuiprof.advice import priorities
     from tuiprof.analyses import run
     from tuiprof.analyses.shared.replay import replayed
@@ -109,10 +105,6 @@ def ask(path: Path, cancelled: Callable[[], bool] = lambda: False) -> Gist:
     """Return what a trace says first: from the cache, else worked out in another process. May take long.
 
     Of several screens that ask at the same time, one has it worked out and the others take its answer.
-
-    Args:
-        path: The trace.
-        cancelled: Asked again and again; once it answers True the process is ended, and the gist is a problem.
     """
     kept = _kept_at(path)
     if kept is None:
@@ -138,12 +130,7 @@ def _read(kept: Path) -> Gist | None:
 
 @contextlib.contextmanager
 def _turn(kept: Path, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Wait while another thread or process works out the same; where that cannot be told, or it hangs, go on.
-
-    Args:
-        kept: Where the answer is going to be.
-        cancelled: Whether nobody wants it any more.
-    """
+    """Wait while another thread or process works out the same; where that cannot be told, or it hangs, go on."""
     lock = kept.with_suffix(".lock")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -215,11 +202,7 @@ def _kept_at(path: Path) -> Path | None:
 
 
 def main(path: Path) -> None:
-    """Write the gist of a trace to standard output as JSON.
-
-    Args:
-        path: The trace.
-    """
+    """Write the gist of a trace to standard output as JSON."""
     from tuiprof.formats import open_trace
 
     try:

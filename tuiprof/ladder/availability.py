@@ -97,13 +97,7 @@ class Missing:
 
 
 def availability(variant: Variant, facts: Facts, devices: Sequence[Device] = ()) -> Available | Missing:
-    """Compare what a variant needs with what there is.
-
-    Args:
-        variant: The variant.
-        facts: What the interpreter that would run it has.
-        devices: What telemetry sees, for devices that the interpreter cannot be asked about.
-    """
+    """Compare what a variant needs with what there is."""
     needs = variant.needs
     lacks: list[tuple[str, str]] = []
     if not satisfies(facts.version, needs.python):

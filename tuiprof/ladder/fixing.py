@@ -69,13 +69,6 @@ def attempt(
 ) -> Tried:
     """Run a session's command with and without environment variables, in turns; the first of a round alternates.
 
-    Args:
-        session: The session.
-        environment: The variables.
-        rounds: How often each runs, 2 or more.
-        on_trial: Called after each trial.
-        root: Where to keep the trials; None = the default.
-
     Raises:
         SessionError: A run failed, or marks no steps.
         LaunchError: It cannot be started.

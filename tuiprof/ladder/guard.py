@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 def must_be_own(ladder: LadderRun) -> None:
     """Refuse a ladder that may come from somebody else, since its file says which commands are run.
 
-    Args:
-        ladder: The ladder.
-
     Raises:
         SessionError: Its folder is another user's, or it was not begun in this folder, but copied there.
     """
@@ -52,9 +49,6 @@ def must_be_own(ladder: LadderRun) -> None:
 def sources(script: Path) -> dict[str, str]:
     """Return the SHA-256 of every file that a script is made of, by its path relative to the script's folder.
 
-    Args:
-        script: The script.
-
     Raises:
         SessionError: A file cannot be read.
     """
@@ -72,11 +66,6 @@ def sources(script: Path) -> dict[str, str]:
 def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[str, str]:
     """Return the versions that a ladder's results depend on, by name.
 
-    Args:
-        ladder: The ladder.
-        variants: Those of its variants that are measured.
-        facts: What the interpreter that runs them has.
-
     Returns:
         The version of Python, of each package that they name (empty = not installed), and the names of the GPUs, by
         which scripts choose their size.
@@ -88,10 +77,6 @@ def software(ladder: Ladder, variants: Iterable[Variant], facts: Facts) -> dict[
 
 def differences(meta: LadderMeta, facts: Facts) -> list[str]:
     """Say what is not as it was when a ladder was planned, each in a clause; none = all is.
-
-    Args:
-        meta: The ladder.
-        facts: What its interpreter has now.
 
     Raises:
         SessionError: A file cannot be read.

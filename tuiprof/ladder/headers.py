@@ -189,9 +189,6 @@ _TABLE = r"\s*\[tool\.tuiprof\]"
 def read(script: Path) -> Ladder | None:
     """Read the header of a script, or remember it as long as it has not changed.
 
-    Args:
-        script: The script.
-
     Returns:
         The ladder; None = it is not one.
 
@@ -210,11 +207,7 @@ def read(script: Path) -> Ladder | None:
 
 
 def name_line(script: Path) -> str:
-    """Return where the name of a ladder is given: ``file:line``.
-
-    Args:
-        script: Its script, which has a header.
-    """
+    """Return where the name of a ladder is given: ``file:line``."""
     text = _text(script)
     return f"{text.file}:{text.line_of('name = ')}" if text is not None else str(script)
 

@@ -27,12 +27,7 @@ _RATED: Final = ("cold", "replayed", "warm")
 
 
 def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
-    """Return what was measured of single kernels; without rows if there are none.
-
-    Args:
-        judged: The variants.
-        out: Verdicts that have no speed.
-    """
+    """Return what was measured of single kernels; without rows if there are none."""
     rows = []
     for one in judged:
         trials = [figures for figures in one.trials.values() if figures.kernel] if one.word not in out else []
@@ -58,11 +53,7 @@ def kernel_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
 
 
 def kernel_words(row: Mapping[str, Any]) -> str:
-    """Return a row of the table of kernels in words.
-
-    Args:
-        row: Its values by column.
-    """
+    """Return a row of the table of kernels in words."""
     times = [
         f"{name} {format_ns(row[f'{name}_ns'])}"
         for name in ("cold", "warm", "replayed", "host")
@@ -82,11 +73,7 @@ def kernel_words(row: Mapping[str, Any]) -> str:
 
 
 def range_words(row: Mapping[str, Any]) -> str:
-    """Return a row of the table of parts in words.
-
-    Args:
-        row: Its values by column.
-    """
+    """Return a row of the table of parts in words."""
     times = [
         (key.removesuffix("_ns").replace("_", " "), ns) for key, ns in row.items() if key.endswith("_ns")
     ]
@@ -94,12 +81,7 @@ def range_words(row: Mapping[str, Any]) -> str:
 
 
 def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
-    """Return the times of named parts of the step; without rows if no script told any.
-
-    Args:
-        judged: The variants.
-        out: Verdicts that have no speed.
-    """
+    """Return the times of named parts of the step; without rows if no script told any."""
     told = {
         one.name: trials
         for one in judged

@@ -39,12 +39,7 @@ class Runner(msgspec.Struct, frozen=True):
 
 
 def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
-    """Store which process runs a ladder.
-
-    Args:
-        ladder: The ladder.
-        pid: The process; None = this one.
-    """
+    """Store which process runs a ladder."""
     who = process.identify(os.getpid() if pid is None else pid)
     if who is not None:
         runner = Runner(who, process.place())
@@ -53,11 +48,7 @@ def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
 
 
 def runner_of(ladder: Path) -> Runner | None:
-    """Return the process that runs a ladder now; None = none does, as far as can be told here.
-
-    Args:
-        ladder: The ladder's folder.
-    """
+    """Return the process that runs a ladder now; None = none does, as far as can be told here."""
     runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
     if runner is None or runner.place != process.place() or not process.alive(runner.who):
         return None
@@ -66,9 +57,6 @@ def runner_of(ladder: Path) -> Runner | None:
 
 def start(ladder: LadderRun) -> subprocess.Popen[bytes]:
     """Run what is still to be run of a ladder, in the background.
-
-    Args:
-        ladder: The ladder.
 
     Returns:
         The process; it goes on when this one ends.
@@ -101,9 +89,6 @@ def start(ladder: LadderRun) -> subprocess.Popen[bytes]:
 def stop(ladder: Path) -> bool:
     """Ask the process that runs a ladder to stop: once = after the current trial, twice = at once.
 
-    Args:
-        ladder: The ladder's folder.
-
     Returns:
         Whether there was one to ask.
     """
@@ -118,10 +103,6 @@ def stop(ladder: Path) -> bool:
 
 
 def last_words(ladder: Path) -> str:
-    """Return the last line that the process printed; empty = none.
-
-    Args:
-        ladder: The ladder's folder.
-    """
+    """Return the last line that the process printed; empty = none."""
     text = read_end(ladder / "control" / RUNNER_LOG, _LAST_BYTES).decode(errors="replace")
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

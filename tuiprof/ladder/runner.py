@@ -92,19 +92,6 @@ def plan(
 ) -> LadderMeta:
     """Plan a ladder; nothing is run or written.
 
-    Args:
-        ladder: The ladder.
-        facts: What the interpreter that will run it has.
-        devices: What telemetry sees.
-        variants: Names of variants; none = all. The baselines of those named are added.
-        rounds: Timing trials a variant.
-        preset: Preset.
-        steps: Steps a trial; None = the preset's.
-        price: Dollars an hour of the machine, for samples per dollar.
-        cwd: Where to run; None = here.
-        once: Run each variant in one process, which checks its numbers, is captured and timed; for sizes so small that
-            starting processes takes most of the time. Speeds get no verdict.
-
     Raises:
         UsageProblem: There is no such variant or preset.
     """
@@ -170,9 +157,6 @@ def schedule(meta: LadderMeta) -> list[Slot]:
     """Return every trial that the ladder takes, in order, those that are over included.
 
     Variants that proved wrong, failed or turned out unavailable are not run any further.
-
-    Args:
-        meta: The ladder.
     """
     able = [rung for rung in meta.rungs if not rung.reason]
     if meta.once:
@@ -186,11 +170,7 @@ def schedule(meta: LadderMeta) -> list[Slot]:
 
 
 def pending(meta: LadderMeta) -> list[Slot]:
-    """Return the trials that are still to be run, in order.
-
-    Args:
-        meta: The ladder.
-    """
+    """Return the trials that are still to be run, in order."""
     ran = _final(meta)
     return [slot for slot in schedule(meta) if slot not in ran]
 
@@ -205,9 +185,6 @@ def _slot(trial: Trial) -> Slot:
 
 def left_s(meta: LadderMeta) -> float | None:
     """Return how long the rest will take: what the same variant took for the same, else the mean of such trials.
-
-    Args:
-        meta: The ladder.
 
     Returns:
         Seconds; None = no trial is over yet.

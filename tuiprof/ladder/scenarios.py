@@ -102,10 +102,6 @@ def scan(extra: Iterable[Path] = ()) -> Scan:
 def find(text: str, extra: Iterable[Path] = ()) -> Variant:
     """Return a variant by name.
 
-    Args:
-        text: ``"metrics:naive"``; ``"metrics"`` alone is the ladder's baseline.
-        extra: More directories, as in :func:`ladders`.
-
     Raises:
         UsageProblem: There is none; says what was probably meant, or what is wrong with the header.
     """
@@ -121,10 +117,6 @@ def find(text: str, extra: Iterable[Path] = ()) -> Variant:
 
 def find_ladder(name: str, extra: Iterable[Path] = ()) -> Ladder:
     """Return a ladder by name.
-
-    Args:
-        name: Its name.
-        extra: More directories, as in :func:`ladders`.
 
     Raises:
         UsageProblem: There is none; says what was probably meant, or what is wrong with the header.

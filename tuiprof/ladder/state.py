@@ -224,9 +224,6 @@ class LadderMeta(msgspec.Struct):
     def rung(self, name: str) -> Rung:
         """Return a variant by name.
 
-        Args:
-            name: Its name.
-
         Raises:
             KeyError: It is not part of this ladder.
         """
@@ -268,28 +265,18 @@ class LadderRun:
     def session(self, trial: Trial) -> Session:
         """Return the session of a trial.
 
-        Args:
-            trial: The trial.
-
         Raises:
             SessionError: It is gone, or cannot be read.
         """
         return Session(self.session_path(trial))
 
     def session_path(self, trial: Trial) -> Path:
-        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`.
-
-        Args:
-            trial: The trial.
-        """
+        """Return where the session of a trial is, whether or not it is there; never outside of :attr:`root`."""
         name = trial.session
         return self.root / (name if name == Path(name).name and name != ".." else "none")
 
     def put(self, trial: Trial) -> None:
         """Store a trial: a new one at the end, or what became of one that was running.
-
-        Args:
-            trial: The trial.
 
         Raises:
             SessionError: It cannot be written.
@@ -315,10 +302,6 @@ class LadderRun:
 
 def create(root: Path, meta: LadderMeta) -> LadderRun:
     """Make the folder of a new ladder.
-
-    Args:
-        root: Where sessions are kept; made if it does not exist.
-        meta: The plan.
 
     Raises:
         SessionError: No permission, no space.

@@ -160,11 +160,7 @@ def word_for(ratio: Interval | None) -> Word:
 
 
 def judge(meta: LadderMeta) -> list[Judged]:
-    """Return what the trials so far say of each variant, in the ladder's order.
-
-    Args:
-        meta: The ladder.
-    """
+    """Return what the trials so far say of each variant, in the ladder's order."""
     times = {rung.name: _times(meta, rung.name) for rung in meta.rungs}
     return [_judge(meta, rung.name, times) for rung in meta.rungs]
 

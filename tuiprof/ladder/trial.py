@@ -117,12 +117,6 @@ class _Line(msgspec.Struct):
 def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
     """Start a trial.
 
-    Args:
-        ladder: Its ladder.
-        kind: What for.
-        number: Its round.
-        rung: Its variant.
-
     Returns:
         The trial, running; or failed when the script could not be started.
 
@@ -148,13 +142,7 @@ def begin(ladder: LadderRun, kind: Kind, number: int, rung: Rung) -> Trial:
 
 
 def conclude(trial: Trial, session: Session, status: Status) -> Trial:
-    """Return what became of a trial.
-
-    Args:
-        trial: The trial, running.
-        session: Its session.
-        status: How the session ended.
-    """
+    """Return what became of a trial."""
     fold = load(session)
     ended = msgspec.structs.replace(trial, wall_ns=fold.now_ns)
     if status.state == "stopped":
@@ -196,9 +184,6 @@ def conclude(trial: Trial, session: Session, status: Status) -> Trial:
 
 def last_result(session: Session) -> Result | str | None:
     """Return a script's result line.
-
-    Args:
-        session: Its session.
 
     Returns:
         The result; what is wrong with the line; or None if there is none.

@@ -70,12 +70,7 @@ class Why:
 
 
 class Traces:
-    """The captured traces of a ladder, read when asked for; a few are kept.
-
-    Args:
-        ladder: The ladder.
-        opener: Reads a trace.
-    """
+    """The captured traces of a ladder, read when asked for; a few are kept."""
 
     def __init__(self, ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace) -> None:
         self._ladder = ladder
@@ -88,11 +83,7 @@ class Traces:
         self._open = lru_cache(maxsize=3)(opener)
 
     def path(self, variant: str) -> tuple[Path | None, str]:
-        """Return where the trace of a variant is, and why there is none.
-
-        Args:
-            variant: Its name.
-        """
+        """Return where the trace of a variant is, and why there is none."""
         trial = self._trials.get(variant)
         if trial is None:
             return None, ""
@@ -103,11 +94,7 @@ class Traces:
         return (found[0], "") if found else (None, trial.why or "no trace was captured")
 
     def get(self, variant: str) -> Trace | None:
-        """Return the trace of a variant; None = there is none that can be read.
-
-        Args:
-            variant: Its name.
-        """
+        """Return the trace of a variant; None = there is none that can be read."""
         path, _ = self.path(variant)
         try:
             return self._open(path) if path is not None else None
@@ -116,12 +103,7 @@ class Traces:
 
 
 def seen(traces: Traces, variant: str) -> Seen:
-    """Return what the trace of a variant shows.
-
-    Args:
-        traces: The ladder's traces.
-        variant: Its name.
-    """
+    """Return what the trace of a variant shows."""
     path, problem = traces.path(variant)
     if path is None:
         return Seen(None, problem=problem)
@@ -143,13 +125,7 @@ def _device_work(trace: Trace) -> tuple[frozenset[tuple[str, float]], float]:
 
 
 def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]:
-    """Return what changed in each variant against the one it builds on, else against its baseline.
-
-    Args:
-        traces: The ladder's traces.
-        meta: The ladder.
-        told: What the trace of each variant shows.
-    """
+    """Return what changed in each variant against the one it builds on, else against its baseline."""
     found = []
     for rung in meta.rungs:
         builds_on = rung.builds_on if rung.builds_on in told else rung.baseline
@@ -160,24 +136,14 @@ def why(traces: Traces, meta: LadderMeta, told: Mapping[str, Seen]) -> list[Why]
 
 
 def changes(before: Trace, after: Trace) -> tuple[str, ...]:
-    """Return what changed between two traces of a few steps each, in words.
-
-    Args:
-        before: The trace of the variant that is built on.
-        after: The other one.
-    """
+    """Return what changed between two traces of a few steps each, in words."""
     if not (before.steps.numbers.size and after.steps.numbers.size):
         return ("cannot be told: not both traces mark steps",)
     return change_clauses(compare(before, after), before, after)
 
 
 def problems(told: Mapping[str, Seen], trials: Mapping[str, Trial]) -> list[str]:
-    """Return why variants have no trace, each reason once.
-
-    Args:
-        told: What the trace of each variant shows.
-        trials: The trace trial of each variant that had one.
-    """
+    """Return why variants have no trace, each reason once."""
     by_reason: dict[str, list[str]] = {}
     for variant, what in told.items():
         if what.problem and variant in trials:
@@ -190,9 +156,6 @@ def same_work(told: Mapping[str, Seen]) -> list[str]:
 
     That may be the point of a variant (a metric computed elsewhere), or an accident: a cache of compiled graphs that
     does not tell two variants apart hands one of them the other's.
-
-    Args:
-        told: What the trace of each variant shows.
     """
     groups: list[list[str]] = []
     for variant, what in told.items():

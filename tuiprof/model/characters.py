@@ -18,11 +18,7 @@ UNSAFE: Final = re.compile(
 
 
 def as_utf8(text: str) -> str:
-    """Return text that UTF-8, and so a column or a file, can hold: a byte of a name that is not UTF-8 becomes ``?``.
-
-    Args:
-        text: For example the name of a file.
-    """
+    """Return text that UTF-8, and so a column or a file, can hold: a byte of a name that is not UTF-8 becomes ``?``."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -23,9 +23,6 @@ else:
 
         Python up to 3.11 did this for every cached property; what takes as long as the links of a million events should
         not be computed twice at the same time in later versions either.
-
-        Args:
-            make: Computes it.
         """
 
         def __init__(self, make) -> None:

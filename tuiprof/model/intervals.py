@@ -45,12 +45,6 @@ def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
     """Return the gaps of a disjoint set within ``[low, high)``.
 
-    Args:
-        starts: Starts of a disjoint set.
-        ends: Its ends.
-        low: Lower bound.
-        high: Upper bound.
-
     Returns:
         The disjoint set of gaps.
     """
@@ -62,28 +56,14 @@ def complement(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Int
 
 
 def clip(starts: Ints, ends: Ints, low: int, high: int) -> tuple[Ints, Ints]:
-    """Cut intervals to ``[low, high)`` and drop what is left empty.
-
-    Args:
-        starts: Starts, any order.
-        ends: Ends.
-        low: Lower bound.
-        high: Upper bound.
-    """
+    """Cut intervals to ``[low, high)`` and drop what is left empty."""
     starts, ends = np.maximum(starts, low), np.minimum(ends, high)
     keep = ends > starts
     return starts[keep], ends[keep]
 
 
 def intersection(a_starts: Ints, a_ends: Ints, b_starts: Ints, b_ends: Ints) -> tuple[Ints, Ints]:
-    """Return the points that two disjoint sets share.
-
-    Args:
-        a_starts: Starts of the first disjoint set.
-        a_ends: Its ends.
-        b_starts: Starts of the second disjoint set.
-        b_ends: Its ends.
-    """
+    """Return the points that two disjoint sets share."""
     if not len(a_starts) or not len(b_starts):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     # For each interval of a: the range of intervals of b that overlap it.
@@ -99,22 +79,12 @@ def intersection(a_starts: Ints, a_ends: Ints, b_starts: Ints, b_ends: Ints) -> 
 
 
 def total(starts: Ints, ends: Ints) -> int:
-    """Return the summed length of intervals (overlaps counted twice unless the set is disjoint).
-
-    Args:
-        starts: Starts.
-        ends: Ends.
-    """
+    """Return the summed length of intervals (overlaps counted twice unless the set is disjoint)."""
     return int((ends - starts).sum()) if len(starts) else 0
 
 
 class Coverage:
-    """Answers "how much of ``[low, high)`` does this disjoint set cover" in O(log n).
-
-    Args:
-        starts: Starts of a disjoint set.
-        ends: Its ends.
-    """
+    """Answers "how much of ``[low, high)`` does this disjoint set cover" in O(log n)."""
 
     def __init__(self, starts: Ints, ends: Ints) -> None:
         self.starts = starts

@@ -39,9 +39,6 @@ def link(trace: Trace) -> Links:
 
     Where a runtime call and the driver call inside it carry the same correlation, the outer one (which starts
     first) is the launch.
-
-    Args:
-        trace: The trace.
     """
     launch_of: Ints = np.full(len(trace), -1, dtype=np.int32 if len(trace) < 2**31 else np.int64)
     work, calls = trace.device_work, trace.host_calls

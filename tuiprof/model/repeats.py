@@ -32,9 +32,6 @@ def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
     In this order: the ends of the ranges of PyTorch's optimizer; calls of the jitted JAX function that takes most of
     the time; batches of a DataLoader; kernels, of which as many different ones as possible come equally often.
 
-    Args:
-        trace: A trace without step markers.
-
     Returns:
         Columns ``step`` (from 0), ``start`` and ``end`` (ns).
     """

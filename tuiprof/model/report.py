@@ -303,9 +303,6 @@ class Report:
     def fact(self, key: str) -> float | int | str | None:
         """Return the value of a fact.
 
-        Args:
-            key: Its key.
-
         Raises:
             KeyError: There is no such fact.
         """
@@ -313,9 +310,6 @@ class Report:
 
     def table(self, key: str) -> Table:
         """Return a table.
-
-        Args:
-            key: Its key.
 
         Raises:
             KeyError: There is no such table.

@@ -258,11 +258,7 @@ class Trace:
         return hits[self.name_codes if rows is None else self.name_codes[rows]]
 
     def names_like(self, predicate: str) -> Mask:
-        """Return which of :attr:`names` match a regular expression (searched anywhere).
-
-        Args:
-            predicate: A regular expression as :mod:`re` reads it.
-        """
+        """Return which of :attr:`names` match a regular expression (searched anywhere)."""
         search = re.compile(predicate).search
         return np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
 
@@ -279,11 +275,7 @@ class Trace:
         return int(self.starts[0]), int(self.ends.max())
 
     def bounds(self, window: Window) -> tuple[int, int]:
-        """Return the limits of a window in ns, the open ends filled in.
-
-        Args:
-            window: The window.
-        """
+        """Return the limits of a window in ns, the open ends filled in."""
         low, high = self.span
         return (
             low if window.start_ns is None else window.start_ns,
@@ -291,11 +283,7 @@ class Trace:
         )
 
     def in_window(self, window: Window) -> Mask:
-        """Return which events overlap a window (an event without length: starts in it).
-
-        Args:
-            window: The window.
-        """
+        """Return which events overlap a window (an event without length: starts in it)."""
         if window.whole:
             return np.ones(len(self), dtype=bool)
         low, high = self.bounds(window)
@@ -320,11 +308,7 @@ class Trace:
         return tuple(int(d) for d in np.unique(self.ints("device", self.device_work)) if d >= 0)
 
     def work_of(self, device: int) -> Ints:
-        """Return the rows of the work of one device, in order of start.
-
-        Args:
-            device: Device index.
-        """
+        """Return the rows of the work of one device, in order of start."""
         if device not in self._work:
             self._work[device] = self.device_work[self.ints("device", self.device_work) == device]
         return self._work[device]

@@ -18,11 +18,7 @@ _ORDER = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def examine(trace: Trace) -> Trust:
-    """List what is missing, odd or incomplete, worst first.
-
-    Args:
-        trace: The trace.
-    """
+    """List what is missing, odd or incomplete, worst first."""
     remarks = [*trace.stats.remarks, *_reading(trace)]
     if not EVENTLESS & {remark.code for remark in remarks}:  # then there is nothing that could be missing
         remarks += [*_device(trace), *_host(trace)]

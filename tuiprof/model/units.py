@@ -63,12 +63,7 @@ def format_ns(ns: float | None) -> str:
 
 
 def format_ns_range(low: float, high: float) -> str:
-    """Return two durations such as ``25.8 … 26.7 ms``; the unit stands once where it is the same.
-
-    Args:
-        low: Nanoseconds.
-        high: Nanoseconds.
-    """
+    """Return two durations such as ``25.8 … 26.7 ms``; the unit stands once where it is the same."""
     first, last = format_ns(low), format_ns(high)
     number, _, unit = first.rpartition(" ")
     return f"{number if ' ' not in number and last.endswith(f' {unit}') else first} … {last}"
@@ -106,11 +101,7 @@ def format_count(value: float | None) -> str:
 
 
 def format_factor(value: float) -> str:
-    """Return how many times as much something is, ``3.00`` or ``17 400``, with no more than three figures.
-
-    Args:
-        value: The factor.
-    """
+    """Return how many times as much something is, ``3.00`` or ``17 400``, with no more than three figures."""
     return _three_figures(float(f"{value:.3g}"))
 
 
@@ -130,12 +121,7 @@ def format_speed(ratio: float) -> str:
 
 
 def format_speed_range(low: float, high: float) -> str:
-    """Return an interval of ratios of times as ``1.10 … 1.13× faster``; the word stands once where it is the same.
-
-    Args:
-        low: The lowest time after over the one before.
-        high: The highest.
-    """
+    """Return an interval of ratios of times as ``1.10 … 1.13× faster``; the word stands once where it is the same."""
     (first, word), (last, other) = _speed(low), _speed(high)
     if word != other:
         return f"{format_speed(low)} … {format_speed(high)}"

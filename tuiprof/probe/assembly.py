@@ -61,11 +61,7 @@ class Assembly:
             self._touched = t
 
     def take(self, marks: deque[Mark]) -> None:
-        """Take what is there now, and no more: the script may be faster than this loop.
-
-        Args:
-            marks: Emptied from the left.
-        """
+        """Take what is there now, and no more: the script may be faster than this loop."""
         with self._lock:
             self._take(marks)
 
@@ -137,11 +133,6 @@ class Assembly:
 
     def completes_last(self, marks: deque[Mark], t: int, metrics: Any) -> bool:
         """Let the last step end now, unless a whole step has gone by since it ended (on the stepping thread).
-
-        Args:
-            marks: What is noted and not taken yet.
-            t: Now, monotonic ns.
-            metrics: Numbers given by the script.
 
         Returns:
             Whether the last step ends now; False = it was complete, and what ends now is another step.

@@ -36,10 +36,6 @@ class _Window:
 class Capturer:
     """Serves requests, one after the other.
 
-    Args:
-        session: The session directory.
-        steps: The steps of this process.
-
     Attributes:
         writer: Name of this process's log, for the names of its traces.
         disturbing: The step that is running does so under a profiler, or while one is being prepared.
@@ -73,11 +69,7 @@ class Capturer:
     # -- from the log's thread ------------------------------------------------------------------------------
 
     def offer(self, request: Request) -> None:
-        """Take a request; it begins at one of the next step boundaries.
-
-        Args:
-            request: The request.
-        """
+        """Take a request; it begins at one of the next step boundaries."""
         self.wanted = True
         if request.problem:
             self._tell(request, "failed", why=request.problem)
@@ -90,11 +82,7 @@ class Capturer:
     # -- at a step boundary, on the thread that steps -------------------------------------------------------
 
     def boundary(self, n: int) -> None:
-        """Do what is due between two steps.
-
-        Args:
-            n: Number of the step that begins now.
-        """
+        """Do what is due between two steps."""
         if not is_of_python(get_ident()) or self.must_wait():
             # In a thread of C++ that has called Python, which may hold what a profiler waits for; or while a graph
             # is being captured.
@@ -156,9 +144,6 @@ class Capturer:
 
     def make_profiler(self, request: Request) -> Any:
         """Return the profiler of the framework that makes the steps, or else of the one that computes.
-
-        Args:
-            request: What to record.
 
         Raises:
             CaptureError: There is no profiler, or it cannot be used.
@@ -229,22 +214,14 @@ class Capturer:
         self._tell(window.request, "failed", first=window.first, why=reason(error), ns=window.ns)
 
     def interrupt(self, why: str) -> None:
-        """Give up the window that is open, because somebody else needs the profiler.
-
-        Args:
-            why: Reason, told to the user.
-        """
+        """Give up the window that is open, because somebody else needs the profiler."""
         if self._window is not None:
             self._fail(self._window, CaptureError(why))
 
     # -- fork and exit --------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Wait for files that are being finished.
-
-        Args:
-            seconds: Longest wait for each.
-        """
+        """Wait for files that are being finished."""
         for thread in self._threads:
             if not thread.is_current:
                 thread.join(seconds)
@@ -304,11 +281,7 @@ def _too_late(first: int, n: int) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error as one sentence.
-
-    Args:
-        error: Why a capture failed.
-    """
+    """Return an error as one sentence."""
     if isinstance(error, CaptureError):
         return str(error)
     return f"{type(error).__name__}: {error}".splitlines()[0][:500]

@@ -18,16 +18,7 @@ _MOST_FORMS = 1000
 def step_line(
     n: int, at: int, dur: int, phases: dict[str, int], metrics: dict[str, float] | None, captured: bool
 ) -> str:
-    """Return the JSON line of a step, newline included.
-
-    Args:
-        n: Its number.
-        at: Its end, monotonic ns.
-        dur: Its length, ns.
-        phases: Time of each phase, ns.
-        metrics: Numbers given by the script.
-        captured: It ran under a profiler.
-    """
+    """Return the JSON line of a step, newline included."""
     names = tuple(phases)
     form = _FORMS.get(names) or _form(names)
     text = form % (n, at, dur, *phases.values())

@@ -184,11 +184,7 @@ class Log:
                 return
 
     def flush(self, final: bool = False) -> None:
-        """Write what has come together.
-
-        Args:
-            final: Nothing comes after this: hold nothing back.
-        """
+        """Write what has come together."""
         with self._flush_lock:
             now = time.monotonic_ns()
             steps = self._steps

@@ -28,12 +28,7 @@ _ORDER = ("data", "forward", "backward", "optimizer", "evaluation", "checkpoint"
 
 
 def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
-    """Return the time of each phase, ns.
-
-    Args:
-        start: Start of the step, monotonic ns.
-        parts: In order of their ends.
-    """
+    """Return the time of each phase, ns."""
     if len(parts) == 4:
         first, second, third, fourth = parts
         usual = (first[0], second[0], third[0], fourth[0]) == _USUAL
@@ -86,14 +81,7 @@ def _covered(spans: list[tuple[int, int]]) -> int:
 def _add_found(
     phases: dict[str, int], start: int, found: list[tuple[int, int, int]], spans: Sequence[tuple[int, int]]
 ) -> None:
-    """Add the phases found by hooks, and ``forward``.
-
-    Args:
-        phases: Filled in; holds those of the script.
-        start: Start of the step.
-        found: Kind, begin and end of each, in order of their ends.
-        spans: Phases of the script, none inside another.
-    """
+    """Add the phases found by hooks, and ``forward``."""
     timed = "forward" in phases  # by the script itself
     with_forward = not timed and all(kind != FORWARD for kind, _, _ in found)
     mark = start

@@ -117,23 +117,13 @@ class Runtime:
         return Hook(name, self)
 
     def note(self, level: str, text: str) -> None:
-        """Tell the user something once.
-
-        Args:
-            level: ``info``, ``warn`` or ``bad``.
-            text: One sentence.
-        """
+        """Tell the user something once."""
         if text not in self._told:
             self._told.add(text)
             self.steps.out.append((kind.NOTE, monotonic_ns(), level, text))
 
     def install(self, hooks: str, module: Any) -> None:
-        """Install the hooks for a framework the script has just imported.
-
-        Args:
-            hooks: Name of the module in this package.
-            module: The framework's module.
-        """
+        """Install the hooks for a framework the script has just imported."""
         try:
             import_module("." + hooks, __package__).install(self, module)
             self._watch_script()
@@ -180,11 +170,7 @@ class Runtime:
     # -- the script's own marks -----------------------------------------------------------------------------
 
     def step(self, metrics: dict[str, Any]) -> None:
-        """End a step, as told by the script.
-
-        Args:
-            metrics: Numbers to record with it.
-        """
+        """End a step, as told by the script."""
         hook = self._explicit
         if hook.on:
             try:

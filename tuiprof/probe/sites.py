@@ -61,13 +61,7 @@ class SiteWatch:
             file.close()
 
     def _saw(self, what: str, frame: types.FrameType | None, began_ns: int | None = None) -> None:
-        """Note a wait that has just ended.
-
-        Args:
-            what: The call or the warning.
-            frame: The frame that made it, innermost.
-            began_ns: Unix time at which the call began, where that is known.
-        """
+        """Note a wait that has just ended."""
         now = time.time_ns()
         if len(self._sites) >= _MOST_SITES:
             return

@@ -191,13 +191,7 @@ class Steps:
     # -- the end of a step ----------------------------------------------------------------------------------
 
     def end(self, source: int, t: int, metrics: dict[str, Any] | None = None) -> None:
-        """End the running step, unless something better than ``source`` tells where steps end.
-
-        Args:
-            source: What says so, one of the constants above.
-            t: Now, monotonic ns.
-            metrics: Numbers given by the script.
-        """
+        """End the running step, unless something better than ``source`` tells where steps end."""
         if source < self.source:
             return
         call = self.call()
@@ -245,14 +239,7 @@ class Steps:
             self._end(source, t, metrics, noting_only=True)
 
     def _end(self, source: int, t: int, metrics: dict[str, Any] | None, noting_only: bool = False) -> None:
-        """End the running step.
-
-        Args:
-            source: What says so.
-            t: When it ended.
-            metrics: Numbers given by the script.
-            noting_only: Leave to the next boundary what is due at this one.
-        """
+        """End the running step."""
         first = False
         if source != self.source:
             if (
@@ -285,11 +272,7 @@ class Steps:
             self._set_due(0)
 
     def _set_due(self, n: int) -> None:
-        """Let the next steps only be noted.
-
-        Args:
-            n: The first step at whose end there is more to do.
-        """
+        """Let the next steps only be noted."""
         self.due = n
         self.optimizer_due = n if self.source == OPTIMIZER and not self._several else 0
 
@@ -303,20 +286,12 @@ class Steps:
         self._set_due(0)
 
     def call_at_next_end(self, function: Callable[[], None]) -> None:
-        """Call a function at the end of the step that is running.
-
-        Args:
-            function: What to call.
-        """
+        """Call a function at the end of the step that is running."""
         self.at_next_end = function
         self._set_due(0)
 
     def time_on(self, device: Any) -> None:
-        """Time the steps on a device as well, from the next boundary on.
-
-        Args:
-            device: Has ``boundary``.
-        """
+        """Time the steps on a device as well, from the next boundary on."""
         self.device = device
         self._device_due = 0
         self._set_due(0)
@@ -496,12 +471,7 @@ class Steps:
 
 
 class Phase:
-    """A part of a step that the script times itself; one object a name, used again and again.
-
-    Args:
-        steps: The steps of this process.
-        name: The part's name.
-    """
+    """A part of a step that the script times itself; one object a name, used again and again."""
 
     __slots__ = ("_again", "_began", "_name", "_note", "_steps")
 
@@ -547,11 +517,7 @@ class Phase:
 
 
 class Phases(dict[str, Phase]):
-    """The phases by name; asking for one makes it.
-
-    Args:
-        steps: The steps of this process.
-    """
+    """The phases by name; asking for one makes it."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()

@@ -31,11 +31,7 @@ OWN = "timed"
 
 
 class TimedCaptures:
-    """Serves requests that name times, one after the other (in the log's thread).
-
-    Args:
-        runtime: The probe.
-    """
+    """Serves requests that name times, one after the other (in the log's thread)."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -50,11 +46,7 @@ class TimedCaptures:
         self._writing: ProbeThread | None = None
 
     def offer(self, request: Request) -> None:
-        """Take a request.
-
-        Args:
-            request: It names times.
-        """
+        """Take a request."""
         self._tell(request, "armed")
         self._queue.append(request)
 
@@ -206,11 +198,7 @@ class _Call:
         return self._over.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has returned.
-
-        Args:
-            seconds: At most so long.
-        """
+        """Wait until it has returned."""
         self._over.wait(seconds)
 
     def run(self) -> None:

@@ -58,10 +58,6 @@ class Trigger:
     def of(cls, identity: str, fields: dict[str, Any]) -> Trigger:
         """Return what a file holds.
 
-        Args:
-            identity: The id by the file's name.
-            fields: Its content.
-
         Raises:
             ValueError, TypeError, AttributeError: It is not what it should be.
         """
@@ -131,11 +127,7 @@ class Triggers:
                 )
 
     def look(self, steps: list[Step]) -> None:
-        """See whether a capture is due after these steps.
-
-        Args:
-            steps: Complete steps, each given once.
-        """
+        """See whether a capture is due after these steps."""
         if not steps:
             return
         if not self._armed:
@@ -169,13 +161,7 @@ class Triggers:
                 self._judge(number, dur, n)
 
     def _judge(self, number: int, dur: int, n: int) -> None:
-        """Ask for a capture if a step was slow.
-
-        Args:
-            number: The step.
-            dur: Its length, ns.
-            n: The newest step there is.
-        """
+        """Ask for a capture if a step was slow."""
         for armed in self._armed.values():
             trigger = armed.trigger
             above, why = trigger.above_ns, ""
@@ -222,12 +208,7 @@ class Triggers:
             self._stop(armed, f"control/ cannot be written: {error}")
 
     def ended(self, identity: str, written: bool) -> None:
-        """Hear that a capture is over.
-
-        Args:
-            identity: Its id.
-            written: There is a trace.
-        """
+        """Hear that a capture is over."""
         for armed in self._armed.values():
             if not armed.stopped and identity.startswith(armed.trigger.id + "-"):
                 armed.waiting_for = ""
@@ -246,10 +227,6 @@ class Triggers:
 
 def _put_once(part: str, path: str) -> None:
     """Give a file its name, unless there is one: another rank's, whose request is served here as well.
-
-    Args:
-        part: The file; it is gone afterwards.
-        path: The name.
 
     Raises:
         OSError: It cannot be done.

@@ -45,11 +45,7 @@ class Style:
 
 
 def in_full(rows: int) -> str:
-    """Return where the rows that people are not shown are to be had.
-
-    Args:
-        rows: Number of rows of the table.
-    """
+    """Return where the rows that people are not shown are to be had."""
     which = "all of them" if rows <= MOST_ROWS else f"the first {MOST_ROWS}"
     return f"{which} with --format csv or json"
 

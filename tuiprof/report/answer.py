@@ -41,12 +41,7 @@ _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.
 
 
 def to_text(answer: Answer, style: Style) -> str:
-    """Return the page for a terminal.
-
-    Args:
-        answer: What to show.
-        style: Width, colours, plain.
-    """
+    """Return the page for a terminal."""
     lines = [paint(part, "1", style) for part in wrap(_head(answer), style, "", "  ")]
     if answer.run is not None:
         lines += _line(answer.run, style, "")
@@ -150,11 +145,7 @@ def _line(line: Line, style: Style, name: str) -> list[str]:
 
 
 def to_markdown(answer: Answer) -> str:
-    """Return the page as Markdown.
-
-    Args:
-        answer: What to show.
-    """
+    """Return the page as Markdown."""
     lines = [f"## {escape(_head(answer))}", ""]
     if answer.run is not None:
         lines += [escape(answer.run.sentence), ""]
@@ -187,12 +178,7 @@ def to_markdown(answer: Answer) -> str:
 
 
 def to_json(answer: Answer, most_bytes: int | None = None) -> str:
-    """Return the page as JSON on one line; ASCII alone.
-
-    Args:
-        answer: What to show.
-        most_bytes: Its size at most: notes and lines are left out first, then findings, the least first.
-    """
+    """Return the page as JSON on one line; ASCII alone."""
     content = _document(answer)
     while most_bytes is not None and len(_dump(content)) > most_bytes:
         if content["notes"]:

@@ -47,11 +47,7 @@ _UPPER, _LOWER = 0x01 | 0x02 | 0x08 | 0x10, 0x04 | 0x20 | 0x40 | 0x80
 
 
 def to_ascii(text: str) -> str:
-    """Return text of the same width in ASCII; what has no likeness becomes a question mark a cell.
-
-    Args:
-        text: Sanitised text.
-    """
+    """Return text of the same width in ASCII; what has no likeness becomes a question mark a cell."""
     return text if text.isascii() else "".join(map(_plain, text))
 
 

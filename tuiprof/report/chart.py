@@ -28,11 +28,6 @@ _BEYOND: Final = 3.0
 def chart(table: Table, style: Style) -> list[str]:
     """Draw a table as its :class:`~tuiprof.model.Chart` says; values begin at zero.
 
-    Args:
-        table: The table.
-        style: Width (None = 100 cells), whether there are charts at all, and whether lines are drawn with signs of
-            ASCII; what is left becomes ASCII with the rest of the text.
-
     Returns:
         At most eight lines; none where the table declares no chart, or is too short to be worth one.
     """
@@ -50,11 +45,7 @@ def is_line(table: Table) -> bool:
 
 
 def scale_top(highs: Sequence[float]) -> float:
-    """Return where the scale of a series ends: its highest value, unless a few are far beyond the others.
-
-    Args:
-        highs: Highest values of its points.
-    """
+    """Return where the scale of a series ends: its highest value, unless a few are far beyond the others."""
     usual = sorted(highs)[int(0.9 * (len(highs) - 1))] * _BEYOND
     return min(max(highs), usual) if usual > 0 else max(highs)
 

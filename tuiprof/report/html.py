@@ -34,11 +34,7 @@ _NARROW = 12
 
 
 def escape(text: str) -> str:
-    """Return text that a page shows as it is, line breaks kept.
-
-    Args:
-        text: Anything.
-    """
+    """Return text that a page shows as it is, line breaks kept."""
     return "<br>".join(html.escape(sanitize(line)) for line in text.split("\n"))
 
 

@@ -31,11 +31,7 @@ def text(words: str) -> str:
 
 
 def page(answer: Answer) -> str:
-    """Return what to change first, as a section.
-
-    Args:
-        answer: A trace on one page.
-    """
+    """Return what to change first, as a section."""
     facts = [answer.device, f"{answer.steps} steps" if answer.steps else ""]
     if answer.step_ns is not None:
         facts.append(f"{format_ns(answer.step_ns)} a step")
@@ -80,11 +76,7 @@ def _change(change: Change) -> str:
 
 
 def timeline(picture: Picture) -> str:
-    """Return a stretch of a trace as a section: a line a lane, drawn to scale.
-
-    Args:
-        picture: The stretch.
-    """
+    """Return a stretch of a trace as a section: a line a lane, drawn to scale."""
     lanes = "".join(
         f'<div class="lane {lane.kind}"><span>{text(lane.label)}</span>{_drawn(lane)}</div>'
         for lane in picture.lanes

@@ -37,12 +37,7 @@ SHAPE = 1
 
 
 def document(reports: Sequence[Report | Unavailable], trust: str) -> dict[str, Any]:
-    """Return the document as plain Python values.
-
-    Args:
-        reports: What analyses answered.
-        trust: The trust line; empty = none.
-    """
+    """Return the document as plain Python values."""
     return {"tuiprof": SHAPE, "trust": trust, "reports": [_report(report) for report in reports]}
 
 

@@ -18,11 +18,7 @@ _SIGNS = {"good": "✓", "info": "·", "warn": "⚠", "bad": "✗"}
 
 
 def escape(text: str) -> str:
-    """Return text that Markdown shows as it is.
-
-    Args:
-        text: Anything.
-    """
+    """Return text that Markdown shows as it is."""
     parts = _MENTION.split(" ⏎ ".join(sanitize(line) for line in text.split("\n")))
     return "".join(f"`{part}`" if i % 2 else _SPECIAL.sub(r"\\\1", part) for i, part in enumerate(parts))
 
@@ -89,12 +85,7 @@ def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
 
 
 def pictures(tables: Sequence[Table], style: Style) -> list[str]:
-    """Return tables as charts alone; without its chart a series is left out, others are tables.
-
-    Args:
-        tables: The tables.
-        style: How to print.
-    """
+    """Return tables as charts alone; without its chart a series is left out, others are tables."""
     lines: list[str] = []
     for table in tables:
         picture = fenced(chart(table, style))

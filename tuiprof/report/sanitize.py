@@ -19,29 +19,17 @@ def sanitize(text: str) -> str:
 
     ``ESC`` becomes ``␛``, a right-to-left override ``<U+202E>``: nothing is dropped, so what a trace holds can be
     told from what it does not.
-
-    Args:
-        text: Anything, for example an event's name.
     """
     return text if text.isascii() and text.isprintable() else UNSAFE.sub(_visible, text)
 
 
 def sanitize_lines(text: str) -> str:
-    """Return text as :func:`sanitize` does, with its line breaks as they are.
-
-    Args:
-        text: Anything, for example an error that quotes the output of a program.
-    """
+    """Return text as :func:`sanitize` does, with its line breaks as they are."""
     return "\n".join(sanitize(line) for line in text.rstrip().replace("\r\n", "\n").split("\n"))
 
 
 def as_stem(text: str, fallback: str) -> str:
-    """Return text as the beginning of a file's name: one word to every shell, and no path or option.
-
-    Args:
-        text: Anything, for example the name of a trace.
-        fallback: What it is called where nothing of the text is left.
-    """
+    """Return text as the beginning of a file's name: one word to every shell, and no path or option."""
     return re.sub(r"[^\w.+]+", "_", UNSAFE.sub("_", text)).strip("._")[:80] or fallback
 
 
@@ -49,9 +37,6 @@ def for_log(text: str) -> str:
     """Return lines for standard output or error, where they may end up in the log of a CI system.
 
     Names such as ``::at::native`` at the start of a line get a backslash, so that none is taken for a command.
-
-    Args:
-        text: Sanitised lines.
     """
     return _WORKFLOW_COMMAND.sub(r"\1\\", text) if "::" in text or "##[" in text else text
 
@@ -64,11 +49,7 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def width(text: str) -> int:
-    """Return how many terminal cells sanitised text takes.
-
-    Args:
-        text: Text without control characters.
-    """
+    """Return how many terminal cells sanitised text takes."""
     if text.isascii():
         return len(text)
     return sum(

@@ -26,11 +26,7 @@ _WHOLE = (0.9, 1.005)
 
 
 def charts(table: Table) -> list[str]:
-    """Return the charts of a table as HTML; none where it is neither drawn nor parts of a whole.
-
-    Args:
-        table: The table.
-    """
+    """Return the charts of a table as HTML; none where it is neither drawn nor parts of a whole."""
     if table.chart is not None and table.chart.form == "line":
         if len(table.chart.series) > 1:
             return pair(table, table.chart)

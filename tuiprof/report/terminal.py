@@ -51,9 +51,6 @@ def detect(environ: Mapping[str, str]) -> Terminal:
 
     ``NO_COLOR`` and ``TERM`` say how many colours there are, ``COLORTERM`` that there are more than ``TERM`` knows;
     the locale's character set and ``TERM`` whether there is more than ASCII.
-
-    Args:
-        environ: Environment variables.
     """
     term = environ.get("TERM", "").lower()
     locale = next(filter(None, map(environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "")

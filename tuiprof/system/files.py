@@ -26,11 +26,7 @@ _numbers: Final = itertools.count()
 
 
 def typed_path(text: str) -> Path:
-    """Return a path as a user typed it; ``~`` and ``~name`` stand for a home only where there is one.
-
-    Args:
-        text: As typed.
-    """
+    """Return a path as a user typed it; ``~`` and ``~name`` stand for a home only where there is one."""
     return Path(os.path.expanduser(text))
 
 
@@ -59,10 +55,6 @@ def _without_waiting(path: str, flags: int) -> int:
 def read_small(path: Path, largest: int = _LARGEST_SMALL) -> bytes:
     """Return the content of a small file.
 
-    Args:
-        path: The file.
-        largest: Bytes that it may have; the default is for files of a session.
-
     Raises:
         OSError: There is none, it cannot be read, it is no file, or it is not small.
     """
@@ -75,10 +67,6 @@ def read_small(path: Path, largest: int = _LARGEST_SMALL) -> bytes:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a small file so that a reader sees either the old content, or all of the new.
-
-    Args:
-        path: The file.
-        data: Its content.
 
     Raises:
         SessionError: It cannot be written; an older file at this path is untouched.
@@ -106,11 +94,6 @@ def _opened_new(path: Path) -> BinaryIO:
 def write_inside(folder: Path, name: str, data: bytes) -> None:
     """Write a small file as :func:`write_atomic` does into a folder of a session, but not through a link.
 
-    Args:
-        folder: The folder; a session may come from somebody else, who can make a link to another folder of it.
-        name: Name of the file.
-        data: Its content.
-
     Raises:
         SessionError: It cannot be written, or the folder is a link.
     """
@@ -120,11 +103,7 @@ def write_inside(folder: Path, name: str, data: bytes) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file and the folder it lies in are this user's, so that nobody else decides what it says.
-
-    Args:
-        path: The file.
-    """
+    """Return whether a file and the folder it lies in are this user's, so that nobody else decides what it says."""
     try:
         return all(os.lstat(each).st_uid == os.geteuid() for each in (path, path.parent))
     except OSError:
@@ -133,10 +112,6 @@ def is_own(path: Path) -> bool:
 
 def read_end(path: Path, size: int) -> bytes:
     """Return the last bytes of a file.
-
-    Args:
-        path: The file.
-        size: How many bytes at most.
 
     Returns:
         Whole lines: the line cut by the start of the block is left out. Empty if there is no such file.
@@ -154,10 +129,6 @@ def read_end(path: Path, size: int) -> bytes:
 def read_small_json(path: Path, kind: type[T]) -> T | None:
     """Read a small JSON file of a session that may as well not be there.
 
-    Args:
-        path: The file.
-        kind: The msgspec struct to read it as.
-
     Returns:
         Its content; None = there is none, or it is damaged.
     """
@@ -169,13 +140,6 @@ def read_small_json(path: Path, kind: type[T]) -> T | None:
 
 def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy: str) -> T:
     """Read a JSON file whose ``v`` says which schema wrote it.
-
-    Args:
-        file: The file.
-        kind: The msgspec struct to read it as.
-        what: What the directory around it is, in words: ``"session"``, ``"ladder"``.
-        version: The newest schema that can be read.
-        remedy: What to do about a damaged file.
 
     Raises:
         SessionError: There is none, it is not one, or a newer tuiprof wrote it.
@@ -198,13 +162,7 @@ def read_versioned(file: Path, kind: type[T], *, what: str, version: int, remedy
 
 
 def explain(error: OSError, path: Path, verb: str) -> SessionError:
-    """Return what an operating-system error means for a session.
-
-    Args:
-        error: The error.
-        path: What was touched.
-        verb: What was tried: ``"write"``, ``"create"``, ``"read"``.
-    """
+    """Return what an operating-system error means for a session."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         remedy = "free some space, or choose another place with --sessions or TUIPROF_SESSIONS"
         return SessionError(f"no space left to {verb} {path}", remedy)

@@ -43,12 +43,7 @@ def on_hang_up(descriptor: int, call: Callable[[], object]) -> None:
 
 
 def exit_within(seconds: float, status: int) -> None:
-    """End this process when it has not ended by itself in time, whatever its threads are doing.
-
-    Args:
-        seconds: The time it has.
-        status: Its exit status then.
-    """
+    """End this process when it has not ended by itself in time, whatever its threads are doing."""
     timer = threading.Timer(seconds, os._exit, (status,))
     timer.daemon = True  # or Python would wait for it at the end of a process that ends in time
     timer.start()
@@ -72,11 +67,7 @@ def lifeline() -> Iterator[int]:
 
 @contextlib.contextmanager
 def signals_kept(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGINT, SIGTERM and SIGHUP instead of being ended by them; SIGHUP stays ignored under ``nohup``.
-
-    Args:
-        handler: What to do.
-    """
+    """Handle SIGINT, SIGTERM and SIGHUP instead of being ended by them; SIGHUP stays ignored under ``nohup``."""
     numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - (IGNORED & {signal.SIGHUP})
     before = {number: signal.signal(number, handler) for number in numbers}
     try:

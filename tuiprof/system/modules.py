@@ -11,10 +11,6 @@ def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of tuiprof in this interpreter.
 
     The working directory, which may be anybody's, is no place to import from (``-P``).
-
-    Args:
-        module: Its dotted name, for example ``"tuiprof.headline.trace"``.
-        *arguments: What follows.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 

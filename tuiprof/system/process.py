@@ -42,9 +42,6 @@ class Processes(msgspec.Struct):
 def identify(pid: int) -> ProcessId | None:
     """Return the identity of a running process.
 
-    Args:
-        pid: Process number.
-
     Returns:
         Its identity; None if there is no such process, or only a zombie of it.
     """
@@ -53,11 +50,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def alive(process: ProcessId) -> bool:
-    """Return whether exactly this process still runs (a zombie does not).
-
-    Args:
-        process: Its identity.
-    """
+    """Return whether exactly this process still runs (a zombie does not)."""
     return _start(process.pid) == process.start
 
 

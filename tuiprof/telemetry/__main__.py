@@ -15,11 +15,7 @@ PERIOD_S = 0.5
 
 
 def main(samples: int) -> None:
-    """Print devices, reasons of absent backends, and readings with the time each took.
-
-    Args:
-        samples: Number of readings.
-    """
+    """Print devices, reasons of absent backends, and readings with the time each took."""
     sources = {}
     for name, backend in backends().items():
         source = backend.open(os.getpid())

@@ -87,9 +87,6 @@ class ProcessTree:
 
     Only pids that were not there at the last look are asked for their parent, so a look costs one directory
     listing and the readings of the members. A member stays one when its parent dies.
-
-    Args:
-        root: Pid of the process at the top.
     """
 
     def __init__(self, root: int) -> None:

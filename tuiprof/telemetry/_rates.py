@@ -18,10 +18,6 @@ class Rates:
     def update(self, now: float, counters: Mapping[str, float]) -> dict[str, float]:
         """Take a reading and return the rates since the one before.
 
-        Args:
-            now: Monotonic time in seconds.
-            counters: Counters by the key of their rate.
-
         Returns:
             Rate per second by key; empty the first time and when no time has passed.
         """

@@ -15,10 +15,6 @@ from tuiprof.model.documents import documents
 class JsonStream:
     """Runs a program and hands over each document it prints.
 
-    Args:
-        argv: Program and arguments.
-        take: Is called with each document, on the reading thread.
-
     Raises:
         OSError: The program cannot be started.
     """

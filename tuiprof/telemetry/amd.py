@@ -46,11 +46,7 @@ class _Gpu:
 
 
 class Amd:
-    """Samples every AMD GPU.
-
-    Args:
-        drm: Directory of graphics devices.
-    """
+    """Samples every AMD GPU."""
 
     def __init__(self, drm: Path = _DRM) -> None:
         cards = [card for card in drm.glob("card*") if re.fullmatch(r"card\d+", card.name)]

@@ -209,10 +209,6 @@ def show(key: str, value: float | None) -> str:
 def headline(kind: str, present: Iterable[str]) -> list[str]:
     """Return the keys a panel shows first.
 
-    Args:
-        kind: Kind of the device.
-        present: Keys that its samples hold.
-
     Returns:
         Those of :data:`HEADLINE` that are present; for an unknown kind everything, in the order given.
     """

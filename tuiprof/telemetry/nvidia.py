@@ -34,12 +34,7 @@ _MOST_PROCESSES: Final = 8
 
 
 class _Gpu:
-    """One GPU.
-
-    Args:
-        nvml: The ``pynvml`` module.
-        index: NVML index.
-    """
+    """One GPU."""
 
     def __init__(self, nvml: Any, index: int) -> None:
         self.nvml = nvml
@@ -55,12 +50,7 @@ class _Gpu:
         self.has_pcie_counters = "pcie_rx_bytes_per_s" in self._fields()[1]
 
     def ask(self, name: str, *args: Any) -> Any:
-        """Call an NVML function on this GPU; None when it is not supported here.
-
-        Args:
-            name: Function name.
-            *args: Arguments after the handle.
-        """
+        """Call an NVML function on this GPU; None when it is not supported here."""
         if name in self._unsupported:
             return None
         try:
@@ -107,11 +97,7 @@ class _Gpu:
         return found
 
     def sample(self, tree: ProcessTree | None) -> Sample:
-        """Read it once.
-
-        Args:
-            tree: Processes of the run, for the memory they hold.
-        """
+        """Read it once."""
         nvml, values, words = self.nvml, dict[str, float](), dict[str, str]()
 
         def put(key: str, value: float | None, factor: float = 1) -> None:
@@ -248,9 +234,6 @@ def _gpus(nvml: Any) -> list[_Gpu]:
 
 def throttle_words(reasons: int) -> str:
     """Return in words why the clock is not higher.
-
-    Args:
-        reasons: NVML's bit mask.
 
     Returns:
         For example ``"power cap"``; ``"none"`` when nothing holds it down, ``"idle"`` without work.

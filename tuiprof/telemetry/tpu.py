@@ -30,10 +30,6 @@ _V2_V3: Final = ("0x0027", {"0x004e": ("TPU v2", 16), "0x004f": ("TPU v3", 32)})
 class Tpu:
     """Samples every TPU chip.
 
-    Args:
-        chips: Name and memory of each chip.
-        python: Python that has libtpu.
-
     Raises:
         OSError: That Python cannot be started.
     """
@@ -79,11 +75,7 @@ def _together(readings: list[Any]) -> dict[str, float]:
 
 
 def find_chips(pci: Path = Path("/sys/bus/pci/devices")) -> list[tuple[str, int]]:
-    """Return name and memory in bytes of each TPU chip, in the order of the PCI bus.
-
-    Args:
-        pci: Directory of PCI devices.
-    """
+    """Return name and memory in bytes of each TPU chip, in the order of the PCI bus."""
     found = []
     for device in sorted(pci.iterdir()) if pci.is_dir() else ():
         if _word(device / "vendor") != _VENDOR:

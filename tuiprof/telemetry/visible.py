@@ -20,10 +20,6 @@ from tuiprof.telemetry import Device
 def visible(devices: Sequence[Device], env: Mapping[str, str]) -> Set[str] | None:
     """Return the keys of the devices that an environment names.
 
-    Args:
-        devices: Those of one backend.
-        env: The environment.
-
     Returns:
         The keys; None = it names none, or in a way that does not tell which.
     """
@@ -54,13 +50,7 @@ def _amd(devices: Sequence[Device], env: Mapping[str, str]) -> list[Device] | No
 
 
 def _chosen(devices: Sequence[Device], wanted: str | None, *, countable: bool) -> list[Device] | None:
-    """Return the devices that a list of numbers and (beginnings of) UUIDs names; what fits none ends the list.
-
-    Args:
-        devices: In the order in which numbers count.
-        wanted: The list; None = not set.
-        countable: Numbers tell which device is meant.
-    """
+    """Return the devices that a list of numbers and (beginnings of) UUIDs names; what fits none ends the list."""
     if wanted is None:
         return None
     chosen: list[Device] = []

@@ -37,43 +37,22 @@ class Start:
     def library(
         cls, *, sessions: Path | None = None, scenarios: tuple[Path, ...] = (), python: Path | None = None
     ) -> Start:
-        """Show scenarios, sessions and traces.
-
-        Args:
-            sessions: Folder of recorded sessions; None = the default one.
-            scenarios: More folders of scenarios.
-            python: Interpreter to run them in.
-        """
+        """Show scenarios, sessions and traces."""
         return cls("library", sessions=sessions, scenarios=scenarios, python=python)
 
     @classmethod
     def live(cls, path: Path, *, launched: bool = False) -> Start:
-        """Show a session: live while it runs, else as it ended.
-
-        Args:
-            path: The session directory.
-            launched: This command started it, so that its exit status becomes ours.
-        """
+        """Show a session: live while it runs, else as it ended."""
         return cls("live", path, launched=launched)
 
     @classmethod
     def replay(cls, path: Path, *, speed: float = 1.0) -> Start:
-        """Show a session from its beginning, by a clock.
-
-        Args:
-            path: The session directory.
-            speed: Session seconds a second.
-        """
+        """Show a session from its beginning, by a clock."""
         return cls("replay", path, speed=speed)
 
     @classmethod
     def trace(cls, path: Path, *, place: Path | None = None) -> Start:
-        """Show a trace.
-
-        Args:
-            path: The trace file.
-            place: The directory it was chosen from, of several; None = it was named itself.
-        """
+        """Show a trace."""
         return cls("trace", path, place=place)
 
     @classmethod
@@ -89,11 +68,5 @@ class Start:
 
     @classmethod
     def ladder(cls, path: Path, *, sessions: Path | None = None, scenarios: tuple[Path, ...] = ()) -> Start:
-        """Show a ladder that was measured, or that is measured now.
-
-        Args:
-            path: Its folder.
-            sessions: Folder of recorded sessions; None = the default one.
-            scenarios: More folders of scenarios.
-        """
+        """Show a ladder that was measured, or that is measured now."""
         return cls("ladder", path, sessions=sessions, scenarios=scenarios)

@@ -31,12 +31,7 @@ _READY: Final = b"__GANGLION__\n"
 
 
 def within(columns: object, lines: object) -> tuple[int, int]:
-    """Return a size that can be drawn, whatever a page asks for.
-
-    Args:
-        columns: Width in cells, as the page gives it.
-        lines: Height, the same.
-    """
+    """Return a size that can be drawn, whatever a page asks for."""
     return _bounded(columns, 80, _COLUMNS), _bounded(lines, 24, _LINES)
 
 
@@ -64,14 +59,7 @@ class Dashboard:
 
     @classmethod
     async def start(cls, command: Sequence[str], env: dict[str, str], columns: int, lines: int) -> Dashboard:
-        """Start one.
-
-        Args:
-            command: What runs it.
-            env: Its environment, without what tells Textual to draw for a page.
-            columns: Width in cells.
-            lines: Height in cells.
-        """
+        """Start one."""
         drawn = {
             "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver",
             "TEXTUAL_FPS": "60",
@@ -117,9 +105,6 @@ class Dashboard:
 
     async def take(self, message: str) -> str | None:
         """Pass on a message of the page; what is none is not heeded.
-
-        Args:
-            message: As the page sent it.
 
         Returns:
             What to answer; None = nothing.

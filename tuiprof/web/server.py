@@ -57,11 +57,7 @@ _HEARTBEAT_S: Final = 15.0
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address means this machine alone.
-
-    Args:
-        host: It, without a port.
-    """
+    """Return whether a host name or address means this machine alone."""
     if host == "localhost":
         return True
     try:
@@ -71,11 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 def command_of(start: Start) -> list[str]:
-    """Return the command that runs the dashboard for one page.
-
-    Args:
-        start: What it shows first.
-    """
+    """Return the command that runs the dashboard for one page."""
     return module_command("tuiprof.web", json.dumps(msgspec.to_builtins(start, enc_hook=str)))
 
 
@@ -285,10 +277,5 @@ def _harden(response: web.StreamResponse, host: str) -> None:
 
 
 def serve(server: DashboardServer, ready: Callable[[], Any]) -> None:
-    """Serve until interrupted.
-
-    Args:
-        server: What to serve.
-        ready: Called when browsers may come.
-    """
+    """Serve until interrupted."""
     asyncio.run(server.run(ready))

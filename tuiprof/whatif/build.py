@@ -161,16 +161,7 @@ class _Stream:
 
 
 def build(trace: Trace, waits: Waits, low: int, high: int, main: int, step_count: int) -> Graph:
-    """Make the graph of a stretch.
-
-    Args:
-        trace: The trace.
-        waits: Its waits, in any order.
-        low: Begin of the stretch on the host, ns.
-        high: Its end.
-        main: Track of the thread that steps.
-        step_count: Whole steps in the stretch.
-    """
+    """Make the graph of a stretch."""
     return _Builder(trace, waits, low, high, main, step_count).graph()
 
 

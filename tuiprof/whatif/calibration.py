@@ -119,12 +119,7 @@ class Calibrated:
         return max(self.replayed_ns - self.step_ns, 0.0)
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
-        """Return what a change likely wins a step, ns.
-
-        Args:
-            edit: The change.
-            on: A change that is made before; None = none.
-        """
+        """Return what a change likely wins a step, ns."""
         return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
 
     def win(
@@ -191,13 +186,7 @@ class Calibrated:
 
 
 def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: bool) -> Calibrated:
-    """Find the factor on the costs of recording.
-
-    Args:
-        graph: The captured step.
-        uncaptured: The session's own steps; None = there are none.
-        recorded_events: Whether the table of costs is that of the profiler that recorded the trace.
-    """
+    """Find the factor on the costs of recording."""
     if uncaptured is None or not graph.step_count:
         # Without an ordinary step to hold it against, what is rare may as well be what the script does now and then.
         graph = replace(graph, clocks=tuple(clock.as_captured() for clock in graph.clocks))
@@ -229,12 +218,7 @@ class Fit:
 
 
 def fit(graph: Graph, step_ns: float) -> Fit:
-    """Find the factor at which the replayed step takes a given time.
-
-    Args:
-        graph: The captured step.
-        step_ns: The time, ns.
-    """
+    """Find the factor at which the replayed step takes a given time."""
     low, high = 0.0, _MOST_SCALE
     floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns()
     paced, wanted = floor >= step_ns, max(floor, step_ns)

@@ -44,15 +44,7 @@ class HostClock:
 
     @classmethod
     def of(cls, trace: Trace, track: int, low: int, high: int, profiler: Coverage) -> HostClock:
-        """Read the events of a thread.
-
-        Args:
-            trace: The trace.
-            track: The thread.
-            low: First instant, ns.
-            high: Last instant, ns.
-            profiler: When the profiler held the host.
-        """
+        """Read the events of a thread."""
         rows = trace.between(low, high)
         rows = rows[trace.track_codes[rows] == track]
         cost = np.zeros(len(rows))
@@ -97,12 +89,6 @@ def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Float
     """Return by how much each stretch exceeds what the same stretch takes elsewhere, where that is a hiccup, ns.
 
     Two stretches are the same where the same events bound them.
-
-    Args:
-        trace: The trace.
-        at: Instants at which events begin or end, shape ``(n,)``.
-        captured_ns: Host time between them, shape ``(n - 1,)``.
-        events: Which event begins or ends at each of ``at``, shape ``(n,)``.
     """
     excess = np.zeros(len(captured_ns))
     steps = np.sort(trace.steps.starts[(trace.steps.starts >= at[0]) & (trace.steps.starts < at[-1])])

@@ -24,11 +24,7 @@ _KEEP_HOST: Final = 0.4
 
 
 def optimizer_steps(trace: Trace) -> Ints:
-    """Return the ranges of optimizer steps that PyTorch marks, as rows, those inside others left out.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the ranges of optimizer steps that PyTorch marks, as rows, those inside others left out."""
     rows = np.flatnonzero(trace.named(r"^Optimizer\.step#") & trace.on_host)
     return rows[outermost(trace, rows)]
 

@@ -76,12 +76,7 @@ class AdviceRule:
 
 
 class Evidence:
-    """What a rule may look at.
-
-    Args:
-        trace: The trace.
-        reports: Answers of the analyses that the rule needs, by name, all of one window.
-    """
+    """What a rule may look at."""
 
     def __init__(self, trace: Trace, reports: Mapping[str, Report | Unavailable]) -> None:
         self.trace = trace
@@ -187,11 +182,7 @@ class Evidence:
         return self._places[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitPlace) -> Ints:
-        """Return the calls that wait at a place, as rows of the trace.
-
-        Args:
-            row: A row of the waits by place.
-        """
+        """Return the calls that wait at a place, as rows of the trace."""
         return self._waits_of(row)["event"].to_numpy()
 
     def without_waiting(self, row: WaitPlace) -> Edit:
@@ -228,24 +219,14 @@ class Evidence:
         )
 
     def work_in(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the device work and the calls into the device's API within host events, as rows.
-
-        Args:
-            rows: Host events, none of which lies in another.
-        """
+        """Return the device work and the calls into the device's API within host events, as rows."""
         trace = self.trace
         calls_inside = trace.host_calls[_within(trace, rows, trace.host_calls)]
         launch = trace.links.launch_of[trace.device_work]
         return trace.device_work[np.isin(launch, calls_inside)], calls_inside
 
     def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
-        """Return the change in which host events shrink or go, with the work that they launch and their waits.
-
-        Args:
-            rows: Host events, none of which lies in another.
-            keep_host: The part of their host time that stays.
-            keep_work: The part of their device work that stays.
-        """
+        """Return the change in which host events shrink or go, with the work that they launch and their waits."""
         work, inside = self.work_in(rows)
         return Edit(inside, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
 

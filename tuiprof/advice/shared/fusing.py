@@ -34,12 +34,6 @@ def fused(
 
     Kernels of elementwise operators are bound by memory, so a tensor's pass is read off them: what a kernel takes over
     the tensors that it reads and writes.
-
-    Args:
-        calls: The framework calls.
-        regions: Runs of them.
-        host_ns: Host time that what stands for a region takes: likely, at least and at most helpful.
-        host_part: The part of captured host time that is there without the profiler.
     """
     trace = calls.trace
     region_of = np.full(len(calls.rows), -1, dtype=np.int64)
@@ -81,13 +75,7 @@ def fused(
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
-    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones take the time.
-
-    Args:
-        groups: Group of each value, shape ``(n,)``.
-        values: Values, shape ``(n,)``.
-        count: Number of groups.
-    """
+    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones take the time."""
     order = np.lexsort((values, groups))
     sizes = np.bincount(groups, minlength=count)
     last = np.cumsum(sizes) - 1

@@ -51,12 +51,7 @@ class Priorities:
 
 
 def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:
-    """Price findings and put them into order.
-
-    Args:
-        found: Rules' names and their findings.
-        step: The replayed step; None = nothing can be priced: then they are in order of the time that they touch.
-    """
+    """Price findings and put them into order."""
     settings = [Priced(rule, finding, None) for rule, finding in found if finding.edit is None]
     edits = [(rule, finding) for rule, finding in found if finding.edit is not None]
     if step is None:
@@ -95,12 +90,7 @@ def _ordered(priced: list[Priced]) -> list[Priced]:
 
 
 def all_of(priced: Sequence[Priced], which: Literal["edit", "least", "most"] = "edit") -> Edit:
-    """Return what all of some findings change, as one edit.
-
-    Args:
-        priced: The findings.
-        which: The likely change of each, or where it helps least or most.
-    """
+    """Return what all of some findings change, as one edit."""
     edit = Edit()
     for item in priced:
         edit = edit | (getattr(item.finding, which) or item.finding.edit or Edit())

@@ -50,13 +50,7 @@ class Metric:
 
 
 def metric_table(key: str, title: str, metrics: Sequence[Metric]) -> Table:
-    """Return a table of figures, one a row; those that did not change are last.
-
-    Args:
-        key: Its key.
-        title: Its heading.
-        metrics: The figures.
-    """
+    """Return a table of figures, one a row; those that did not change are last."""
     rows = [
         {
             "metric": one.label,

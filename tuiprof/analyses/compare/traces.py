@@ -76,18 +76,6 @@ def compare(
 ) -> Report:
     """Compare two traces of what is meant to be the same work.
 
-    Args:
-        before: The baseline; None = only what is in ``change`` and ``metrics`` is known of it.
-        after: What to judge; None as above.
-        before_window: The part of the baseline to look at; None = all of it.
-        after_window: The part of the other.
-        names: What to call the two.
-        change: The change of the step time where it is known better than from these traces, which the profiler has
-            slowed down; None = from their steps.
-        metrics: More figures, shown before those of the traces.
-        differences: What else differs between the two runs: what, before, after.
-        notes: What else there is to know of them.
-
     Returns:
         A report of its own; differences are after minus before, so negative is faster.
     """
@@ -245,17 +233,7 @@ def _changes(
     by: tuple[str, ...] = ("name",),
     told: tuple[str, ...] = (),
 ) -> Table:
-    """Compare what is collected from both sides, item by item.
-
-    Args:
-        key: Key of the table.
-        title: Its heading.
-        sides: Before and after.
-        stepped: Per step.
-        collect: Returns ``ns``, ``in_step``, ``event``, ``by`` and ``told`` of every item.
-        by: What makes items the same.
-        told: What else to show of them, as it is after, else before.
-    """
+    """Compare what is collected from both sides, item by item."""
     frames = []
     for side, name in zip(sides, ("before", "after"), strict=True):
         frame = collect(side)

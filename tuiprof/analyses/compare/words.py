@@ -49,12 +49,7 @@ def changed_in_words(report: Report, before: Trace | None, after: Trace | None) 
 
 
 def figure_of(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure of a report; None where it cannot be told.
-
-    Args:
-        report: What an analysis answered.
-        key: Key of the figure.
-    """
+    """Return a figure of a report; None where it cannot be told."""
     value = report.fact(key) if isinstance(report, Report) else None
     return float(value) if isinstance(value, (int, float)) else None
 

@@ -50,16 +50,7 @@ def tables(
     depths: list[QueueDepth],
     bound_share: float,
 ) -> list[Table]:
-    """Return the tables, evidence of the verdict first.
-
-    Args:
-        trace: The trace.
-        scope: Window and steps.
-        launches: Launches of the window.
-        gaps: Idle gaps, one item a device.
-        depths: Queue depth, one item a device.
-        bound_share: Threshold of the verdict.
-    """
+    """Return the tables, evidence of the verdict first."""
     frame = _frame(trace, scope, launches, gaps)
     return [
         _grouped(scope, frame, "operator", "By operator", "Operator that launched."),

@@ -102,12 +102,7 @@ class _Figures:
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Measure launches and judge whether they bound the step.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Measure launches and judge whether they bound the step."""
     scope = Scope.of(trace, window)
     launches = _launch_table.launches(trace, scope.low, scope.high)
     if not len(launches.rows):

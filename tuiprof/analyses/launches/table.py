@@ -123,13 +123,6 @@ def queue_depth(trace: Trace, device: int, low: int, high: int, slices: int = 10
 
     Work counts from the beginning of its launch call to its end on the device. Work without a launch in the
     trace counts while it runs.
-
-    Args:
-        trace: The trace.
-        device: Device index.
-        low: Start, ns.
-        high: End, ns; above ``low``.
-        slices: Number of slices at most.
     """
     work = trace.work_of(device)
     launch = trace.links.launch_of[work]

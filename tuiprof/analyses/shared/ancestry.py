@@ -55,12 +55,7 @@ class Ancestry:
 
 
 def of(trace: Trace, rows: Ints) -> Ancestry:
-    """Look up what encloses host events.
-
-    Args:
-        trace: The trace.
-        rows: Rows in the event table, shape ``(k,)``.
-    """
+    """Look up what encloses host events."""
     k = len(rows)
     names, codes = trace.names, trace.name_codes
     marker = trace.names_like(_STEP)  # PyTorch 1.9 writes step markers as operators

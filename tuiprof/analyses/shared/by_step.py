@@ -14,12 +14,6 @@ from tuiprof.model.intervals import Coverage, Ints, union
 def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
     """Return the length of the union of intervals for each key.
 
-    Args:
-        keys: Key of each interval, 0 to ``count - 1``, shape ``(k,)``.
-        starts: Starts, ns.
-        ends: Ends, ns.
-        count: Number of keys.
-
     Returns:
         Lengths, ns, shape ``(count,)``.
     """
@@ -37,11 +31,6 @@ def union_by(keys: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
 def host_time(scope: Scope, starts: Ints, ends: Ints) -> Ints:
     """Return how long host intervals last inside each step, as a union.
 
-    Args:
-        scope: Window and steps.
-        starts: Starts, ns.
-        ends: Ends, ns.
-
     Returns:
         Times, ns, one a step of the scope.
     """
@@ -51,11 +40,7 @@ def host_time(scope: Scope, starts: Ints, ends: Ints) -> Ints:
 
 
 def busy(scope: Scope) -> Ints:
-    """Return how long devices work on what each step launched, summed over devices, ns.
-
-    Args:
-        scope: Window and steps.
-    """
+    """Return how long devices work on what each step launched, summed over devices, ns."""
     trace = scope.trace
     work = trace.device_work
     position = _position(scope)[trace.steps.step_of[work]]
@@ -69,11 +54,7 @@ def busy(scope: Scope) -> Ints:
 
 
 def idle(scope: Scope) -> Ints:
-    """Return idle time of devices by step of the launch that ended it, summed over devices, ns.
-
-    Args:
-        scope: Window and steps.
-    """
+    """Return idle time of devices by step of the launch that ended it, summed over devices, ns."""
     trace = scope.trace
     result = np.zeros(len(scope.steps), dtype=np.int64)
     for device in trace.device_indices:
@@ -85,23 +66,14 @@ def idle(scope: Scope) -> Ints:
 
 
 def waits(scope: Scope) -> Ints:
-    """Return how long the host waits for the device in each step, ns.
-
-    Args:
-        scope: Window and steps.
-    """
+    """Return how long the host waits for the device in each step, ns."""
     found = _waits.find(scope.trace, Window())
     counted = found.apart == _waits.COUNTED
     return host_time(scope, found.starts[counted], found.ends[counted])
 
 
 def counts(scope: Scope, rows: Ints) -> Ints:
-    """Count events by step.
-
-    Args:
-        scope: Window and steps.
-        rows: Rows in the event table.
-    """
+    """Count events by step."""
     position = _position(scope)[scope.trace.steps.step_of[rows]]
     return np.bincount(position[position >= 0], minlength=len(scope.steps)).astype(np.int64)
 

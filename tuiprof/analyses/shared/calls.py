@@ -90,11 +90,7 @@ class Calls:
         return self._kinds[0]
 
     def works_of(self, *kinds: str) -> Mask:
-        """Return which of ``trace.device_work`` do one of some things.
-
-        Args:
-            *kinds: Names from :attr:`kinds`.
-        """
+        """Return which of ``trace.device_work`` do one of some things."""
         known, found = self._kinds
         result: Mask = np.isin(known, kinds)[found]
         return result
@@ -113,11 +109,7 @@ class Calls:
         )
 
     def with_backward(self, which: Mask) -> Mask:
-        """Return some calls and the backward nodes that they made.
-
-        Args:
-            which: Which calls.
-        """
+        """Return some calls and the backward nodes that they made."""
         return which | (which[np.maximum(self.forward, 0)] & (self.forward >= 0))
 
     def edit(
@@ -152,21 +144,13 @@ class Calls:
         return Edit(waits, host, trace.device_work[works], keep[works])
 
     def inside(self, rows: Ints) -> Ints:
-        """Return the call that each of some host events lies in, as an index; -1 = none.
-
-        Args:
-            rows: Rows in the event table.
-        """
+        """Return the call that each of some host events lies in, as an index; -1 = none."""
         return _inside(self.trace, self.rows, rows)
 
 
 @cached_on_trace
 def calls(trace: Trace) -> Calls:
-    """Return the framework calls of a trace.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the framework calls of a trace."""
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     rows = rows[outermost(trace, rows)]
     backward = trace.named("^" + BACKWARD, rows)

@@ -33,12 +33,7 @@ def places(codes: Ints) -> tuple[Ints, Ints]:
 
 
 def member(codes: Ints, wanted: Ints | Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return which codes are among the wanted; -1 never is.
-
-    Args:
-        codes: Codes, shape ``(k,)``.
-        wanted: Codes to look for.
-    """
+    """Return which codes are among the wanted; -1 never is."""
     chosen = wanted if isinstance(wanted, np.ndarray) else np.fromiter(wanted, dtype=np.int64)
     size = max(int(codes.max(initial=-1)), int(chosen.max(initial=-1))) + 2
     table = np.zeros(size, dtype=bool)

@@ -57,13 +57,7 @@ class RankSteps:
 
 
 def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
-    """Collect the steps and collectives of a rank; nothing of the trace is kept.
-
-    Args:
-        trace: Its trace.
-        rank: Its number.
-        window: The part to look at.
-    """
+    """Collect the steps and collectives of a rank; nothing of the trace is kept."""
     scope = Scope.of(trace, window or Window())
     rows = _rows(trace)
     step_of = trace.steps.step_of[rows]

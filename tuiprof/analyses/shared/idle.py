@@ -120,12 +120,6 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     the call has returned and its submission has had time to arrive, the gap is launching; the rest is hand-over.
     A submission to a device that had run dry before the call is given ``SUBMISSION_NS``, because it may have to wake
     the device; any other the trace's own tenth percentile of launch latency.
-
-    Args:
-        trace: The trace.
-        device: Device index.
-        low: Start of the window, ns.
-        high: Its end, ns.
     """
     busy_starts, busy_ends = clip(*trace.busy(device), low, high)
     none = np.empty(0, dtype=np.int64)
@@ -161,11 +155,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
 
 @cached_on_trace
 def submission_ns(trace: Trace) -> int:
-    """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns.
-
-    Args:
-        trace: The trace.
-    """
+    """Return how long a submission takes to reach an idle device: the tenth percentile of launch latency, ns."""
     work = trace.device_work
     launch = trace.links.launch_of[work]
     work, launch = work[launch >= 0], launch[launch >= 0]

@@ -64,31 +64,18 @@ _FP32_GEMM = re.compile(r"sgemm|f32f32_f32f32|_ffma|simt_sgemm|gemm_f32f32_f32|C
 
 @lru_cache(maxsize=1 << 16)
 def category(name: str) -> str:
-    """Return what a kernel does.
-
-    Args:
-        name: Its name as the profiler wrote it.
-    """
+    """Return what a kernel does."""
     lower = name.lower()
     return next((word for word, pattern in _RULES if pattern.search(lower)), "other")
 
 
 def classify(names: list[str], codes: Ints) -> dict[int, str]:
-    """Return the category of each of some distinct names.
-
-    Args:
-        names: Distinct names of a trace.
-        codes: Indices into them.
-    """
+    """Return the category of each of some distinct names."""
     return {code: category(names[code]) for code in distinct(codes).tolist()}
 
 
 def is_tensor_core(name: str) -> bool | None:
-    """Return whether a matrix product's name says that it runs on tensor or matrix cores; None = does not say.
-
-    Args:
-        name: A kernel's name.
-    """
+    """Return whether a matrix product's name says that it runs on tensor or matrix cores; None = does not say."""
     if category(name) not in ("gemm", "attention", "convolution"):
         return None
     if is_fp32_gemm(name):
@@ -97,11 +84,7 @@ def is_tensor_core(name: str) -> bool | None:
 
 
 def is_fp32_gemm(name: str) -> bool:
-    """Return whether a kernel is a matrix product in full fp32, by its name.
-
-    Args:
-        name: A kernel's name.
-    """
+    """Return whether a kernel is a matrix product in full fp32, by its name."""
     return bool(_FP32_GEMM.search(name)) and "tf32" not in name.lower()
 
 
@@ -141,9 +124,6 @@ def short_name(name: str) -> str:
     ``vectorized_elementwise<Mul>`` rather than ``vectorized_elementwise_kernel``. Of the generated matrix products
     and convolutions of NVIDIA's and AMD's libraries: what, in which arithmetic, and the tile, as in
     ``sm90_xmma_wgrad_tf32_128x64x32``.
-
-    Args:
-        name: The name as the profiler wrote it.
     """
     if name.startswith("_Z") and (inner := _mangled(name)):
         return inner

@@ -18,11 +18,6 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
     """Return the change in which the threads that launch take a part of their time: operators, Python and calls.
 
     Waits and data loading stay as they are.
-
-    Args:
-        trace: The trace.
-        keep: The part of the host time that stays.
-        silences: Whether stretches in which a thread records nothing for long are shorter as well.
     """
     main = main_thread(trace)
     if main is None:
@@ -46,10 +41,5 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
 
 
 def launched_faster(trace: Trace, keep: float) -> Edit:
-    """Return the change in which launching work takes a part of its time.
-
-    Args:
-        trace: The trace.
-        keep: The part of the host time that stays.
-    """
+    """Return the change in which launching work takes a part of its time."""
     return host_faster(trace, keep, silences=False)

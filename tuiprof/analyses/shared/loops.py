@@ -17,12 +17,6 @@ def loops(
 ) -> Iterator[tuple[int, int, int]]:
     """Find loops, those of the shortest period first; what is in one is in no other.
 
-    Args:
-        words: What follows what, one code each, shape ``(k,)``; a negative code equals nothing.
-        longest: Longest period looked for.
-        least: Passes from which on it is a loop.
-        alone: Which of them may be a loop of period 1; None = all.
-
     Yields:
         Where the loop begins, its period, and how many whole passes there are.
     """
@@ -43,12 +37,7 @@ def loops(
 
 
 def runs(mask: Mask, least: int) -> tuple[Ints, Ints]:
-    """Return begin and end of the runs of True that are at least so long.
-
-    Args:
-        mask: Shape ``(k,)``.
-        least: Shortest run.
-    """
+    """Return begin and end of the runs of True that are at least so long."""
     at = np.flatnonzero(mask)
     breaks = np.flatnonzero(at[1:] != at[:-1] + 1)
     starts, ends = at[np.append(0, breaks + 1)[: len(at)]], at[np.append(breaks, len(at) - 1)[: len(at)]] + 1

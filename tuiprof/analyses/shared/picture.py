@@ -23,10 +23,6 @@ _MARKER: Final = r"^ProfilerStep#\d+$"
 def picture(trace: Trace, window: Window | None = None) -> Picture | None:
     """Return the first steps of a trace, at most four, or all of a trace that marks none.
 
-    Args:
-        trace: The trace.
-        window: The part that is looked at; None = all of it.
-
     Returns:
         Lanes of the steps, the named ranges in them, what the host calls, where it waits, and where each device works;
         None where there is nothing to show.

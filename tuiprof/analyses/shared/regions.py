@@ -62,11 +62,7 @@ class Regions:
 
 
 def find(calls: Calls) -> Regions:
-    """Find regions in the forward passes of all steps (of everything where the trace marks none).
-
-    Args:
-        calls: The framework calls.
-    """
+    """Find regions in the forward passes of all steps (of everything where the trace marks none)."""
     attention: list[Region] = []
     norms: list[Region] = []
     chains: list[Region] = []

@@ -23,11 +23,7 @@ _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
 @cached_on_trace
 def replayed(trace: Trace) -> Calibrated | str:
-    """Return the replayed step of a trace, without what the profiler added; else why there is none.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the replayed step of a trace, without what the profiler added; else why there is none."""
     main = main_thread(trace)
     if main is None:
         return "it has no host thread that works"
@@ -46,12 +42,7 @@ def replayed(trace: Trace) -> Calibrated | str:
 
 
 def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
-    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed.
-
-    Args:
-        trace: The trace.
-        main: The thread that steps.
-    """
+    """Return from when to when is replayed, and how many steps that are: as many as are quickly replayed."""
     steps = trace.steps
     if not len(steps):
         mine = np.flatnonzero(trace.track_codes == main)
@@ -71,20 +62,12 @@ def stretch(trace: Trace, main: int) -> tuple[int, int, int]:
 
 
 def in_part(trace: Trace) -> bool:
-    """Return whether only a part of a trace is replayed, which gains are of: it is long, and marks no steps.
-
-    Args:
-        trace: The trace.
-    """
+    """Return whether only a part of a trace is replayed, which gains are of: it is long, and marks no steps."""
     return not len(trace.steps) and len(trace.links.launches) > MOST_LAUNCHES
 
 
 def main_thread(trace: Trace) -> int | None:
-    """Return the track of the thread that steps: where the step markers are, else where most is launched or called.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the track of the thread that steps: where the step markers are, else where most is launched or called."""
     threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
     for rows in (
         np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
@@ -119,11 +102,7 @@ def _blocking(trace: Trace) -> Waits:
 
 
 def trust(trace: Trace) -> Trust:
-    """Return what a trace cannot tell, how far the profiler slowed its steps among it.
-
-    Args:
-        trace: The trace.
-    """
+    """Return what a trace cannot tell, how far the profiler slowed its steps among it."""
     known, step = trace.trust, replayed(trace)
     if isinstance(step, str):
         if not trace.device_indices:

@@ -20,14 +20,7 @@ _RULES = (
 
 
 def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report | Unavailable | None:
-    """Return what counters say of the devices' utilisation; None where the trace is no such recording.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-        name: Name of the analysis that asks.
-        title: Its title.
-    """
+    """Return what counters say of the devices' utilisation; None where the trace is no such recording."""
     if trace.counters is None or not any(remark.code == "telemetry-only" for remark in trace.stats.remarks):
         return None
     low, high = window.start_ns, window.end_ns

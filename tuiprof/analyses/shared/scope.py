@@ -33,12 +33,7 @@ class Scope:
 
     @classmethod
     def of(cls, trace: Trace, window: Window) -> Scope:
-        """Work out the scope of a window.
-
-        Args:
-            trace: The trace.
-            window: The window.
-        """
+        """Work out the scope of a window."""
         low, high = trace.bounds(window)
         return cls(trace, window, low, high, trace.steps.inside(low, high))
 
@@ -75,11 +70,7 @@ class Scope:
         return float(np.asarray(values)[self.in_steps(rows)].sum()) / self.step_count
 
     def device_span(self, device: int) -> tuple[int, int]:
-        """Return first start and last end of a device's work in the window, ns; equal when it did none.
-
-        Args:
-            device: Device index.
-        """
+        """Return first start and last end of a device's work in the window, ns; equal when it did none."""
         starts, ends = clip(*self.trace.busy(device), self.low, self.high)
         return (int(starts[0]), int(ends[-1])) if len(starts) else (self.low, self.low)
 
@@ -93,11 +84,7 @@ class Scope:
 
 @cached_on_trace
 def device_word(trace: Trace) -> str:
-    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one.
-
-    Args:
-        trace: The trace.
-    """
+    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one."""
     if trace.dispatched is not None and not trace.device_indices:
         return "CPU"
     calls = distinct(trace.name_codes[trace.host_calls])
@@ -106,14 +93,7 @@ def device_word(trace: Trace) -> str:
 
 
 def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailable:
-    """Return why an analysis of a device has nothing to say about a trace without device work.
-
-    Args:
-        trace: The trace.
-        name: Name of the analysis.
-        cpu_only: What the question means where the CPU is the device.
-        instead: Where to look then.
-    """
+    """Return why an analysis of a device has nothing to say about a trace without device work."""
     remarks = trace.trust.remarks
     damage = next((remark for remark in remarks if remark.code in ("truncated", "damaged")), None)
     if damage is not None:
@@ -127,12 +107,7 @@ def no_device(trace: Trace, name: str, cpu_only: str, instead: str) -> Unavailab
 
 
 def plural(count: float, word: str) -> str:
-    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``.
-
-    Args:
-        count: How many.
-        word: The noun in the singular, forming its plural with s or es.
-    """
+    """Return a count with its noun: ``1 sync``, ``2.5 syncs``, ``1 318 syncs``."""
     from tuiprof.model.units import format_count
 
     text = format_count(round(count, 2))

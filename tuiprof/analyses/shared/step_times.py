@@ -52,22 +52,14 @@ class StepTimes:
 
 
 def step_times(scope: Scope) -> StepTimes:
-    """Measure the steps of a scope on the host and on the device.
-
-    Args:
-        scope: Window and steps.
-    """
+    """Measure the steps of a scope on the host and on the device."""
     steps = scope.trace.steps
     return StepTimes((steps.ends - steps.starts)[scope.steps], _device(scope))
 
 
 @cached_on_trace
 def step_period_ns(trace: Trace) -> float | None:
-    """Return the step period of a whole trace, ns; None = it marks no steps.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the step period of a whole trace, ns; None = it marks no steps."""
     period = step_times(Scope.of(trace, Window())).period
     return float(np.median(period)) if len(period) else None
 

@@ -65,9 +65,6 @@ class Waits:
 def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
     """Find the calls that wait by their name alone.
 
-    Args:
-        trace: The trace.
-
     Returns:
         Their rows in order of start, and the kind of each as an index into the kinds of :class:`Waits`.
     """
@@ -86,12 +83,7 @@ def calls_by_kind(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def find(trace: Trace, window: Window) -> Waits:
-    """Find every wait that overlaps a window.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Find every wait that overlaps a window."""
     waits = _of_whole(trace)
     if window.whole:
         return waits
@@ -117,11 +109,6 @@ def inside_calls(trace: Trace, waits: Waits, which: Mask) -> tuple[Ints, Ints]:
     """Return when at least one thread is inside a blocking call, as a disjoint set in ns.
 
     Between the copy and the synchronise of one wait the host runs, so this is no longer than the sum of ``waited``.
-
-    Args:
-        trace: The trace.
-        waits: The waits.
-        which: Which of them, shape ``(k,)``.
     """
     starts, ends, last = waits.starts[which], waits.ends[which], waits.last[which]
     last_starts = trace.starts[last]
@@ -199,12 +186,7 @@ def _copy_blocked(trace: Trace, calls: Ints, copies: Ints) -> Mask:
 
 
 def outermost(trace: Trace, rows: Ints) -> Mask:
-    """Return which of some events lie inside no other of them on their track.
-
-    Args:
-        trace: The trace.
-        rows: Rows in order of start, shape ``(k,)``.
-    """
+    """Return which of some events lie inside no other of them on their track."""
     track = trace.track_codes[rows]
     keep = np.ones(len(rows), dtype=bool)
     for one in distinct(track):

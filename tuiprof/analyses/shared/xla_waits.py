@@ -44,9 +44,6 @@ def calls(trace: Trace) -> tuple[Ints, list[str]]:
     """Return the rows of awaits and reads, in order of start, and the kind of each.
 
     Of an await that stands as two marks, the row is that of the second.
-
-    Args:
-        trace: The trace.
     """
     # JAX's own read encloses the call that only starts the transfer; torch_xla has but that call.
     reads = (_ASARRAY, _DEVICE_GET, _READ) if "np.asarray(jax.Array)" in trace.names else (_READ, _LITERAL)
@@ -69,11 +66,7 @@ def calls(trace: Trace) -> tuple[Ints, list[str]]:
 
 @cached_on_trace
 def marks(trace: Trace) -> tuple[Ints, Ints]:
-    """Return the awaits that stand as two marks: rows of the second ones, ascending, and of the first ones.
-
-    Args:
-        trace: The trace.
-    """
+    """Return the awaits that stand as two marks: rows of the second ones, ascending, and of the first ones."""
     nothing = np.empty(0, dtype=np.int64)
     codes = [code for code, name in enumerate(trace.names) if _AWAIT.search(name) or _LITERAL.search(name)]
     if trace.info.format == "xplane" or not codes:

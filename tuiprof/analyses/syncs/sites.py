@@ -100,14 +100,7 @@ def join(trace: Trace, rows: Ints, outer_rows: Ints) -> Sites:
 
 
 def _call_of(trace: Trace, rows: Ints, stamped: Ints, lengths: Ints) -> Ints:
-    """Return for each wait the index of the call it lies in, or else that lies in it; -1 = there is none.
-
-    Args:
-        trace: The trace.
-        rows: Rows of waits of one thread, shape ``(k,)``.
-        stamped: Ends of the thread's calls, ascending, ns, shape ``(m,)``; none lies in another.
-        lengths: How long each took, ns, same shape.
-    """
+    """Return for each wait the index of the call it lies in, or else that lies in it; -1 = there is none."""
     begins, ends = trace.starts[rows], trace.ends[rows]
     began = stamped - lengths
     after = np.searchsorted(

@@ -118,12 +118,7 @@ _RULES = (
 
 
 def run(trace: Trace, window: Window) -> Report | Unavailable:
-    """Find the waits, their cost and their place.
-
-    Args:
-        trace: The trace.
-        window: The part to look at.
-    """
+    """Find the waits, their cost and their place."""
     if not len(trace.host_calls) and not _waits.calls_by_kind(trace)[0].size:
         return _unavailable(trace)
     scope = Scope.of(trace, window)

@@ -51,12 +51,7 @@ class WaitTable:
 
 
 def build(trace: Trace, scope: Scope) -> WaitTable:
-    """Find the waits of a window and what they cost.
-
-    Args:
-        trace: The trace.
-        scope: Window and steps.
-    """
+    """Find the waits of a window and what they cost."""
     waits = _waits.find(trace, scope.window)
     whole = _waits.find(trace, Window())
     # What a wait costs depends on the waits after it, in the window or not.
@@ -94,11 +89,7 @@ def build(trace: Trace, scope: Scope) -> WaitTable:
 
 @cached_on_trace
 def costs(trace: Trace) -> tuple[_emptied.Emptied, Ints]:
-    """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none.
-
-    Args:
-        trace: The trace.
-    """
+    """Return emptied and refill of all waits of a trace, in the order of the waits; those apart have none."""
     waits = _waits.find(trace, Window())
     counts = waits.apart == _waits.COUNTED
     tracks = trace.track_codes[waits.last]
@@ -201,13 +192,7 @@ def _distinct_rows(keys: Ints) -> tuple[Ints, Ints]:
 
 
 def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFrame:
-    """Group the counted waits by place and kind, those without which a step saves most first.
-
-    Args:
-        table: The waits.
-        scope: Window and steps.
-        step: The replayed step; None = what a place saves is bounded.
-    """
+    """Group the counted waits by place and kind, those without which a step saves most first."""
     steps = scope.step_count or None
     in_step = pl.col("in_step")
     place, costs = ("place", "kind"), ("empty_ns", "refill_ns", "blocked_ns")
@@ -278,12 +263,6 @@ def bound(waits: pl.DataFrame, by: Sequence[str], steps: int | None) -> pl.DataF
 def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated) -> pl.DataFrame:
     """Return what a step saves without some waits, by the replayed step; those that save most at most first.
 
-    Args:
-        trace: The trace.
-        waits: Waits in order of their end.
-        by: Columns whose values are alike for waits that are removed together; none = all of them.
-        step: The replayed step.
-
     Returns:
         Columns as :func:`bound`; for places beyond the first :data:`MOST_REPLAYED` the bound stands.
     """
@@ -299,12 +278,7 @@ def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated
 
 
 def without(trace: Trace, waits: pl.DataFrame) -> Edit:
-    """Return the change in which the host does not wait, and the calls cost it nothing.
-
-    Args:
-        trace: The trace.
-        waits: Rows of :attr:`WaitTable.frame`.
-    """
+    """Return the change in which the host does not wait, and the calls cost it nothing."""
     rows = np.unique(np.concatenate((waits["begun_by"].to_numpy(), waits["event"].to_numpy())))
     tracks = trace.track_codes[rows].astype(np.int64)
     host = HostTime(tracks, trace.starts[rows], trace.ends[rows], np.zeros(len(rows)))
@@ -312,12 +286,7 @@ def without(trace: Trace, waits: pl.DataFrame) -> Edit:
 
 
 def calls(trace: Trace, scope: Scope) -> pl.DataFrame:
-    """Count the calls that wait by name, as they stand in the trace.
-
-    Args:
-        trace: The trace.
-        scope: Window and steps.
-    """
+    """Count the calls that wait by name, as they stand in the trace."""
     rows, _ = _waits.calls_by_kind(trace)
     rows = rows[trace.in_window(scope.window)[rows]]
     begins = trace.starts[rows]

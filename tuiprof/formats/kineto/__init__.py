@@ -68,12 +68,7 @@ def _open(source: Source, options: Options) -> Trace:
 
 
 class _Partial:
-    """Hands out what was read so far, when reading takes long: first soon, then ever more rarely.
-
-    Args:
-        reader: Who reads.
-        options: Who wants it.
-    """
+    """Hands out what was read so far, when reading takes long: first soon, then ever more rarely."""
 
     def __init__(self, reader: EventReader, options: Options) -> None:
         self._reader, self._options = reader, options

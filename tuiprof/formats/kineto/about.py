@@ -12,12 +12,7 @@ _VERSIONS = ("torch_version", "pytorch_version", "PyTorch version")
 
 
 def describe_file(path: Path, properties: Mapping[str, Any]) -> TraceInfo:
-    """Return where a trace comes from.
-
-    Args:
-        path: The file.
-        properties: Its top-level properties.
-    """
+    """Return where a trace comes from."""
     job = properties.get("distributedInfo")
     job = job if isinstance(job, Mapping) else {}
     return TraceInfo(
@@ -33,11 +28,7 @@ def describe_file(path: Path, properties: Mapping[str, Any]) -> TraceInfo:
 
 
 def base_unix_ns(properties: Mapping[str, Any]) -> int | None:
-    """Return the Unix time at 0 of the file's clock, ns; None = not said.
-
-    Args:
-        properties: Top-level properties of the file.
-    """
+    """Return the Unix time at 0 of the file's clock, ns; None = not said."""
     return _whole(properties.get("baseTimeNanoseconds"))
 
 

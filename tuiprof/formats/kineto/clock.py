@@ -91,9 +91,6 @@ def _alike(characters: npt.NDArray[np.uint8]) -> Ints | None:
 
     Stamps of one stretch are, unless a power of ten is passed.
 
-    Args:
-        characters: Text, shape ``(n, width)``.
-
     Returns:
         Nanoseconds; None when they are not alike.
     """
@@ -115,9 +112,6 @@ def _alike(characters: npt.NDArray[np.uint8]) -> Ints | None:
 
 def _plain(characters: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Read plain numbers of at most three decimals, column by column.
-
-    Args:
-        characters: Zero-padded text, shape ``(n, width)``.
 
     Returns:
         Which rows are plain, and their nanoseconds.

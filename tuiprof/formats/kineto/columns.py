@@ -120,12 +120,7 @@ class Books:
         self.lanes: dict[tuple[object, object], int] = {}
 
     def lane_codes(self, pids: list[Any], tids: list[Any]) -> Codes:
-        """Number the (process, thread) pairs.
-
-        Args:
-            pids: Process of each event.
-            tids: Thread of each event.
-        """
+        """Number the (process, thread) pairs."""
         book = self.lanes
         if not pids:
             return np.empty(0, dtype=np.uint32)
@@ -154,14 +149,6 @@ def build(
     of_xla: bool = False,
 ) -> Columns:
     """Turn events into columns.
-
-    Args:
-        events: The events.
-        ordinals: Position of each in its chunk.
-        books: Codebooks to extend.
-        with_dur: Whether the events have a length.
-        linked: Whether any of them may have a correlation.
-        of_xla: Whether any of them may have the arguments of XLA's profilers.
 
     Raises:
         Untimely: A time cannot be told exactly from the decoded number.
@@ -201,11 +188,7 @@ def _arguments(events: Sequence[AnyEvent], linked: bool, of_xla: bool) -> dict[s
 
 
 def memory_numbers(instants: Sequence[Instant]) -> dict[str, Ints]:
-    """Return the columns that only instants have.
-
-    Args:
-        instants: The events, decoded as instants.
-    """
+    """Return the columns that only instants have."""
     arguments = [event.args or NO_MEMORY_ARGS for event in instants]
     columns = {
         "bytes": _numbers([a.bytes for a in arguments], MISSING),
@@ -236,11 +219,7 @@ def _codes(values: list[Any], book: dict[object, int]) -> Codes:
 
 
 def words(book: dict[object, int]) -> list[str]:
-    """Return the values of a codebook in order of their codes, as text; a missing one is empty.
-
-    Args:
-        book: The codebook.
-    """
+    """Return the values of a codebook in order of their codes, as text; a missing one is empty."""
     return ["" if key is None else str(key) for key in book]
 
 
@@ -275,11 +254,7 @@ def _first(preferred: Ints | None, other: Ints | None) -> Ints | None:
 
 
 def identity(value: object) -> int | str | None:
-    """Return a process or thread; a number written as text is a number.
-
-    Args:
-        value: As decoded.
-    """
+    """Return a process or thread; a number written as text is a number."""
     if isinstance(value, str):
         try:
             return int(value)

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class Column:
-    """A column that grows at its end; the memory it lies in grows with it, so nothing is joined later.
-
-    Args:
-        dtype: Type of its values.
-    """
+    """A column that grows at its end; the memory it lies in grows with it, so nothing is joined later."""
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
@@ -44,12 +40,7 @@ class Column:
 
 
 class Rows:
-    """The events of one shape.
-
-    Args:
-        numbers: Names of the integer columns.
-        missing: What stands in them for a number that is not said.
-    """
+    """The events of one shape."""
 
     def __init__(self, numbers: Sequence[str], missing: int) -> None:
         self._missing = missing
@@ -64,15 +55,7 @@ class Rows:
         self._cat, self._phase = Column(np.uint16), Column(np.uint8)
 
     def append(self, columns: Columns, first: int, names: Codes, cats: Codes, lanes: Codes) -> None:
-        """Add the events of a chunk.
-
-        Args:
-            columns: The events.
-            first: Position in the file of the chunk's first event.
-            names: Code here of each name of the chunk.
-            cats: Code here of each category word.
-            lanes: Code here of each lane.
-        """
+        """Add the events of a chunk."""
         count = len(columns)
         if not count:
             return
@@ -98,12 +81,7 @@ class Rows:
         self.length += count
 
     def columns(self, *, give_away: bool) -> Columns:
-        """Return views of all columns.
-
-        Args:
-            give_away: Keep nothing here, so that a column is freed as soon as whoever asked lets go of it.
-                Otherwise let go of the views before more is appended.
-        """
+        """Return views of all columns."""
         dur, phase = self._dur.values(), self._phase.values()
         columns = Columns(
             self._ordinal.values(),
@@ -157,11 +135,7 @@ class Gathered:
         return list(self._lanes)
 
     def add(self, chunk: Chunk) -> None:
-        """Add the next chunk of the file.
-
-        Args:
-            chunk: The chunk.
-        """
+        """Add the next chunk of the file."""
         codes = (
             np.array([self._names.setdefault(w, len(self._names)) for w in chunk.names], dtype=np.uint32),
             np.array([self._cats.setdefault(w, len(self._cats)) for w in chunk.cats], dtype=np.uint32),
@@ -179,36 +153,19 @@ class Gathered:
         self.repaired += chunk.repaired
 
     def code_of_name(self, name: str) -> int:
-        """Return the code of a name, a new one if need be.
-
-        Args:
-            name: The name.
-        """
+        """Return the code of a name, a new one if need be."""
         return self._names.setdefault(name, len(self._names))
 
     def code_of_cat(self, cat: str) -> int:
-        """Return the code of a category word, a new one if need be.
-
-        Args:
-            cat: The word.
-        """
+        """Return the code of a category word, a new one if need be."""
         return self._cats.setdefault(cat, len(self._cats))
 
     def code_of_lane(self, pid: Identity, tid: Identity) -> int:
-        """Return the code of a lane, a new one if need be.
-
-        Args:
-            pid: Process.
-            tid: Thread.
-        """
+        """Return the code of a lane, a new one if need be."""
         return self._lanes.setdefault((pid, tid), len(self._lanes))
 
     def count_into(self, stats: ReadStats) -> None:
-        """Write the counts down.
-
-        Args:
-            stats: Where to.
-        """
+        """Write the counts down."""
         stats.events, stats.phases = self.events, dict(self._phases.most_common())
         stats.malformed += self.malformed
         stats.repaired += self.repaired

@@ -40,10 +40,6 @@ class Head:
 def find_events(data: bytes, complete: bool) -> Head:
     """Find where the list of events begins.
 
-    Args:
-        data: The beginning of the file.
-        complete: Whether it is all of the file.
-
     Raises:
         NotATrace: This is something else.
         MoreNeeded: Call again with more of the file.
@@ -109,10 +105,6 @@ def _without_events(properties: dict[str, Any]) -> str:
 
 def tail_properties(data: bytes, *, strict: bool = False) -> dict[str, Any] | None:
     """Read the properties behind the list of events.
-
-    Args:
-        data: The rest of the file, from the ``]`` of the list on.
-        strict: Accept nothing but plain JSON.
 
     Returns:
         The properties; None when the file does not end as it should.

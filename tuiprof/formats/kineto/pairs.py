@@ -99,10 +99,6 @@ class Async:
 def match_async(events: Sequence[Rare], last_ns: int) -> tuple[list[Async], int, int]:
     """Match asynchronous begin and end events (b, e): those of one process, category and id belong together.
 
-    Args:
-        events: Events that were decoded whole, of any phase, in file order.
-        last_ns: End of the trace, for what was never closed.
-
     Returns:
         The spans; how many begins had no end; how many ends had no begin, or events had no time.
     """

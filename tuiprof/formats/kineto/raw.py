@@ -31,12 +31,7 @@ class ChunkPlace:
 
 
 class RawChunks:
-    """Reads the chunk of an event again and takes the event out of it.
-
-    Args:
-        source: The file.
-        places: Its chunks, in file order.
-    """
+    """Reads the chunk of an event again and takes the event out of it."""
 
     def __init__(self, source: Source, places: Sequence[ChunkPlace]) -> None:
         self._source = source
@@ -52,21 +47,12 @@ class RawChunks:
 
     @classmethod
     def restored(cls, source: Source, saved: bytes) -> RawChunks:
-        """Return what was saved.
-
-        Args:
-            source: The file.
-            saved: What :meth:`saved` returned.
-        """
+        """Return what was saved."""
         places = msgspec.msgpack.decode(saved, type=list[tuple[int, int, int, bool]])
         return cls(source, [ChunkPlace(*place) for place in places])
 
     def text(self, ordinal: int) -> str:
-        """Return the text of an event; empty when the file is gone or has changed.
-
-        Args:
-            ordinal: Its position in the file.
-        """
+        """Return the text of an event; empty when the file is gone or has changed."""
         index = bisect_right(self._firsts, ordinal) - 1
         if not 0 <= index < len(self._places):
             return ""

@@ -100,10 +100,6 @@ def split(data: bytes) -> Pieces:
 def extent(text: str, at: int) -> tuple[bool, int | None]:
     """Find where an object or array ends.
 
-    Args:
-        text: The text.
-        at: Where its opening bracket stands.
-
     Returns:
         Whether it is whole, and where it ends. Of one that is broken: where the next event seems to begin.
         Without a position it does not end in this text.
@@ -153,9 +149,6 @@ def _behind_comma(text: str, at: int) -> bool:
 
 def mend(data: bytes) -> bytes | None:
     """Return an event as strict JSON that the typed decoders take.
-
-    Args:
-        data: Its text.
 
     Returns:
         The same text when it is sound; a repaired copy with the same fields where they hold something that

@@ -96,12 +96,7 @@ _COMPILE = re.compile(r"backend_compile|(?:Client|Compiler)::Compile|XLAGraphExe
 
 
 def of_device_work(name: str, lane: str = "") -> str:
-    """Return the category of an event on a device lane, by its name.
-
-    Args:
-        name: Event name.
-        lane: Name of the lane; XLA's profilers name streams by what they run.
-    """
+    """Return the category of an event on a device lane, by its name."""
     if lane.startswith("Stream #"):
         return of_stream(name, lane, "")
     if _WAIT.search(name):
@@ -114,11 +109,7 @@ def of_device_work(name: str, lane: str = "") -> str:
 
 
 def of_host_event(name: str) -> str:
-    """Return the category of an event on a host lane that carries no word, by its name.
-
-    Args:
-        name: Event name.
-    """
+    """Return the category of an event on a host lane that carries no word, by its name."""
     if _HOST_CALL.match(name):
         return "runtime"
     if _DRIVER_CALL.match(name):

@@ -66,12 +66,7 @@ class Joined:
 
 
 def join(stretches: Sequence[Stretch], *, from_first: bool) -> Joined:
-    """Make the event table.
-
-    Args:
-        stretches: The events.
-        from_first: Whether times are to count from the first event; else they stay as they are.
-    """
+    """Make the event table."""
     places, first = [], 0
     for stretch in stretches:
         places.append((stretch.table, first, len(stretch.start)))
@@ -165,10 +160,5 @@ def empty() -> pl.DataFrame:
 
 
 def track_index(tracks: tuple[Track, ...], pid: str) -> int:
-    """Return the index of the first track of a process; 0 without any.
-
-    Args:
-        tracks: The tracks.
-        pid: The process as the tracks call it.
-    """
+    """Return the index of the first track of a process; 0 without any."""
     return next((track.index for track in tracks if track.pid == pid), 0)

@@ -18,23 +18,14 @@ _PROGRAM: Final = "a compiled Neuron program (NEFF), not a trace"
 
 
 def is_capture(head: bytes, path: Path) -> bool:
-    """Tell whether a file is a raw capture or a compiled program.
-
-    Args:
-        head: Its first bytes.
-        path: The file.
-    """
+    """Tell whether a file is a raw capture or a compiled program."""
     if path.suffix in (".ntff", ".neff") or path.name.endswith(_SYSTEM):
         return True
     return head[:2] == b"\x02\x00" and head[8:16] == _NEFF_HEADER_SIZE
 
 
 def is_capture_directory(path: Path) -> bool:
-    """Tell whether a directory holds a raw capture.
-
-    Args:
-        path: The directory.
-    """
+    """Tell whether a directory holds a raw capture."""
     return (path / "ntrace.pb").exists() or any(path.glob("*.ntff"))
 
 

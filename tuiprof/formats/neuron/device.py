@@ -69,11 +69,7 @@ _COUNTERS: Final = {
 
 
 def read(tables: Tables) -> list[Stretch]:
-    """Read the events of a device profile.
-
-    Args:
-        tables: Its tables.
-    """
+    """Read the events of a device profile."""
     stretches = []
     if tables.has("Instruction"):
         stretches.append(_instructions(tables))
@@ -133,12 +129,7 @@ def describe_tracks(names: list[str]) -> tuple[Track, ...]:
 
 
 def instants(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
-    """Return semaphore updates, errors and throttling as instants.
-
-    Args:
-        tables: The tables.
-        tracks: Tracks of the profile.
-    """
+    """Return semaphore updates, errors and throttling as instants."""
     frames = []
     if tables.has("SemaphoreUpdate"):
         frame = tables.columns("SemaphoreUpdate", _SEMAPHORE)
@@ -164,12 +155,7 @@ def _instant(frame: pl.DataFrame, name: pl.Series, kind: str) -> pl.DataFrame:
 
 
 def counters(tables: Tables, tracks: tuple[Track, ...]) -> pl.DataFrame | None:
-    """Return values over time: pending transfers, throughput, use of the on-chip memories.
-
-    Args:
-        tables: The tables.
-        tracks: Tracks of the profile.
-    """
+    """Return values over time: pending transfers, throughput, use of the on-chip memories."""
     frames = []
     for table, series in _COUNTERS.items():
         if not tables.has(table):

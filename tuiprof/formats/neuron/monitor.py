@@ -25,9 +25,6 @@ _LONGEST_LINE: Final = 16 << 20
 def read(source: Source) -> Trace:
     """Read a recording.
 
-    Args:
-        source: The file: JSON documents as the monitor prints them.
-
     Raises:
         TraceError: There is no report in it.
     """

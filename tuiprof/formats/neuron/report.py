@@ -41,11 +41,7 @@ class Reports:
         self.count = 0
 
     def take(self, report: dict[str, Any]) -> None:
-        """Take one report.
-
-        Args:
-            report: The decoded document.
-        """
+        """Take one report."""
         with self._lock:
             self.count += 1
             self._instance.update(_object(report, "instance_info"))
@@ -135,9 +131,6 @@ class Reports:
 
 def replay(reports: Iterable[dict[str, Any]]) -> Iterator[tuple[float, Reports]]:
     """Feed reports one by one.
-
-    Args:
-        reports: Decoded documents.
 
     Yields:
         Seconds since the first report (the monitor writes no time of day: the periods are added up) and the

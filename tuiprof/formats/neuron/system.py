@@ -64,11 +64,7 @@ _COPIES: Final = ("dmem_buf_copyin", "dmem_buf_copyout")
 
 
 def read(tables: Tables) -> list[Stretch]:
-    """Read the events of a system profile, in Unix time.
-
-    Args:
-        tables: Its tables.
-    """
+    """Read the events of a system profile, in Unix time."""
     if not tables.has(_TABLE):
         return []
     frame = tables.columns(_TABLE, _EVENT)
@@ -152,11 +148,7 @@ def _correlation(frame: pl.DataFrame, extra: pl.Series) -> Ints:
 
 
 def describe_tracks(names: list[str]) -> tuple[Track, ...]:
-    """Return the tracks of a system profile.
-
-    Args:
-        names: As :func:`read` made them, in order of the index.
-    """
+    """Return the tracks of a system profile."""
     tracks = []
     for index, name in enumerate(names):
         if name.startswith("NeuronCore "):
@@ -179,13 +171,7 @@ _COUNTERS: Final = {
 
 
 def counters(tables: Tables, tracks: tuple[Track, ...], origin_unix_ns: int) -> pl.DataFrame | None:
-    """Return processor and memory use over time.
-
-    Args:
-        tables: The tables.
-        tracks: Tracks of the profile.
-        origin_unix_ns: Unix time that times count from, ns.
-    """
+    """Return processor and memory use over time."""
     frames = []
     for table, (value, series) in _COUNTERS.items():
         if tables.has(table):

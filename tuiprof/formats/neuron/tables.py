@@ -113,11 +113,7 @@ class Tables(Protocol):
 
 
 class ParquetTables:
-    """A directory that Neuron Explorer wrote; big tables are split over several files.
-
-    Args:
-        directory: The directory.
-    """
+    """A directory that Neuron Explorer wrote; big tables are split over several files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -132,10 +128,6 @@ class ParquetTables:
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
         """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
-
-        Args:
-            table: Its name.
-            wanted: Names and kinds.
 
         Raises:
             TraceError: A file of the table is damaged.
@@ -152,10 +144,6 @@ class ParquetTables:
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
         """Return one row, untouched.
-
-        Args:
-            table: Its name.
-            index: Row over all of its files.
 
         Raises:
             TraceError: A file of the table is damaged.
@@ -227,11 +215,7 @@ def _of_kind(value: Any, kind: Kind) -> Any:
 
 
 class JsonTables:
-    """What ``neuron-profile view --output-format json`` wrote.
-
-    Args:
-        document: The decoded file.
-    """
+    """What ``neuron-profile view --output-format json`` wrote."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.rows: dict[str, list[Mapping[str, Any]]] = {}
@@ -247,12 +231,7 @@ class JsonTables:
         return bool(self.rows.get(table))
 
     def columns(self, table: str, wanted: Columns) -> pl.DataFrame:
-        """Return those of the wanted columns that the table has; what cannot be read as its kind is null.
-
-        Args:
-            table: Its name.
-            wanted: Names and kinds.
-        """
+        """Return those of the wanted columns that the table has; what cannot be read as its kind is null."""
         rows, names = self.rows.get(table, []), self._names.get(table, {})
         columns = []
         for name, kind in wanted.items():
@@ -266,33 +245,19 @@ class JsonTables:
         return pl.DataFrame(columns)
 
     def row(self, table: str, index: int) -> Mapping[str, Any]:
-        """Return one row, untouched.
-
-        Args:
-            table: Its name.
-            index: Its index.
-        """
+        """Return one row, untouched."""
         return self.rows[table][index]
 
 
 class RawRows:
-    """Shows an event's row as JSON.
-
-    Args:
-        tables: The tables.
-        stretches: Table of each stretch of ordinals, in order, with the first ordinal of each and its rows.
-    """
+    """Shows an event's row as JSON."""
 
     def __init__(self, tables: Tables, stretches: list[tuple[str, int, int]]) -> None:
         self._tables = tables
         self._stretches = stretches
 
     def text(self, ordinal: int) -> str:
-        """Return the row of an event with its table.
-
-        Args:
-            ordinal: Its ordinal.
-        """
+        """Return the row of an event with its table."""
         for table, first, count in self._stretches:
             if first <= ordinal < first + count:
                 try:
@@ -304,13 +269,7 @@ class RawRows:
 
 
 def numbers(frame: pl.DataFrame, column: str, missing: int = -1) -> pl.Series:
-    """Return a column of numbers; what is missing is ``missing``.
-
-    Args:
-        frame: The table.
-        column: Its name.
-        missing: What stands for null.
-    """
+    """Return a column of numbers; what is missing is ``missing``."""
     if column not in frame.columns:
         return pl.Series(column, [missing], dtype=pl.Int64).new_from_index(0, len(frame))
     return frame[column].fill_null(missing)
@@ -321,9 +280,6 @@ def times(frame: pl.DataFrame) -> tuple[Ints, Ints]:
 
     A row without a length lasts until its ``end_ts``, where it has one. One without a start, or with times that no
     clock shows, lies nowhere: its length is -1.
-
-    Args:
-        frame: The table, with the columns of :data:`TIMES`, each as far as it is there.
     """
     start, length, end = (
         numbers(frame, column, _NEVER).to_numpy() for column in ("start_ts", "duration_ns", "end_ts")
@@ -366,21 +322,12 @@ class Coded:
     words: list[str]
 
     def map(self, change: Callable[[str], str]) -> Coded:
-        """Return the column with every text changed.
-
-        Args:
-            change: From a text to the new one.
-        """
+        """Return the column with every text changed."""
         return Coded.of([change(word) for word in self.words], self.codes)
 
     @staticmethod
     def of(texts: list[str], codes: Codes) -> Coded:
-        """Make a column of texts that may repeat.
-
-        Args:
-            texts: Texts by code.
-            codes: Code of each row.
-        """
+        """Make a column of texts that may repeat."""
         numbered: dict[str, int] = {}
         places = np.array([numbered.setdefault(text, len(numbered)) for text in texts], dtype=np.uint32)
         if len(numbered) < len(texts):  # else each text keeps its code
@@ -389,21 +336,11 @@ class Coded:
 
     @staticmethod
     def same(text: str, count: int) -> Coded:
-        """Make a column of one text.
-
-        Args:
-            text: The text.
-            count: Number of rows.
-        """
+        """Make a column of one text."""
         return Coded(np.zeros(count, dtype=np.uint32), [text])
 
     def beside(self, other: Coded, join: Callable[[str, str], str]) -> Coded:
-        """Put two columns together.
-
-        Args:
-            other: The other column.
-            join: From both texts of a row to one.
-        """
+        """Put two columns together."""
         if len(other.words) == 1:
             return self.map(lambda word: join(word, other.words[0]))
         width = max(1, len(other.words))
@@ -420,12 +357,7 @@ class Coded:
 
 
 def coded(frame: pl.DataFrame, column: str) -> Coded:
-    """Return a column of text as numbers; what is missing is empty.
-
-    Args:
-        frame: The table.
-        column: Its name.
-    """
+    """Return a column of text as numbers; what is missing is empty."""
     if column not in frame.columns:
         return Coded.same("", len(frame))
     category = frame[column].cast(pl.String).fill_null("").cast(pl.Categorical)
@@ -438,12 +370,7 @@ def coded(frame: pl.DataFrame, column: str) -> Coded:
 
 
 def words(frame: pl.DataFrame, column: str) -> pl.Series:
-    """Return a column as text; what is missing is empty.
-
-    Args:
-        frame: The table.
-        column: Its name.
-    """
+    """Return a column as text; what is missing is empty."""
     if column not in frame.columns:
         return pl.Series(column, [""], dtype=pl.String).new_from_index(0, len(frame))
     return frame[column].cast(pl.String).fill_null("")

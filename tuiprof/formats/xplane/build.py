@@ -261,11 +261,7 @@ class Builder:
         return self.start[a[:, 0]], self.start[a[:, 1]], self.end[b[:, 0]], self.start[b[:, 1]]
 
     def _dispatched(self, ordinal: Ints) -> pl.DataFrame | None:
-        """Return which operators ran on the CPU behind which call, as rows of the table of events.
-
-        Args:
-            ordinal: Position in the file of each row.
-        """
+        """Return which operators ran on the CPU behind which call, as rows of the table of events."""
         ops = np.flatnonzero(self.host & self.stats.has("hlo_op") & self.stats.has("run_id"))
         if not len(ops):
             return None

@@ -96,12 +96,7 @@ class Lookup:
 
 
 class Named:
-    """The wanted stats of a file, by name.
-
-    Args:
-        space: The file.
-        plane_of: Plane of each event.
-    """
+    """The wanted stats of a file, by name."""
 
     def __init__(self, space: Space, plane_of: npt.NDArray[np.integer]) -> None:
         number = {name: code for code, name in enumerate(WANTED, 1)}
@@ -122,30 +117,17 @@ class Named:
             self._rows[name] = order[bounds[code - 1] : bounds[code]]
 
     def events(self, name: str) -> Ints:
-        """Return the events that carry a stat (each as often as it does).
-
-        Args:
-            name: Name of the stat.
-        """
+        """Return the events that carry a stat (each as often as it does)."""
         return self.space.stats.event[self._rows[name]].astype(np.int64)
 
     def has(self, name: str) -> Mask:
-        """Return which events carry a stat, shape ``(n,)``.
-
-        Args:
-            name: Name of the stat.
-        """
+        """Return which events carry a stat, shape ``(n,)``."""
         mask = np.zeros(len(self.space), dtype=bool)
         mask[self.events(name)] = True
         return mask
 
     def ints(self, name: str, missing: int = -1) -> Ints:
-        """Return an integer stat of every event, shape ``(n,)``; unsigned ones above 2^63 come out negative.
-
-        Args:
-            name: Name of the stat.
-            missing: What stands for an event without it.
-        """
+        """Return an integer stat of every event, shape ``(n,)``; unsigned ones above 2^63 come out negative."""
         column = np.full(len(self.space), missing, dtype=np.int64)
         rows = self._rows[name]
         stats = self.space.stats
@@ -158,32 +140,19 @@ class Named:
         return column
 
     def doubles(self, name: str) -> tuple[Ints, npt.NDArray[np.float64]]:
-        """Return a fractional stat as (events, values).
-
-        Args:
-            name: Name of the stat.
-        """
+        """Return a fractional stat as (events, values)."""
         rows = self._rows[name]
         stats = self.space.stats
         values = np.where(stats.kind[rows] == _DOUBLE, stats.value[rows].view(np.float64), stats.value[rows])
         return self.events(name), values
 
     def sizes(self, name: str) -> Ints:
-        """Return bytes written as ``size:112`` into a text stat, for every event; -1 = not said.
-
-        Args:
-            name: Name of the stat.
-        """
+        """Return bytes written as ``size:112`` into a text stat, for every event; -1 = not said."""
         found = self.numbers_in(name, _SIZE)
         return np.where(found == 0, -1, found)  # 0 is what a profiler writes that does not know the size
 
     def numbers_in(self, name: str, pattern: re.Pattern[bytes]) -> Ints:
-        """Return a number that stands in a text stat, for every event; -1 = there is none.
-
-        Args:
-            name: Name of the stat.
-            pattern: Where in the text it stands: its first group.
-        """
+        """Return a number that stands in a text stat, for every event; -1 = there is none."""
         column = np.full(len(self.space), -1, dtype=np.int64)
         stats, data, known = self.space.stats, self.space.buffer.data, dict[bytes, int]()
         plane_of = np.array([line.plane for line in self.space.lines])[self.space.line]
@@ -208,9 +177,6 @@ def times(space: Space) -> tuple[Ints, Ints, int | None]:
     Lines of TensorFlow 2.x carry Unix time, others time since the start of the profile. The origin is taken off
     before anything is multiplied, so that picoseconds fit into 64 bits; events that nevertheless do not fit are marked
     as damaged, and lie at 0.
-
-    Args:
-        space: The file.
     """
     stamps = np.array([line.timestamp_ns for line in space.lines], dtype=np.int64)
     unix = (stamps > UNIX_TIME_NS) & (stamps < LIMIT_NS)
@@ -234,11 +200,7 @@ def times(space: Space) -> tuple[Ints, Ints, int | None]:
 
 
 def distinct(values: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Number distinct texts in order of appearance.
-
-    Args:
-        values: The texts.
-    """
+    """Number distinct texts in order of appearance."""
     numbers: dict[str, int] = {}
     for value in values:
         numbers.setdefault(value, len(numbers))

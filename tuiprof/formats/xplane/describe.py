@@ -14,12 +14,7 @@ from tuiprof.model.units import format_count, format_ns
 
 
 def tracks_of(space: Space, threads: dict[int, int]) -> tuple[Track, ...]:
-    """Return a track for every line, in file order.
-
-    Args:
-        space: The file.
-        threads: The thread that a line is of as the probe knows it, by the line's index, where the probe marked it.
-    """
+    """Return a track for every line, in file order."""
     tracks = []
     for index, line in enumerate(space.lines):
         plane = space.planes[line.plane]
@@ -93,14 +88,7 @@ def _framework(space: Space, properties: dict[str, object]) -> str:
 
 
 def remarks(space: Space, shifts: list[Shift], waits: int, steps: pl.DataFrame | None) -> list[Remark]:
-    """Return what to know before believing the trace.
-
-    Args:
-        space: The file.
-        shifts: Shifts of device clocks.
-        waits: Number of host waits put together from two marks.
-        steps: The steps that the host marks, their numbers in ``step``; None = it marks none.
-    """
+    """Return what to know before believing the trace."""
     found = [
         Remark("profiler-error", f"the profiler reports: {text[:300]}", level="bad") for text in space.errors
     ]

@@ -37,14 +37,6 @@ def handed_over(
 ) -> dict[str, Ints]:
     """Return the calls that handed a program over, in order of start, by the program's name.
 
-    Args:
-        names: Distinct names of events.
-        host: Which events are of the host.
-        name: Name of each event, as an index into ``names``.
-        line: Line of each.
-        start: Start of each, ps.
-        end: End of each, ps.
-
     Returns:
         Events that are such calls; of calls inside each other the innermost.
     """
@@ -69,15 +61,7 @@ def handed_over(
 def match_programs(
     space: Space, stats: Named, ops: Ints, start: Ints, calls: dict[str, Ints]
 ) -> tuple[Ints, Ints]:
-    """Return operators whose call is known, and the call of each.
-
-    Args:
-        space: The file.
-        stats: Its stats.
-        ops: Operators that carry a run.
-        start: Start of every event of the file, ps.
-        calls: Calls by the program's name, as :func:`handed_over` returns them.
-    """
+    """Return operators whose call is known, and the call of each."""
     program, run = stats.ints("program_id")[ops], stats.ints("run_id")[ops]
     ids, of_program = dense(program + 1)
     any_op = np.zeros(len(ids), dtype=np.int64)
@@ -97,13 +81,7 @@ def match_programs(
 
 
 def match_runs(run: Ints, start: Ints, call_starts: Ints) -> Ints:
-    """Return for each operator of a program which of the program's calls made it run; empty = cannot be told.
-
-    Args:
-        run: Number of the run of each operator.
-        start: Start of each, ps, same shape.
-        call_starts: Starts of the calls, ascending, ps.
-    """
+    """Return for each operator of a program which of the program's calls made it run; empty = cannot be told."""
     numbers, of_run = dense(run - run.min())
     first = np.full(len(numbers), np.iinfo(np.int64).max)
     np.minimum.at(first, of_run, start)

@@ -20,12 +20,6 @@ def pair_waits(rows: Ints, line: Ints, start: Ints, flow: dict[str, Ints]) -> tu
     (``_pt`` 0, ``_p`` id), the second consumes it (``_ct`` 0, ``_c`` id). The wait lasts from the start of the
     first to the end of the second; summing up their own lengths would say a few µs instead.
 
-    Args:
-        rows: Events that may be such marks.
-        line: Line of every event.
-        start: Start of every event.
-        flow: Columns ``_pt``, ``_p``, ``_ct`` and ``_c`` of every event.
-
     Returns:
         Events that begin a wait and events that end it, same shape.
     """
@@ -60,14 +54,7 @@ def number_runs(device: Ints, run: Ints, rows: Ints) -> Ints:
 
 
 def inside(starts: Ints, ends: Ints, values: Ints, at: Ints) -> Ints:
-    """Return the value of the interval that each instant lies in; -1 where it lies in none.
-
-    Args:
-        starts: Starts of intervals that do not overlap, any order.
-        ends: Their ends.
-        values: Their values.
-        at: Instants.
-    """
+    """Return the value of the interval that each instant lies in; -1 where it lies in none."""
     if not len(starts):
         return np.full(len(at), -1, dtype=np.int64)
     order = np.argsort(starts, kind="stable")
@@ -103,13 +90,6 @@ def clock_shift(device: int, enqueued: Ints, started: Ints, ended: Ints, heard: 
     The smallest shift is taken that lets every program start after it was handed over; where no shift is
     needed for that, none is made. Completion can be reported too early by some versions of libtpu, so it bounds
     the estimate but does not pull it.
-
-    Args:
-        device: Device index.
-        enqueued: Start of the host call that handed each program over, ps.
-        started: Start of the program on the device, ps, same shape.
-        ended: End of programs whose completion the host noted, ps.
-        heard: Start of the host's note of each, ps, same shape as ``ended``.
     """
     low = int((enqueued - started).max()) if len(started) else 0
     high = int((heard - ended).min()) if len(ended) else low

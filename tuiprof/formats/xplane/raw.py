@@ -10,21 +10,13 @@ from tuiprof.formats.xplane.space import Space
 
 
 class RawEvents:
-    """Shows an event with all its stats, decoded again from its bytes.
-
-    Args:
-        space: The file.
-    """
+    """Shows an event with all its stats, decoded again from its bytes."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
 
     def text(self, ordinal: int) -> str:
-        """Return the event and what it shares with others of its name, as JSON.
-
-        Args:
-            ordinal: Its position in the file.
-        """
+        """Return the event and what it shares with others of its name, as JSON."""
         try:
             return json.dumps(self._event(ordinal), default=_unprintable, ensure_ascii=False, indent=1)
         except Damaged as damage:

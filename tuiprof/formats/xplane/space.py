@@ -150,21 +150,11 @@ class Space:
         return len(self.offset_ps)
 
     def text(self, start: int, size: int) -> str:
-        """Return text of the file.
-
-        Args:
-            start: First byte.
-            size: Length in bytes.
-        """
+        """Return text of the file."""
         return self.buffer.data[start : start + size].decode("utf-8", "replace")
 
     def metadata_values(self, plane: Plane, metadata: Metadata) -> dict[str, Value]:
-        """Return the stats that all events of one name share.
-
-        Args:
-            plane: Their plane.
-            metadata: Their metadata.
-        """
+        """Return the stats that all events of one name share."""
         data, values = self.buffer.data, dict[str, Value]()
         for number, kind, start, end in fields(data, *metadata.span):
             if number == 5 and kind == BYTES:
@@ -172,11 +162,7 @@ class Space:
         return values
 
     def event_values(self, event: int) -> dict[str, Value]:
-        """Return the stats of one event.
-
-        Args:
-            event: Its index.
-        """
+        """Return the stats of one event."""
         data, values = self.buffer.data, dict[str, Value]()
         plane = self.planes[self.lines[self.line[event]].plane]
         for number, kind, start, end in fields(data, int(self.starts[event]), int(self.ends[event])):

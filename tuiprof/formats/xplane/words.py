@@ -55,12 +55,7 @@ def device_of(plane: str) -> tuple[str, int] | None:
 
 
 def row_of(plane: str, line: str) -> Row:
-    """Return what a line holds.
-
-    Args:
-        plane: Name of its plane.
-        line: Its name.
-    """
+    """Return what a line holds."""
     device = device_of(plane)
     if device is None:
         return Row.SHADOW if plane.startswith(("/device:", "/virtualdevice:", "#")) else Row.HOST
@@ -135,9 +130,6 @@ def show_name(name: str) -> str:
 
     Python frames get the form that other profilers give them (``api.py(120): jit``); the text of an HLO
     instruction is cut to the instruction's name. The raw event keeps the whole.
-
-    Args:
-        name: Name of the event's metadata.
     """
     if match := _PYTHON.match(name):
         return f"{match[1]}({match[2]}): {match[3]}"
@@ -147,12 +139,7 @@ def show_name(name: str) -> str:
 
 
 def framework(names: Iterable[str], lines: Iterable[str]) -> str:
-    """Return whose profile it is, by what only that framework writes; empty = it cannot be told.
-
-    Args:
-        names: Names of events.
-        lines: Names of lines.
-    """
+    """Return whose profile it is, by what only that framework writes; empty = it cannot be told."""
     jax = False
     for name in names:
         if name.startswith("SyncTensorsGraph") or "PjRtComputationClient::" in name:
@@ -169,10 +156,6 @@ def of_host(name: str, *, runs_python: bool) -> str:
     What a user names with ``jax.profiler.TraceAnnotation`` cannot be told from what the runtime names, except
     by knowing the runtime's names: on a thread that runs Python, what is not known is an annotation — unless it
     lies inside a runtime call or a compilation, which :mod:`tuiprof.formats.xplane.build` sees.
-
-    Args:
-        name: Its name, as :func:`show_name` returns it.
-        runs_python: Whether its thread runs Python.
     """
     for pattern, category in (
         (_MARK, "overhead"),
@@ -216,13 +199,7 @@ def of_tpu_op(name: str, hlo_category: str) -> str:
 
 
 def of_stream(name: str, line: str, details: str) -> str:
-    """Return the category of an event on a GPU stream.
-
-    Args:
-        name: Its name.
-        line: Name of the line.
-        details: Which stat it carries: ``kernel_details``, ``memcpy_details``, ``memset_details`` or none.
-    """
+    """Return the category of an event on a GPU stream."""
     kinds = (_STREAM.match(line) or [None, None, None])[2] or ""
     for word in (details, name, kinds):
         lowered = word.lower()

@@ -57,33 +57,17 @@ class BlackBox:
         self._stall.least_ns = float(self.options.get("stall_s") or self._stall.least_ns / 1e9) * 1e9
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append a record to the log.
-
-        Args:
-            kind: Its type.
-            **fields: Its fields.
-        """
+        """Append a record to the log."""
         self._out().append((RECORD, {"t": kind, "at": monotonic_ns(), **fields}))
 
     # -- in the log's thread --------------------------------------------------------------------------------
 
     def saw(self, steps: list[Step]) -> None:
-        """Take steps that have ended.
-
-        Args:
-            steps: They, in order.
-        """
+        """Take steps that have ended."""
         self._stall.saw(steps)
 
     def poll(self, requests: Requests, writer: str, n: int, disturbed: bool) -> None:
-        """Answer who asked for stacks, and ask for those of all ranks where steps have stopped.
-
-        Args:
-            requests: What was found in ``control/``.
-            writer: Name of this process's log.
-            n: Number of the step that is running.
-            disturbed: A profiler is at work, which may take long.
-        """
+        """Answer who asked for stacks, and ask for those of all ranks where steps have stopped."""
         asked, requests.stacks = requests.stacks, []
         for name in asked:
             fields = self._read(name)
@@ -148,12 +132,7 @@ class BlackBox:
             self.write("nan", n=n, what=what, value=value)
 
     def watch_torch(self, runtime: Any, torch: Any) -> None:
-        """Look after PyTorch.
-
-        Args:
-            runtime: The probe.
-            torch: The module, just imported.
-        """
+        """Look after PyTorch."""
         try:
             from .out_of_memory import OutOfMemoryWatch
 
@@ -168,11 +147,7 @@ class BlackBox:
             self._note("warn", f"the black box does not look after PyTorch: {error!r}")
 
     def ending(self, n: int) -> None:
-        """Keep where the exception came from that ends the script.
-
-        Args:
-            n: Number of the step that is running.
-        """
+        """Keep where the exception came from that ends the script."""
         error = getattr(sys, "last_value", None)  # set when an exception reached the top
         if error is None:
             return

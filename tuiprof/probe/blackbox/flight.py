@@ -27,10 +27,6 @@ _DUMPS = (
 def dump(session: str, name: str) -> str:
     """Write what the recorder holds into the session.
 
-    Args:
-        session: The session directory.
-        name: Name of the file without its ending.
-
     Returns:
         The file, relative to the session; empty = there is no process group, or no recorder.
 

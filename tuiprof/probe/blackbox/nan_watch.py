@@ -32,12 +32,7 @@ class _Check:
 
 
 class NanWatch:
-    """Checks gradients once a step.
-
-    Args:
-        runtime: The probe.
-        torch: The module.
-    """
+    """Checks gradients once a step."""
 
     def __init__(self, runtime: Any, torch: Any) -> None:
         self._runtime = runtime
@@ -58,11 +53,7 @@ class NanWatch:
             self._loss = tensor.detach()
 
     def optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        """Ask about the gradients that an optimizer is about to use, and read earlier answers.
-
-        Args:
-            optimizer: The optimizer.
-        """
+        """Ask about the gradients that an optimizer is about to use, and read earlier answers."""
         if not self._hook.on:
             return
         try:
@@ -150,12 +141,7 @@ class NanWatch:
 
 
 def watch(runtime: Any, torch: Any) -> None:
-    """Begin to check.
-
-    Args:
-        runtime: The probe.
-        torch: The module, just imported.
-    """
+    """Begin to check."""
     module = sys.modules.get("torch.optim.optimizer")  # torch.optim hides it
     register = getattr(module, "register_optimizer_step_pre_hook", None)
     if register is None:

@@ -63,11 +63,7 @@ def frames_of(frame: FrameType | None) -> list[Frame] | None:
 
 
 def frames_of_error(error: BaseException) -> list[Frame]:
-    """Return where an exception was raised: the stack of its traceback, innermost frame first.
-
-    Args:
-        error: The exception.
-    """
+    """Return where an exception was raised: the stack of its traceback, innermost frame first."""
     frames: list[Frame] = []
     entry = error.__traceback__
     while entry is not None:

@@ -16,12 +16,7 @@ _SUSPENDED_NS = 5_000_000_000  # nobody looked for so long: the process or the m
 
 
 def stall_after_ns(median_ns: float, least_ns: float = STALL_NS) -> float:
-    """Return after how long without a step a run stalls, ns.
-
-    Args:
-        median_ns: Median step time.
-        least_ns: But not before this.
-    """
+    """Return after how long without a step a run stalls, ns."""
     return max(least_ns, STALL_TIMES * median_ns)
 
 
@@ -40,11 +35,7 @@ class StallWatch:
         self._done = True
 
     def saw(self, steps: list[Step]) -> None:
-        """Take steps that have ended.
-
-        Args:
-            steps: They, in order.
-        """
+        """Take steps that have ended."""
         self._times.extend([step[2] for step in steps if not step[6]])
         if steps:
             self._last_ns = monotonic_ns()

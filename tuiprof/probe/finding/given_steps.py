@@ -51,12 +51,7 @@ def install() -> None:
 
 
 class _Given:
-    """Where steps are, and what is called there.
-
-    Args:
-        at: ``FILE:LINE``; empty = not so.
-        function: ``MODULE:NAME``; empty = not so.
-    """
+    """Where steps are, and what is called there."""
 
     def __init__(self, at: str, function: str) -> None:
         file, _, line = at.rpartition(":")
@@ -68,12 +63,7 @@ class _Given:
         self._begun = False
 
     def is_meant(self, path: str, name: str) -> bool:
-        """Whether a module holds the line, or defines the function.
-
-        Args:
-            path: Its file.
-            name: Its name.
-        """
+        """Whether a module holds the line, or defines the function."""
         if self._function and name == self._module:
             return True
         file = self._file
@@ -82,12 +72,7 @@ class _Given:
         )
 
     def compile(self, path: str, is_main: bool = False) -> Any:
-        """Return a module's code with the calls; None = Python shall compile it, and say what is wrong with it.
-
-        Args:
-            path: Its file.
-            is_main: It is the script.
-        """
+        """Return a module's code with the calls; None = Python shall compile it, and say what is wrong with it."""
         try:
             with open(path, "rb") as file:
                 tree = ast.parse(file.read(), path)
@@ -112,9 +97,6 @@ class _Given:
     def importer_of_main(self, path: str) -> Any:
         """Answer, as a path hook, whether a file is what Python was started with and holds the steps.
 
-        Args:
-            path: An entry of ``sys.path``, or the file.
-
         Raises:
             ImportError: It is not.
         """
@@ -137,21 +119,13 @@ class _Given:
         self._end()
 
     def begins(self, again: bool) -> None:
-        """Note that an iteration begins, or that the loop is over, so that the iteration before has ended.
-
-        Args:
-            again: An iteration begins.
-        """
+        """Note that an iteration begins, or that the loop is over, so that the iteration before has ended."""
         before, self._begun = self._begun, again
         if before:
             self._end()
 
     def counted(self, function: Any) -> Any:
-        """Return what is called in a function's place.
-
-        Args:
-            function: Anything that can be called.
-        """
+        """Return what is called in a function's place."""
         return (
             _Counted(function, self._end)
             if not isinstance(function, type(_stem))
@@ -183,13 +157,7 @@ class _Given:
 
 
 class _Main:
-    """The importer of a path that is the script: finds ``__main__`` and nothing else.
-
-    Args:
-        path: The script, absolute.
-        entry: As Python was given it, and put on ``sys.path``.
-        code: The script's code.
-    """
+    """The importer of a path that is the script: finds ``__main__`` and nothing else."""
 
     def __init__(self, path: str, entry: str, code: Any) -> None:
         self._path, self._entry, self._code = path, entry, code

@@ -33,11 +33,7 @@ _TOOLS = (4, 3)  # numbers that no well-known tool uses
 
 
 class LoopSteps:
-    """Finds the loop and lets its iterations be steps.
-
-    Args:
-        runtime: The probe.
-    """
+    """Finds the loop and lets its iterations be steps."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -139,11 +139,7 @@ def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:
 
 
 def loops_of(code: CodeType) -> list[Loop]:
-    """Return the loops of a code object, outer ones before those inside them.
-
-    Args:
-        code: The code object.
-    """
+    """Return the loops of a code object, outer ones before those inside them."""
     ends: dict[int, int] = {}
     lines: dict[int, int] = {}
     line = code.co_firstlineno

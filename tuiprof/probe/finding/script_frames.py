@@ -12,11 +12,7 @@ _known: dict[str, bool] = {}
 
 
 def is_script(filename: str) -> bool:
-    """Whether a code object's file belongs to the script.
-
-    Args:
-        filename: ``co_filename``.
-    """
+    """Whether a code object's file belongs to the script."""
     known = _known.get(filename)
     if known is None:
         known = _known[filename] = _is_script(filename)

@@ -19,11 +19,7 @@ kept_for_black_box = False
 
 
 class AllocationWatch:
-    """Collects allocations that reached the driver between :meth:`start` and :meth:`stop`.
-
-    Args:
-        torch: The module, with CUDA initialised.
-    """
+    """Collects allocations that reached the driver between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

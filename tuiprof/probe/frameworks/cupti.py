@@ -41,9 +41,6 @@ _PAUSE_S = 0.0005
 class Cupti:
     """CUPTI of this process.
 
-    Args:
-        torch: The module.
-
     Attributes:
         is_down: It was taken down, and nobody has profiled since.
     """
@@ -88,9 +85,6 @@ class Cupti:
 
     def taken_down_after(self, stop: Callable[[], None]) -> bool:
         """Stop a profile, and take CUPTI down.
-
-        Args:
-            stop: Stops it.
 
         Returns:
             Whether that was done in time; else it comes to pass at some later call of CUDA.

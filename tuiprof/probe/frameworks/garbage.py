@@ -13,9 +13,6 @@ class GarbageRanges:
     """Opens a range when a collection begins and closes it when that ends, on the thread that collects.
 
     Nothing of it runs outside of collections.
-
-    Args:
-        range_of: Makes a range of a name, in the profiler that records.
     """
 
     def __init__(self, range_of: Callable[[str], AbstractContextManager[Any]]) -> None:

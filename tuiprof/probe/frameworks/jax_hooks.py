@@ -19,12 +19,7 @@ from .xplane_capture import XPlaneProfiler, step_hook
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Wrap ``StepTraceAnnotation``, once.
-
-    Args:
-        runtime: The probe.
-        module: ``jax.profiler``, just imported.
-    """
+    """Wrap ``StepTraceAnnotation``, once."""
     annotation = module.StepTraceAnnotation
     if "_tuiprof" in vars(annotation):
         return
@@ -93,11 +88,7 @@ class JaxProfiler(XPlaneProfiler):
         return trace
 
     def step_begins(self, n: int) -> None:
-        """Mark the step in the trace, where the script does not mark it itself.
-
-        Args:
-            n: Its number.
-        """
+        """Mark the step in the trace, where the script does not mark it itself."""
         if self._steps.source != ANNOTATION:
             self._range = self._profiler.StepTraceAnnotation("step", step_num=n)
             self._range.__enter__()

@@ -56,13 +56,7 @@ class JaxSyncWatch(SiteWatch):
             self._replace(owner, name, wrapper)
 
     def _timed(self, original: Any, what: str, skip: Callable[[Any], bool] | None) -> Any:
-        """Return a function that notes its calls with their length.
-
-        Args:
-            original: What it calls.
-            what: What the user would call it.
-            skip: Tells from the first argument that this call cannot wait.
-        """
+        """Return a function that notes its calls with their length."""
         inside = self._inside
         mark = sys.modules["jax.profiler"].TraceAnnotation if what in AWAITS else _no_mark
 

@@ -20,12 +20,7 @@ _QUIET, _OF_OTHERS = 3, 32
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Wrap the calls of jitted functions.
-
-    Args:
-        runtime: The probe.
-        module: ``flax.nnx.transforms.compilation`` or ``equinox._jit``, just imported.
-    """
+    """Wrap the calls of jitted functions."""
     calls = _Calls(runtime)
     for name in _CLASSES:
         kind = getattr(module, name, None)
@@ -45,12 +40,7 @@ class _Calls:
         self.inside = threading.local()
 
     def returned(self, function: Any, t: int) -> None:
-        """See whether a call was a step.
-
-        Args:
-            function: What was called, by the script itself.
-            t: When it returned, monotonic ns.
-        """
+        """See whether a call was a step."""
         if not self._hook.on or self._steps.source > JITTED:
             return
         try:

@@ -14,12 +14,7 @@ from ..steps import BATCH
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Wrap ``__next__`` of all DataLoader iterators, once.
-
-    Args:
-        runtime: The probe.
-        module: ``torch.utils.data.dataloader``, just imported.
-    """
+    """Wrap ``__next__`` of all DataLoader iterators, once."""
     iterator_class = module._BaseDataLoaderIter
     original = iterator_class.__next__
     if getattr(original, "_tuiprof", False):

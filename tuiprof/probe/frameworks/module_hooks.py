@@ -28,12 +28,7 @@ _LIGHTNING = ("lightning.pytorch.strategies.strategy", "pytorch_lightning.strate
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Hook what runs a model in its own way: compiled modules, and Lightning's steps.
-
-    Args:
-        runtime: The probe.
-        module: One of :data:`_COMPILED` and :data:`_LIGHTNING`, just imported.
-    """
+    """Hook what runs a model in its own way: compiled modules, and Lightning's steps."""
     models = runtime.models
     if models is None:  # torch itself is being imported, and hooks it when that is done
         return
@@ -45,13 +40,7 @@ def install(runtime: Runtime, module: Any) -> None:
 
 
 class Models:
-    """The models of this process, as far as their calls are timed.
-
-    Args:
-        runtime: The probe.
-        torch: The module.
-        compiling: Whether a compiler traces what is called.
-    """
+    """The models of this process, as far as their calls are timed."""
 
     def __init__(self, runtime: Runtime, torch: Any, compiling: Callable[[], bool]) -> None:
         self._hook = runtime.hook("torch.nn.Module")
@@ -141,13 +130,7 @@ class Models:
         kind.__call__ = __call__
 
     def wrap_method(self, kind: Any, name: str, part: int) -> None:
-        """Time a method in which a framework runs the model.
-
-        Args:
-            kind: Its class.
-            name: Its name.
-            part: What it is: ``FORWARD`` or ``EVALUATION``.
-        """
+        """Time a method in which a framework runs the model."""
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):
             return

@@ -43,12 +43,7 @@ class Profilers:
 
 
 def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
-    """See when the script profiles itself; only one profiler can run, and then it is the script's.
-
-    Args:
-        runtime: The probe.
-        torch: The module.
-    """
+    """See when the script profiles itself; only one profiler can run, and then it is the script's."""
     state = Profilers(Cupti(torch) if getattr(torch.version, "cuda", None) else None)
     profile = torch.autograd.profiler.profile
     begin = "_prepare_trace" if hasattr(profile, "_prepare_trace") else "__enter__"
@@ -80,12 +75,6 @@ def watch_profilers(runtime: Runtime, torch: Any) -> Profilers:
 
 class TorchProfiler:
     """One window. Writes ``traces/<writer>.<unix_ms>.pt.trace.json.gz``, the layout TensorBoard reads.
-
-    Args:
-        torch: The module.
-        profilers: The script's own profilers.
-        request: What to record.
-        capturer: Names the session and the writer.
 
     Raises:
         CaptureError: The script is profiling itself.
@@ -150,11 +139,7 @@ class TorchProfiler:
             self._syncs.start()
 
     def step_begins(self, n: int) -> None:
-        """Open the range that marks a step in the trace.
-
-        Args:
-            n: Its number.
-        """
+        """Open the range that marks a step in the trace."""
         self._break_device_chain()
         self._range = self._torch.autograd.profiler.record_function(f"ProfilerStep#{n}")
         self._range.__enter__()
@@ -236,12 +221,7 @@ class TorchProfiler:
 
 
 def _compress(source: str, target: str) -> None:
-    """Compress a file while the script may close all files there are.
-
-    Args:
-        source: The file.
-        target: The new one.
-    """
+    """Compress a file while the script may close all files there are."""
     packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     packed = OwnFile(target)
     try:

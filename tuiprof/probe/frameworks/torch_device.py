@@ -37,10 +37,6 @@ _MOST_POOLED = 64
 class TorchDevice:
     """Device events of the steps, on the CUDA (or ROCm) device that is current at their ends.
 
-    Args:
-        runtime: The probe.
-        torch: The module.
-
     Attributes:
         cost_ns: Host time spent at the step boundaries so far, ns.
         every: One step in so many is timed.
@@ -101,9 +97,6 @@ class TorchDevice:
 
     def boundary(self, n: int) -> int:
         """Record the end of a step and read what has become known.
-
-        Args:
-            n: The step that ended.
 
         Returns:
             The next step whose end is wanted.
@@ -268,9 +261,6 @@ class TorchDevice:
 
         An index counts what the environment lets the process see; the other two are the device's own, which every
         monitor knows. PyTorch has them at hand: it read the properties of all devices when it woke the driver.
-
-        Args:
-            indices: Devices in use.
         """
         found: list[tuple[int, str, str]] = []
         if not self._names_hook.on:
@@ -290,10 +280,5 @@ class TorchDevice:
 
 
 def _cost_a_step(boundary_ns: float, every: int) -> float:
-    """Return what a step pays on the average, ns.
-
-    Args:
-        boundary_ns: Cost of one boundary.
-        every: One step in so many is timed.
-    """
+    """Return what a step pays on the average, ns."""
     return boundary_ns if every == 1 else boundary_ns * 2 / every

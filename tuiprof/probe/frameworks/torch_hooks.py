@@ -20,12 +20,7 @@ from .torch_device import TorchDevice
 
 
 def install(runtime: Runtime, torch: Any) -> None:
-    """Hook PyTorch, once.
-
-    Args:
-        runtime: The probe.
-        torch: The module, just imported.
-    """
+    """Hook PyTorch, once."""
     if getattr(torch.autograd.backward, "_tuiprof", False):
         return
     compiler = getattr(torch, "compiler", None)
@@ -62,10 +57,6 @@ def _takes(original: Callable[..., Any], hook: Callable[..., Any]) -> bool:
     """Whether a function takes what its hook takes, by name and order, and nothing more.
 
     To pack and unpack arguments costs a hook as much as all the rest, so it is left to versions to come.
-
-    Args:
-        original: The function; what ``functools.wraps`` says that it wraps decides.
-        hook: What is to take its place.
     """
     code = getattr(inspect.unwrap(original), "__code__", None)
     return code is not None and _parameters(code) == _parameters(hook.__code__)
@@ -137,13 +128,7 @@ def _hook_backward(runtime: Runtime, torch: Any, compiling: Callable[[], bool]) 
 
 
 def _hook_scaler(runtime: Runtime, torch: Any, calls: list[int]) -> None:
-    """Let ``GradScaler.step`` end a step also where it leaves the optimizer out, for gradients that overflowed.
-
-    Args:
-        runtime: The probe.
-        torch: The module.
-        calls: How often an optimizer has stepped.
-    """
+    """Let ``GradScaler.step`` end a step also where it leaves the optimizer out, for gradients that overflowed."""
     scaler: Any = getattr(getattr(torch, "amp", None), "GradScaler", None)
     if scaler is None:  # before 2.3
         scaler = getattr(getattr(torch.cuda, "amp", None), "GradScaler", None)
@@ -178,12 +163,6 @@ def _hook_optimizers(runtime: Runtime, torch: Any, compiling: Callable[[], bool]
     PyTorch itself wraps it there to call its global step hooks. Those run inside the range
     ``Optimizer.step#…`` of a trace, so a step that ended in one of them would overlap that range without
     enclosing it; from outside the step ends after the range.
-
-    Args:
-        runtime: The probe.
-        torch: The module.
-        compiling: Whether a compiler traces what is called.
-        calls: Its only element counts the calls of all optimizers.
     """
     hook = runtime.hook("torch.optim.Optimizer.step")
     steps = runtime.steps

@@ -13,12 +13,7 @@ from .xplane_capture import XPlaneProfiler, step_hook
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Wrap the step marker that all versions of ``sync`` and ``mark_step`` call, once.
-
-    Args:
-        runtime: The probe.
-        module: ``torch_xla``, just imported.
-    """
+    """Wrap the step marker that all versions of ``sync`` and ``mark_step`` call, once."""
     native = module._XLAC
     original = native._xla_step_marker
     if getattr(original, "_tuiprof", False):

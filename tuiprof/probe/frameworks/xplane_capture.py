@@ -13,14 +13,7 @@ if TYPE_CHECKING:
 
 
 def step_hook(runtime: Runtime, name: str, source: int, ready: Callable[[], bool]) -> Callable[[], None]:
-    """Return what a wrapper calls when a step may have ended; it never raises.
-
-    Args:
-        runtime: The probe.
-        name: What the user would call the place.
-        source: What then ends a step (see :mod:`.steps`).
-        ready: Whether this call does end one.
-    """
+    """Return what a wrapper calls when a step may have ended; it never raises."""
     hook = runtime.hook(name)
     steps = runtime.steps
 
@@ -63,11 +56,7 @@ class XPlaneProfiler:
         self._running = True
 
     def step_begins(self, n: int) -> None:
-        """Mark nothing.
-
-        Args:
-            n: Number of the step.
-        """
+        """Mark nothing."""
 
     def step_ended(self) -> None:
         """Mark nothing."""
@@ -92,11 +81,7 @@ class XPlaneProfiler:
 
 
 def newest_profile(folder: str) -> list[str]:
-    """Return the XPlane files under ``folder/plugins/profile``, the newest run first.
-
-    Args:
-        folder: A log directory as TensorBoard and xprof read it.
-    """
+    """Return the XPlane files under ``folder/plugins/profile``, the newest run first."""
     found: list[str] = []
     for where, _, names in os.walk(os.path.join(folder, "plugins", "profile")):
         found += [os.path.join(where, name) for name in names if name.endswith(".xplane.pb")]

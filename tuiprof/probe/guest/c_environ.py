@@ -24,10 +24,6 @@ _IN_USE: list[Any] = []
 def visible_to_c(name: str, value: str) -> Iterator[None]:
     """Let ``getenv`` find a variable that is not set.
 
-    Args:
-        name: Its name.
-        value: Its value.
-
     Raises:
         ValueError: This C library has no ``environ``.
     """

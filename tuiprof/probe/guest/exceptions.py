@@ -20,9 +20,6 @@ def raised_by_signal_handler(error: BaseException) -> bool:
 
     Python gives a handler the frame that it interrupts, which is that of its caller, or one that the import system
     has taken out of the traceback. Other functions are given no frame, or one further out.
-
-    Args:
-        error: The exception, with the traceback to the frame that caught it.
     """
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:
@@ -47,9 +44,6 @@ def leave_out(error: BaseException) -> None:
     """Take the caller's frame, a wrapper of ours, out of an exception that it is about to raise again.
 
     Up to Python 3.10 it stays in what the script prints.
-
-    Args:
-        error: The exception, just caught.
     """
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next

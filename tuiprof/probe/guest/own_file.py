@@ -22,11 +22,6 @@ class _Held:
     """A file that is open, whatever the script closes.
 
     It is opened non-blocking, which means nothing to a file and tells it from those of the script (see :meth:`fd`).
-
-    Args:
-        path: Where it is.
-        flags: How to open it.
-        making: Flags for the first time.
     """
 
     def __init__(self, path: str, flags: int, making: int = 0) -> None:
@@ -103,10 +98,6 @@ class OwnFile(_Held):
 
 def pieces(path: str, size: int) -> Iterator[bytes]:
     """Read a file piece by piece.
-
-    Args:
-        path: The file.
-        size: Length of a piece, bytes.
 
     Raises:
         OSError: It cannot be read.

@@ -23,11 +23,7 @@ _LAST_S = 0.1
 
 
 class ProbeThread:
-    """A thread that ends with the interpreter, unless it has ended before.
-
-    Args:
-        run: What it does.
-    """
+    """A thread that ends with the interpreter, unless it has ended before."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
@@ -73,9 +69,6 @@ class ProbeThread:
     def join(self, seconds: float) -> bool:
         """Wait for its end.
 
-        Args:
-            seconds: Longest wait.
-
         Returns:
             Whether it has ended.
         """
@@ -106,9 +99,6 @@ def is_of_python(ident: int) -> bool:
     """Whether a thread was begun by Python: the main one, or one that :mod:`threading` started.
 
     The others belong to C++ (autograd's for a GPU, callbacks of a runtime), which calls Python in between.
-
-    Args:
-        ident: Its number.
     """
     dummy = getattr(threading, "_DummyThread", None)
     known = getattr(threading, "_active", {}).get(ident)

@@ -162,9 +162,6 @@ def _enter(session: Session, pid: int) -> enter.Answer:
 def detach(session: Session) -> None:
     """Leave the process of a session, which goes on as if nobody had come, and wait until that is done.
 
-    Args:
-        session: A session that :func:`attach` began.
-
     Raises:
         SessionError: It was not, or it is over.
     """
@@ -232,11 +229,7 @@ def _record(session: Session, pids: Sequence[int]) -> None:
 
 
 def describe(answer: enter.Answer) -> str:
-    """Return what was found in a process, in one sentence.
-
-    Args:
-        answer: Its answer.
-    """
+    """Return what was found in a process, in one sentence."""
     if not answer.frameworks:
         return "it has imported neither PyTorch nor JAX yet; steps are seen once it does"
     words = f"it uses {' and '.join(answer.frameworks)}"

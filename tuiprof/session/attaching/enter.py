@@ -83,11 +83,7 @@ class Answer(msgspec.Struct):
 
 
 def python_of(pid: int) -> tuple[int, int] | None:
-    """Return the version of the Python that a process runs; None = it runs none, or another than CPython.
-
-    Args:
-        pid: The process.
-    """
+    """Return the version of the Python that a process runs; None = it runs none, or another than CPython."""
     try:
         names = [os.readlink(_PROC / str(pid) / "exe")]
         with open(_PROC / str(pid) / "maps", encoding="utf-8", errors="replace") as maps:
@@ -114,9 +110,6 @@ def _readable(pid: int) -> bool:
 
 def check(pid: int) -> tuple[int, int]:
     """Return the version of a process's Python if it can be entered, as far as that can be seen beforehand.
-
-    Args:
-        pid: The process.
 
     Raises:
         SessionError: It cannot; the message says why.
@@ -285,12 +278,7 @@ def _state(pid: int, thread: int) -> str | None:
 
 
 def _waits(state: str, *, limited: bool) -> bool:
-    """Whether the system call of a thread is a wait that holds nothing.
-
-    Args:
-        state: As :func:`_state` gives it.
-        limited: Also one that ends by itself after some time.
-    """
+    """Whether the system call of a thread is a wait that holds nothing."""
     machine = platform.machine()
     number, *arguments = state.split()[:7]
     known = _NO_LIMIT[machine].get(int(number))

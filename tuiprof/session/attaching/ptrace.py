@@ -15,9 +15,6 @@ def forbidden(pid: int) -> tuple[str, str] | None:
     """Return what is known to forbid ptrace on a process, and what helps; None = nothing is known to.
 
     A container may forbid it by its system call filter, which only trying shows.
-
-    Args:
-        pid: The process.
     """
     try:
         owner = (_PROC / str(pid)).stat().st_uid

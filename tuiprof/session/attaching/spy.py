@@ -46,10 +46,6 @@ def program() -> str | None:
 def stacks_of(pid: int, *, children: bool = False) -> dict[int, list[Thread]]:
     """Return the threads of a process, by process number.
 
-    Args:
-        pid: The process.
-        children: Those of its descendants as well.
-
     Raises:
         SessionError: py-spy is not installed, ptrace is not allowed, or it is no Python process.
     """

@@ -39,9 +39,6 @@ class StacksRequest(msgspec.Struct, frozen=True):
 def request_stacks(session: Session) -> str:
     """Ask the processes of a session for their stacks; they answer in their logs.
 
-    Args:
-        session: A running session.
-
     Returns:
         The request's id.
 
@@ -55,12 +52,7 @@ def request_stacks(session: Session) -> str:
 
 
 def expected(session: Session, fold: Fold) -> list[WriterState]:
-    """Return the processes that record steps and still run.
-
-    Args:
-        session: The session.
-        fold: Its state.
-    """
+    """Return the processes that record steps and still run."""
     running = [rank for rank in fold.ranks if rank.end is None and rank.head is not None]
     who = processes(session)
     if who is None or who.place != process.place():
@@ -70,10 +62,6 @@ def expected(session: Session, fold: Fold) -> list[WriterState]:
 
 def take_stacks(session: Session, patience_s: float = PATIENCE_S) -> tuple[Fold, StacksState]:
     """Ask for stacks and wait for the answers.
-
-    Args:
-        session: A running session.
-        patience_s: How long to wait for processes that do not answer.
 
     Returns:
         The session's state, and the answers; empty where no process answered.

@@ -19,9 +19,6 @@ _CORE: Final = re.compile(r"core\d+_util")
 def crowded(fold: Fold) -> str:
     """Say that other programs took the cores that a run might have used.
 
-    Args:
-        fold: The run's state.
-
     Returns:
         A sentence with the shares; empty where there was room, or where it cannot be told.
     """

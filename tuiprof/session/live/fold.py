@@ -85,12 +85,7 @@ class DeviceHistory:
         return self.rows[name]
 
     def extend(self, readings: list[Telemetry], offset_ns: int) -> None:
-        """Append readings.
-
-        Args:
-            readings: They, in the order written.
-            offset_ns: What to add to ``at`` to get session time.
-        """
+        """Append readings."""
         count = len(readings)
         t_ns = np.fromiter((reading.at for reading in readings), np.int64, count) + offset_ns
         columns: dict[str, Array] = {"t_ns": t_ns}
@@ -148,11 +143,7 @@ class CaptureState:
         return next((record.why for record in self.by_writer.values() if record.why), "")
 
     def shortfall(self, over: bool) -> str:
-        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet.
-
-        Args:
-            over: The run is over: what is open now stays so.
-        """
+        """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet."""
         if self.state == "failed":
             return f"capture {self.id} failed: {self.why or 'no reason given'}"
         if self.state == "written":

@@ -22,12 +22,7 @@ _HELD = "tree_mem_used_bytes"
 
 
 def of_others(fold: Fold, meta: SessionMeta) -> frozenset[str]:
-    """Return the keys of the devices that the run does not use; empty = none, or nothing is known.
-
-    Args:
-        fold: The session so far.
-        meta: Its metadata, which names the devices.
-    """
+    """Return the keys of the devices that the run does not use; empty = none, or nothing is known."""
     by_kind: dict[str, list[DeviceMeta]] = {}
     for device in meta.devices:
         if device.kind != "host":
@@ -37,12 +32,7 @@ def of_others(fold: Fold, meta: SessionMeta) -> frozenset[str]:
 
 
 def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:
-    """Return the sampled device that a process told of; None = it is not among them (of another machine, say).
-
-    Args:
-        uses: What the process told.
-        devices: The sampled devices.
-    """
+    """Return the sampled device that a process told of; None = it is not among them (of another machine, say)."""
     for device in devices:
         names = f"{device.details.get('uuid', '')},{device.details.get('mig_uuids', '')}".split(",")
         bare = {name.rpartition("GPU-")[2].removeprefix("MIG-") for name in names if name}

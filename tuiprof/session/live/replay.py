@@ -129,9 +129,6 @@ class Live:
 class _Rest:
     """Reads all of a session in a thread, in pieces, so that a screen stays responsive beside it.
 
-    Args:
-        session: The session.
-
     Attributes:
         live: What it reads into; of the thread until :attr:`done`.
         done: All of it is read.
@@ -172,11 +169,7 @@ def _size(path: Path) -> int:
 
 
 def load(session: Session) -> Fold:
-    """Return the fold of all that a session holds now.
-
-    Args:
-        session: The session.
-    """
+    """Return the fold of all that a session holds now."""
     live = Live(session)
     try:
         # An empty poll is the end; a partial last line stays out.
@@ -188,13 +181,7 @@ def load(session: Session) -> Fold:
 
 
 class _Due:
-    """One log read up to a session time.
-
-    Args:
-        file: The log.
-        clock: Session time.
-        start_ns: Nothing is asked for before this session time: what lies long before it is left out.
-    """
+    """One log read up to a session time."""
 
     def __init__(self, file: LogFile, clock: Clock, start_ns: int = 0) -> None:
         self.file = file
@@ -205,11 +192,7 @@ class _Due:
         self._last_t_ns = 0
 
     def far_from(self, t_ns: int) -> bool:
-        """Whether so much lies between here and a later moment that it is better begun anew.
-
-        Args:
-            t_ns: The moment, session time.
-        """
+        """Whether so much lies between here and a later moment that it is better begun anew."""
         return self.file.behind > KEEP_BYTES and (
             self.file.position_of(t_ns - self._offset_ns) - self.file.position > KEEP_BYTES + BLOCK
         )
@@ -329,11 +312,7 @@ class Replay:
         return self.position_ns >= self._whole
 
     def seek(self, t_ns: int) -> None:
-        """Set the clock.
-
-        Args:
-            t_ns: Session time, clamped to the session.
-        """
+        """Set the clock."""
         self._anchor_s, self._anchor_ns = self._now_s(), max(0, min(t_ns, self._whole))
         if self._anchor_ns < self._fed_ns or any(
             log.far_from(self._anchor_ns) for log in self._logs.values()
@@ -344,11 +323,7 @@ class Replay:
             self._fed_ns = -1
 
     def advance(self, max_bytes: int = BLOCK) -> bool:
-        """Feed what is due; return whether anything changed.
-
-        Args:
-            max_bytes: Size of the pieces read.
-        """
+        """Feed what is due; return whether anything changed."""
         until_ns = self.position_ns
         if until_ns <= self._fed_ns and self._fed_ns < self._whole:
             return False

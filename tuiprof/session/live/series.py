@@ -19,10 +19,6 @@ class Series:
     """Columns of equal length that grow at the end and, beyond ``keep`` rows, forget at the front.
 
     What is visible depends only on what was appended, never on how it was cut into pieces.
-
-    Args:
-        keep: Number of rows kept.
-        columns: Data type and value for "not given", by name.
     """
 
     def __init__(self, keep: int, columns: Mapping[str, tuple[Any, Any]]) -> None:
@@ -48,34 +44,19 @@ class Series:
         return list(self._data)
 
     def __getitem__(self, name: str) -> Array:
-        """Return the kept rows of a column, oldest first: a read-only view, valid for good.
-
-        Args:
-            name: The column.
-        """
+        """Return the kept rows of a column, oldest first: a read-only view, valid for good."""
         view = self._data[name][self._size - len(self) : self._size]
         view.flags.writeable = False
         return view
 
     def add_column(self, name: str, dtype: Any, missing: Any) -> None:
-        """Add a column; rows already there get ``missing``.
-
-        Args:
-            name: Its name.
-            dtype: Its data type.
-            missing: Value for "not given".
-        """
+        """Add a column; rows already there get ``missing``."""
         capacity = len(next(iter(self._data.values()))) if self._data else 64
         self._types[name] = (dtype, missing)
         self._data[name] = np.full(capacity, missing, dtype)
 
     def extend(self, rows: int, columns: Mapping[str, Array] = _NOTHING) -> None:
-        """Append rows.
-
-        Args:
-            rows: How many.
-            columns: Values by column, each of shape ``(rows,)``; other columns get their "not given".
-        """
+        """Append rows."""
         self.total += rows
         if rows > self.keep:  # only the last of them will be visible
             columns = {name: values[rows - self.keep :] for name, values in columns.items()}
@@ -86,13 +67,7 @@ class Series:
         self._size += rows
 
     def put(self, name: str, positions: Ints, values: Array) -> None:
-        """Overwrite cells.
-
-        Args:
-            name: The column.
-            positions: Rows, counted from the oldest one kept.
-            values: Their new values.
-        """
+        """Overwrite cells."""
         self._data[name][self._size - len(self) + positions] = values
 
     def _make_room(self, rows: int) -> None:

@@ -27,11 +27,7 @@ RULE: Final = (
 
 
 def described(rank: WriterState | None) -> str:
-    """Return what ends a step of a process: ``optimizer steps at train.py:88``; empty = the log does not tell.
-
-    Args:
-        rank: The process.
-    """
+    """Return what ends a step of a process: ``optimizer steps at train.py:88``; empty = the log does not tell."""
     source = rank.step_source if rank is not None else None
     if source is None:
         return ""
@@ -43,22 +39,13 @@ def described(rank: WriterState | None) -> str:
 
 
 def counted(rank: WriterState | None) -> str:
-    """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``.
-
-    Args:
-        rank: The process.
-    """
+    """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``."""
     what = described(rank)
     return f"{what}, {format_count(len(rank.steps))} so far" if what and rank is not None else ""
 
 
 def refusal(capture: CaptureState, fold: Fold) -> str:
-    """Return why a capture is no evidence of what a step of the session takes; empty = it is.
-
-    Args:
-        capture: The capture.
-        fold: The state of the session.
-    """
+    """Return why a capture is no evidence of what a step of the session takes; empty = it is."""
     if not capture.paths:
         return ""
     if capture.withdrawn:
@@ -89,11 +76,7 @@ def refusal(capture: CaptureState, fold: Fold) -> str:
 
 
 def refusals(fold: Fold) -> dict[str, str]:
-    """Return why captures are no evidence, by the path of their traces relative to the session.
-
-    Args:
-        fold: The state of the session.
-    """
+    """Return why captures are no evidence, by the path of their traces relative to the session."""
     found: dict[str, str] = {}
     for capture in fold.captures.values():
         if why := refusal(capture, fold):

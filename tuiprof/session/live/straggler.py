@@ -49,13 +49,7 @@ class Lane:
 
 
 def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane]:
-    """Return the ranks side by side at a moment, with the straggler marked.
-
-    Args:
-        ranks: The processes, by rank.
-        now_ns: The moment, session time.
-        recent: So many of the last step times are handed on.
-    """
+    """Return the ranks side by side at a moment, with the straggler marked."""
     found = [_lane(rank, now_ns, recent) for rank in ranks]
     steps = np.array([lane.step_ns for lane in found])
     if np.isfinite(steps).sum() < 2:

@@ -50,11 +50,7 @@ _OTHER_NOTE = (
 
 
 def read_fold(session: Session) -> Fold:
-    """Read a session's logs to their present end.
-
-    Args:
-        session: The session.
-    """
+    """Read a session's logs to their present end."""
     feed = Live(session)
     try:
         while feed.advance() or feed.behind:
@@ -65,12 +61,7 @@ def read_fold(session: Session) -> Fold:
 
 
 def summarise(session: Session, fold: Fold | None = None) -> Report:
-    """Tell what a run was like.
-
-    Args:
-        session: The session.
-        fold: Its state when already read; None = read it.
-    """
+    """Tell what a run was like."""
     fold = fold or read_fold(session)
     status = session.status()
     lead = fold.lead
@@ -154,11 +145,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
 
 
 def last_words(session: Session) -> str:
-    """Return the last line the script wrote to stderr, made safe; empty = none.
-
-    Args:
-        session: The session.
-    """
+    """Return the last line the script wrote to stderr, made safe; empty = none."""
     return "".join(last_lines(session.stderr)).strip()
 
 
@@ -316,12 +303,7 @@ def _short(file: str, session: Session) -> str:
 
 
 def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
-    """Return what the phases alone say of a run: what to look at first; empty = nothing stands out.
-
-    Args:
-        ordinary: Phases of an ordinary step, ns.
-        means: Their means over all steps, ns.
-    """
+    """Return what the phases alone say of a run: what to look at first; empty = nothing stands out."""
     total, mean = sum(ordinary.values()), sum(means.values())
     said = []
     waits = sum(means.get(name, 0.0) for name in _DATA)

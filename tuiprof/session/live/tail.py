@@ -51,9 +51,6 @@ class Batch:
 class LogFile:
     """One log file, read as it grows.
 
-    Args:
-        path: The file.
-
     Attributes:
         writer: Name of its writer.
         malformed: Lines that are no JSON record (a truncated line, damage).
@@ -114,9 +111,6 @@ class LogFile:
     def skip_to_end(self, keep_bytes: int) -> list[Record]:
         """Leave out all but the end, for a first picture of a huge log; call before anything is read.
 
-        Args:
-            keep_bytes: What stays to be read.
-
         Returns:
             The first line (the head), which the rest cannot be understood without.
         """
@@ -135,10 +129,6 @@ class LogFile:
 
     def skip_to(self, at: int, keep_bytes: int) -> list[Record]:
         """Leave out what lies long before a moment; call before anything is read.
-
-        Args:
-            at: The moment, on the writer's clock, ns.
-            keep_bytes: So much before it stays to be read.
 
         Returns:
             The first line (the head), where something was left out.

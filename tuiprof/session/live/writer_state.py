@@ -228,9 +228,6 @@ class StepSeries:
 
         Ordinary is the half of the steps whose length is nearest to the median, so that an evaluation or a checkpoint
         now and then, which the means hold, is in none of the phases.
-
-        Args:
-            rows: As for :meth:`phase_means`.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[1]
@@ -268,11 +265,7 @@ class StepSeries:
         self._watch.written()
 
     def metric(self, name: str) -> Floats:
-        """Return a metric of the kept steps; NaN = not given.
-
-        Args:
-            name: Its name.
-        """
+        """Return a metric of the kept steps; NaN = not given."""
         return self.rows[f"v:{name}"]
 
     def restart(self) -> None:
@@ -281,12 +274,7 @@ class StepSeries:
         self._early.clear()
 
     def extend(self, steps: Sequence[Step], offset_ns: int) -> None:
-        """Append steps.
-
-        Args:
-            steps: They, in the order written.
-            offset_ns: What to add to ``at`` to get session time.
-        """
+        """Append steps."""
         if not steps:
             return
         t_ns = _column(steps, "at", np.int64) + offset_ns
@@ -331,11 +319,7 @@ class StepSeries:
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[DeviceStep]) -> None:
-        """Fill in device times, which are known some steps after their step.
-
-        Args:
-            times: They.
-        """
+        """Fill in device times, which are known some steps after their step."""
         if not times:
             return
         self._on_device = True
@@ -384,12 +368,7 @@ class MemorySeries:
         self.last: Memory | None = None
 
     def extend(self, readings: Sequence[Memory], offset_ns: int) -> None:
-        """Append readings.
-
-        Args:
-            readings: They, in the order written.
-            offset_ns: What to add to ``at`` to get session time.
-        """
+        """Append readings."""
         columns = {name: _column(readings, name, np.int64) for name in ("alloc", "reserved", "peak")}
         t_ns = _column(readings, "at", np.int64) + offset_ns
         self.rows.extend(len(readings), {"t_ns": t_ns, **columns})

@@ -30,9 +30,6 @@ class LogWriter:
     then says so, and how many were given up if it took too long. A line that was written in part is completed
     first, so no line is torn.
 
-    Args:
-        path: The file.
-
     Raises:
         SessionError: It cannot be opened.
     """
@@ -56,11 +53,7 @@ class LogWriter:
         return len(self._waiting)
 
     def write(self, record: Record) -> bool:
-        """Append a record; return whether everything so far is on disk.
-
-        Args:
-            record: The record.
-        """
+        """Append a record; return whether everything so far is on disk."""
         with self._lock:
             self._waiting.append(self._encoder.encode(record) + b"\n")
             if len(self._waiting) > MOST_WAITING:

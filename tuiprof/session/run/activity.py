@@ -28,11 +28,7 @@ _LIBRARIES: Final = (
 
 
 def activity(session: Session) -> str:
-    """Return what the script of a session does just now, in words; empty = it cannot be told here.
-
-    Args:
-        session: A session of this machine that runs.
-    """
+    """Return what the script of a session does just now, in words; empty = it cannot be told here."""
     who = processes(session)
     if who is None or who.place != process.place():
         return ""

@@ -65,10 +65,6 @@ def _explicit_python(text: str, env: Mapping[str, str]) -> Path:
 def must_be_python(python: Path, timeout_s: float = 30.0) -> None:
     """Refuse a program that is no Python in which the probe can run; it is started once to ask.
 
-    Args:
-        python: The program.
-        timeout_s: How long to wait for its answer.
-
     Raises:
         LaunchError: It does not answer as a Python does, or is too old.
     """
@@ -108,12 +104,6 @@ def resolve(argv: Sequence[str], cwd: Path, python: Path, env: Mapping[str, str]
 
     ``python …`` and ``script.py …`` are run by the chosen interpreter; other names are looked up beside that
     interpreter first (its ``torchrun``), then on PATH.
-
-    Args:
-        argv: The command as typed.
-        cwd: Where it will run.
-        python: The chosen interpreter.
-        env: The script's environment.
 
     Returns:
         The command with an absolute program.

@@ -54,15 +54,6 @@ def request_capture(
 
     The answer comes as capture records in the log: armed, started, then written or failed.
 
-    Args:
-        session: A running session.
-        steps: How many steps.
-        at: First step; None = as soon as possible.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-        id: Name of the request; empty = one is made up.
-
     Returns:
         The request's id.
 
@@ -80,10 +71,6 @@ def request_capture(
 def put_capture(session: Session, request: CaptureRequest) -> None:
     """Write a capture request, whether or not the script runs yet.
 
-    Args:
-        session: The session.
-        request: The request.
-
     Raises:
         SessionError: It cannot be written.
     """
@@ -92,11 +79,6 @@ def put_capture(session: Session, request: CaptureRequest) -> None:
 
 def put_black_box(session: Session, *, nan: bool = False, memory: bool = False) -> None:
     """Say what the black box is to look after that costs something; nothing is written where nothing is wanted.
-
-    Args:
-        session: The session, before its script runs.
-        nan: Check loss and gradients once a step.
-        memory: Record the stack of every allocation on a GPU.
 
     Raises:
         SessionError: It cannot be written.
@@ -131,10 +113,6 @@ def arm(session: Session, request: TriggerRequest) -> None:
     A slow step itself is over by then and cannot be profiled. Each capture is answered like one that was requested;
     its ``cause`` says why it was made. Arming again under the same id replaces what was armed.
 
-    Args:
-        session: A running session.
-        request: When, and what is to be recorded.
-
     Raises:
         SessionError: The run is over, or the request cannot be written.
     """
@@ -144,10 +122,6 @@ def arm(session: Session, request: TriggerRequest) -> None:
 
 def put_trigger(session: Session, request: TriggerRequest) -> None:
     """Arm triggered captures, whether or not the script runs yet.
-
-    Args:
-        session: The session.
-        request: What is wanted.
 
     Raises:
         SessionError: It cannot be written.
@@ -166,9 +140,6 @@ def armed(session: Session) -> list[TriggerRequest]:
     """Return what is armed, by id.
 
     A trigger that has spent its budget stays here; a note in the log says that it has stopped.
-
-    Args:
-        session: The session.
     """
     found = {
         path: read_small_json(path, TriggerRequest) for path in sorted(session.control.glob("trigger-*.json"))
@@ -178,12 +149,7 @@ def armed(session: Session) -> list[TriggerRequest]:
 
 
 def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
-    """Make no more triggered captures; one that has begun is completed.
-
-    Args:
-        session: The session.
-        id: The trigger's id.
-    """
+    """Make no more triggered captures; one that has begun is completed."""
     (session.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
 
 
@@ -194,12 +160,6 @@ def request_stop(
 
     Returns at once; the session's status tells when it is over. Where the request cannot be written (a full disk, a
     session that was deleted) the recorder is sent the signal instead, and where it was killed the script is.
-
-    Args:
-        session: A running session.
-        sig: First signal to send.
-        firm: Do not wait: SIGKILL at once.
-        known: Who records and who is recorded, for a session that may have been deleted.
 
     Raises:
         SessionError: The run is over, or cannot be reached.
@@ -238,12 +198,6 @@ def stop_unless_over(
 ) -> None:
     """Ask for the end of a run that may have come by itself since the caller looked: then nothing is to be done.
 
-    Args:
-        session: A session that ran a moment ago.
-        sig: First signal to send.
-        firm: Do not wait: SIGKILL at once.
-        known: Who records and who is recorded, for a session that may have been deleted.
-
     Raises:
         SessionError: The request cannot be written.
     """
@@ -255,11 +209,7 @@ def stop_unless_over(
 
 
 def read_stop(session: Session) -> StopRequest | None:
-    """Return the last request to stop; None = there is none.
-
-    Args:
-        session: The session.
-    """
+    """Return the last request to stop; None = there is none."""
     return read_small_json(session.control / STOP_FILE, StopRequest)
 
 

@@ -57,11 +57,7 @@ class Family:
                         self.exit = os.waitstatus_to_exitcode(status)
 
     def send(self, number: int) -> None:
-        """Send a signal to the script's process group.
-
-        Args:
-            number: Signal number.
-        """
+        """Send a signal to the script's process group."""
         if self.exit is None:  # until it is reaped, no other group can have its number
             with contextlib.suppress(ProcessLookupError, PermissionError):  # all of it has ended
                 os.killpg(self.leader, number)
@@ -72,11 +68,7 @@ class Family:
                     process.send_signal(number)
 
     def send_all(self, number: int) -> None:
-        """Send a signal to every descendant, those included that left the group.
-
-        Args:
-            number: Signal number.
-        """
+        """Send a signal to every descendant, those included that left the group."""
         self.send(number)
         for process in self.members():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -113,12 +105,7 @@ def _children(*, recursive: bool) -> list[psutil.Process]:
 
 
 class Ending:
-    """How a script is ended: a signal to its group, SIGTERM some seconds later, then SIGKILL to all of it.
-
-    Args:
-        family: The script.
-        patience_s: Time from the first signal to SIGTERM, and from there to SIGKILL.
-    """
+    """How a script is ended: a signal to its group, SIGTERM some seconds later, then SIGKILL to all of it."""
 
     def __init__(self, family: Family, patience_s: tuple[float, float]) -> None:
         self._family = family
@@ -131,12 +118,7 @@ class Ending:
         return self._next is not None
 
     def begin(self, number: int, now_s: float) -> None:
-        """Send the first signal; called again, send it and keep the deadlines already set.
-
-        Args:
-            number: The first signal; SIGKILL ends all at once.
-            now_s: Monotonic time.
-        """
+        """Send the first signal; called again, send it and keep the deadlines already set."""
         if number == signal.SIGKILL:
             self._next = [(now_s, int(signal.SIGKILL))]
             self.go_on(now_s)
@@ -149,11 +131,7 @@ class Ending:
             self._next = steps if number != signal.SIGTERM else steps[1:]
 
     def go_on(self, now_s: float) -> None:
-        """Send what is due.
-
-        Args:
-            now_s: Monotonic time.
-        """
+        """Send what is due."""
         while self._next and now_s >= self._next[0][0]:
             _, number = self._next.pop(0)
             self._family.send_all(number)

@@ -61,11 +61,7 @@ class Facts(msgspec.Struct, frozen=True):
     libraries: frozenset[str]
 
     def distribution(self, name: str) -> str | None:
-        """Return the version of a distribution; None = it is not installed.
-
-        Args:
-            name: Its name in any spelling.
-        """
+        """Return the version of a distribution; None = it is not installed."""
         return self.distributions.get(re.sub(r"[-_.]+", "-", name).lower())
 
     @property
@@ -82,11 +78,6 @@ def facts(
     python: str | os.PathLike[str] | None = None, *, refresh: bool = False, timeout_s: float = 30.0
 ) -> Facts:
     """Ask an interpreter what it has; remembered for the life of this process.
-
-    Args:
-        python: ``--python``, as :func:`choose_python` takes it; None = the active environment's.
-        refresh: Ask anew, for example after something was installed.
-        timeout_s: How long to wait for the answer.
 
     Raises:
         LaunchError: There is no such interpreter, or it does not answer.

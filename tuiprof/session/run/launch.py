@@ -87,12 +87,6 @@ def parse_capture(
 
     ``3s@20s`` is three seconds from the twentieth second on, whatever the steps are; ``3s`` begins then as well.
 
-    Args:
-        text: The option's value.
-        stack: Record Python stacks.
-        shapes: Record operator input shapes.
-        memory: Record allocations.
-
     Raises:
         UsageProblem: It is neither.
     """
@@ -116,12 +110,7 @@ def parse_capture(
 
 
 def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
-    """Return a capture, begun earlier where a run is too short for it.
-
-    Args:
-        request: The capture.
-        steps: Steps that the run makes; None = unknown.
-    """
+    """Return a capture, begun earlier where a run is too short for it."""
     if steps is None or request.at is None:
         return request
     latest = steps - request.steps - 1  # it is written when the step after it begins
@@ -130,9 +119,6 @@ def in_time(request: CaptureRequest, steps: int | None) -> CaptureRequest:
 
 def start(spec: LaunchSpec) -> Session:
     """Start a script with a supervisor of its own, which outlives this process and its terminal.
-
-    Args:
-        spec: What to run.
 
     Returns:
         The session, once the script runs.
@@ -185,12 +171,7 @@ def _never_started(session: Session, why: str) -> None:
 
 
 def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
-    """Return the environment of a script: the caller's, the session, and the probe on the module path.
-
-    Args:
-        env: The caller's environment.
-        session: The session.
-    """
+    """Return the environment of a script: the caller's, the session, and the probe on the module path."""
     old = env.get("PYTHONPATH")
     return {
         "PYTHONUNBUFFERED": "1",
@@ -202,10 +183,6 @@ def script_env(env: Mapping[str, str], session: Session) -> dict[str, str]:
 
 def wait(session: Session, timeout_s: float | None = None) -> Status:
     """Wait for the end of a run.
-
-    Args:
-        session: The session.
-        timeout_s: Give up after so long; None = never.
 
     Returns:
         How it ended (``code`` is as a shell gives it), or how it stands when the time was up.

@@ -102,11 +102,7 @@ class OutputPipes:
         return 0
 
     def tend(self, now_s: float) -> None:
-        """Start another writer when it was killed, and wake it when it was stopped.
-
-        Args:
-            now_s: Monotonic time.
-        """
+        """Start another writer when it was killed, and wake it when it was stopped."""
         if self._writer is None:
             return
         if not self._killed:

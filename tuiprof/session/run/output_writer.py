@@ -168,12 +168,7 @@ class Stream:
 
 
 class OutputWriter:
-    """Both streams, read by the main thread and written by another.
-
-    Args:
-        streams: Standard output and standard error.
-        counts: Descriptor of the file of counts.
-    """
+    """Both streams, read by the main thread and written by another."""
 
     def __init__(self, streams: tuple[Stream, Stream], counts: int) -> None:
         self._streams = streams

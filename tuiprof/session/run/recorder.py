@@ -72,11 +72,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after one last reading.
-
-        Args:
-            timeout_s: A backend that hangs longer than this is left behind.
-        """
+        """End after one last reading."""
         self._stop.set()
         self._thread.join(timeout_s)
 
@@ -179,9 +175,6 @@ def _said(error: BaseException) -> str:
 
 def git_state(cwd: Path) -> Git | None:
     """Return the state of the checkout that a directory lies in.
-
-    Args:
-        cwd: The directory.
 
     Returns:
         Its state; None if it is no checkout, or git is not installed or takes more than some seconds.

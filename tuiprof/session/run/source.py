@@ -56,11 +56,7 @@ def script_of(argv: Sequence[str], cwd: Path) -> Path | None:
 
 
 def own_files(script: Path) -> list[Path]:
-    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name.
-
-    Args:
-        script: The script.
-    """
+    """Return the files of a scenario's script alone: its TOML header, and what is in the folder of its name."""
     header = script.with_suffix(".toml")
     found = [
         path
@@ -79,12 +75,6 @@ def _in_order(folder: Path) -> Iterator[Path]:
 
 def keep(session: Session, script: Path, *, scenario: bool, text: bool) -> Source | None:
     """Copy a script into its session.
-
-    Args:
-        session: The session.
-        script: The script.
-        scenario: Whether it is one; the files that belong to it are kept too.
-        text: Whether to keep the text; False = the digests alone.
 
     Returns:
         What was kept; None = the script cannot be read, which starting it will tell.

@@ -72,9 +72,6 @@ NO_PROBE: Final = (
 def main(argv: list[str]) -> int:
     """Run the supervisor.
 
-    Args:
-        argv: The session directory.
-
     Returns:
         0 in the process that was started; the one it leaves behind never returns to a caller.
     """
@@ -98,12 +95,7 @@ def _answer(reply: Reply) -> None:
 
 
 class _Run:
-    """One run of a script.
-
-    Args:
-        session: Its session.
-        plan: What to execute.
-    """
+    """One run of a script."""
 
     def __init__(self, session: Session, plan: Plan) -> None:
         self._session = session
@@ -304,11 +296,7 @@ class _Run:
 
 
 def head(session: Session) -> Head:
-    """Return the first line of a recorder's log.
-
-    Args:
-        session: What it records.
-    """
+    """Return the first line of a recorder's log."""
     return Head(
         v=SCHEMA_VERSION,
         writer="recorder",

@@ -11,9 +11,6 @@ class Clock:
 
     On the session's own machine it is the monotonic clock shifted to the session's origin, so that a wall
     clock that jumps disorders nothing. A writer of another machine is aligned by the Unix times in the heads.
-
-    Args:
-        meta: The session's origin.
     """
 
     def __init__(self, meta: SessionMeta) -> None:

@@ -72,9 +72,6 @@ _TRACE_SUFFIXES: Final = (
 class Session:
     """One session directory, for reading.
 
-    Args:
-        path: The directory.
-
     Raises:
         SessionError: There is no session there, it cannot be read, or a newer tuiprof wrote it.
     """
@@ -197,10 +194,6 @@ def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Pat
 def create(root: Path, meta: SessionMeta) -> Session:
     """Make a new session directory.
 
-    Args:
-        root: Where; made if it does not exist.
-        meta: What to store. The directory's name is its time and name.
-
     Raises:
         SessionError: No permission, no space.
     """
@@ -214,20 +207,12 @@ def create(root: Path, meta: SessionMeta) -> Session:
 
 
 def slug(name: str) -> str:
-    """Return a name that is safe as part of a file name.
-
-    Args:
-        name: Any text.
-    """
+    """Return a name that is safe as part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "session"
 
 
 def write_meta(path: Path, meta: SessionMeta) -> None:
     """Write ``session.json`` atomically.
-
-    Args:
-        path: The session directory.
-        meta: Its content.
 
     Raises:
         SessionError: It cannot be written.
@@ -237,9 +222,6 @@ def write_meta(path: Path, meta: SessionMeta) -> None:
 
 def read_meta(path: Path) -> SessionMeta:
     """Read ``session.json``.
-
-    Args:
-        path: The session directory.
 
     Raises:
         SessionError: There is none, it is not one, or a newer tuiprof wrote it.

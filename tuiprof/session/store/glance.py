@@ -62,11 +62,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def glance(session: Session) -> Summary:
-    """Return what a list shows of a session.
-
-    Args:
-        session: The session.
-    """
+    """Return what a list shows of a session."""
     clock = Clock(session.meta)
     steps, median_ns, latest_ns = 0, None, -1
     for path in session.log_files():
@@ -122,11 +118,7 @@ def _decode(block: bytes) -> list[Record]:
 
 
 def first_head(path: Path) -> Head | None:
-    """Return the first line of a log; None = it is none, or not written yet.
-
-    Args:
-        path: The log.
-    """
+    """Return the first line of a log; None = it is none, or not written yet."""
     try:
         with open_regular(path) as file:
             record = _decoder.decode(file.readline(1 << 16))

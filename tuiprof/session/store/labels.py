@@ -52,20 +52,12 @@ class Labels(msgspec.Struct, frozen=True):
 
 
 def read_labels(session: Path) -> Labels:
-    """Return the labels of a session; none where there is no file, or where it is damaged.
-
-    Args:
-        session: The session directory.
-    """
+    """Return the labels of a session; none where there is no file, or where it is damaged."""
     return read_small_json(session / LABELS_FILE, Labels) or Labels()
 
 
 def set_tags(session: Path, text: str) -> Labels:
     """Set the tags of a session.
-
-    Args:
-        session: The session directory.
-        text: Tags, separated by blanks or commas; a ``#`` in front is left out.
 
     Returns:
         The labels as stored.
@@ -79,9 +71,6 @@ def set_tags(session: Path, text: str) -> Labels:
 
 def parse_tags(text: str) -> tuple[str, ...]:
     """Return the tags in a text, each once.
-
-    Args:
-        text: As :func:`set_tags` takes it.
 
     Raises:
         UsageProblem: One of them is no tag.
@@ -97,12 +86,6 @@ def parse_tags(text: str) -> tuple[str, ...]:
 
 def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | None = None) -> Labels:
     """Add a note to a session.
-
-    Args:
-        session: The session directory.
-        text: The note.
-        t_ns: The moment of the run that it is about, session time.
-        step: The step that it is about.
 
     Returns:
         The labels as stored.

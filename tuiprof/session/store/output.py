@@ -36,9 +36,6 @@ def safe_line(raw: bytes) -> str:
 
     What a progress bar overwrote by carriage returns is left out, escape codes are removed, other control
     characters and broken UTF-8 are replaced, tabs become spaces, and a very long line is cut.
-
-    Args:
-        raw: The line, without its newline.
     """
     text = raw.rstrip(b"\r").rpartition(b"\r")[2][: LONGEST_LINE * 8].decode("utf-8", "replace")
     text = UNSAFE.sub("\ufffd", _ESCAPES.sub("", text).expandtabs(8))

@@ -68,11 +68,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def signal_name(number: int) -> str:
-    """Return ``SIGKILL`` for 9.
-
-    Args:
-        number: Signal number.
-    """
+    """Return ``SIGKILL`` for 9."""
     try:
         return signals.Signals(number).name
     except ValueError:
@@ -90,11 +86,7 @@ def shell_code(code: int | None, signal: int | None) -> int | None:
 
 
 def from_end(end: End) -> Status:
-    """Return the status that a last record tells.
-
-    Args:
-        end: The record.
-    """
+    """Return the status that a last record tells."""
     code = shell_code(end.code, end.signal)
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
@@ -109,12 +101,7 @@ def from_end(end: End) -> Status:
 
 
 def last_end(session: Session, writer: str) -> End | None:
-    """Return the end record of a writer, if it ended in order.
-
-    Args:
-        session: The session.
-        writer: Its name, e.g. ``"recorder"``.
-    """
+    """Return the end record of a writer, if it ended in order."""
     for line in reversed(read_end(session.log / f"{writer}.jsonl", 8192).splitlines()):
         try:
             record = _decoder.decode(line)
@@ -130,20 +117,12 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def processes(session: Session) -> process.Processes | None:
-    """Return who records and who is recorded; None = not started, or unreadable.
-
-    Args:
-        session: The session.
-    """
+    """Return who records and who is recorded; None = not started, or unreadable."""
     return read_small_json(session.control / PROCESS_FILE, process.Processes)
 
 
 def status(session: Session) -> Status:
-    """Return how a session stands now.
-
-    Args:
-        session: The session.
-    """
+    """Return how a session stands now."""
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)

@@ -34,31 +34,19 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def read_counts(session: Session) -> Counts:
-    """Return what became of a script's output.
-
-    Args:
-        session: The session.
-    """
+    """Return what became of a script's output."""
     return read_small_json(session.control / "output.json", Counts) or Counts()
 
 
 def lost_output(session: Session) -> str:
-    """Return how much of what a script printed could not be stored, and why; empty = all is.
-
-    Args:
-        session: The session.
-    """
+    """Return how much of what a script printed could not be stored, and why; empty = all is."""
     counts = read_counts(session)
     lost = sum(counts.lost)
     return f"{format_bytes(lost)} of the output lost ({counts.why_lost})" if lost else ""
 
 
 def trouble(session: Session) -> str:
-    """Return what keeps a run that goes on from being recorded at the moment; empty = nothing.
-
-    Args:
-        session: The session.
-    """
+    """Return what keeps a run that goes on from being recorded at the moment; empty = nothing."""
     counts = read_counts(session)
     if counts.why:
         return f"{counts.why}: {_kept(counts)}; the script goes on ({session.path})"

@@ -31,13 +31,7 @@ class Viewing(msgspec.Struct, frozen=True):
 
 
 def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
-    """Store what watching a run cost; a session that cannot be written stays as it is.
-
-    Args:
-        session: The session directory.
-        wall_s: How long it was watched.
-        cpu_s: CPU time of this process meanwhile.
-    """
+    """Store what watching a run cost; a session that cannot be written stays as it is."""
     viewing = Viewing(time.time_ns(), wall_s, cpu_s, platform.node())
     folder = session / "views"
     with contextlib.suppress(OSError, SessionError):
@@ -46,10 +40,6 @@ def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
 
 
 def viewings(session: Path) -> list[Viewing]:
-    """Return what watching a run cost so far, the oldest first.
-
-    Args:
-        session: The session directory.
-    """
+    """Return what watching a run cost so far, the oldest first."""
     found = (read_small_json(path, Viewing) for path in sorted((session / "views").glob("*.json")))
     return [viewing for viewing in found if viewing is not None]

@@ -203,10 +203,6 @@ class AnswerPane(Vertical):
     def show_columns(self, table: Table, keys: list[str] | None) -> None:
         """Show other columns from now on.
 
-        Args:
-            table: The table that shows.
-            keys: Keys of the columns, in order; None = as by default.
-
         Raises:
             OSError: The choice cannot be kept.
         """

@@ -19,9 +19,6 @@ def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns that show unless the user chose others.
 
     Of a table of sentences only the first is a column of its own; the others stand whole below the table.
-
-    Args:
-        table: The table.
     """
     shown = [column for column in table.columns if not column.hidden]
     if not table.prose:
@@ -55,10 +52,6 @@ def chosen_columns(name: str) -> list[str] | None:
 
 def choose_columns(name: str, keys: list[str] | None) -> None:
     """Keep a choice of columns.
-
-    Args:
-        name: Analysis and table.
-        keys: Keys of the columns to show, in order; None = forget the choice.
 
     Raises:
         OSError: It cannot be written.

@@ -24,11 +24,7 @@ _REST_S = 0.06
 
 
 class Evidence(Horizontal):
-    """Couples the tables with the detail pane; details are gathered in a worker.
-
-    Args:
-        trace: The trace.
-    """
+    """Couples the tables with the detail pane; details are gathered in a worker."""
 
     class EventShown(Message):
         """The detail pane shows another event.

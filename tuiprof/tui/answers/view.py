@@ -46,12 +46,6 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
     """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
 
     Columns that no table draws are told where they have a definition; figures only where they are a size.
-
-    Args:
-        table: The table.
-        source: Its row.
-        whole: Keys of the columns that the table shows whole.
-        advice: The answer that may hold advice on this row.
     """
     row = table.rows.row(source, named=True)
     figures: list[str] = []
@@ -105,11 +99,6 @@ def field_rows(fields: list[Field], width: int, height: int) -> list[Row]:
     """Return fields below one another, lists and advice beside them where there is room.
 
     Where there are too few lines, what the table shows whole is left out, and what to do comes first.
-
-    Args:
-        fields: What a row says.
-        width: Cells.
-        height: Lines; 0 = as many as it takes.
     """
     rows = _arranged(fields, width)
     if height and len(rows) > height:

@@ -51,12 +51,7 @@ def _commands() -> type[Provider]:
 
 
 class TuiprofApp(TerminalApp, inherit_bindings=False):
-    """The dashboard.
-
-    Args:
-        start: What to show first.
-
-    """
+    """The dashboard."""
 
     TITLE = "tuiprof"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_commands}
@@ -232,9 +227,6 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
 def run_app(start: Start) -> int:
     """Open the dashboard and return when the user leaves it.
-
-    Args:
-        start: What to show first.
 
     Returns:
         The exit status: that of the script where this command launched it and it is over, else 0.

@@ -57,15 +57,7 @@ _ANSI: Final = {
 
 
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
-    """Return the lines: how it stands, step time, where a step goes, devices, what stands out.
-
-    Args:
-        session: The session.
-        fold: Its state.
-        status: How it stands.
-        now_ns: Session time.
-        width: Cells.
-    """
+    """Return the lines: how it stands, step time, where a step goes, devices, what stands out."""
     rank = fold.lead
     others = of_others(fold, session.meta)
     view = View(now_ns, _WINDOW_S, live=True)
@@ -129,12 +121,7 @@ def _what_stands_out(session: Session, fold: Fold, others: Set[str], now_ns: int
 
 
 class Strip:
-    """Lines at the bottom of a terminal, drawn in place.
-
-    Args:
-        out: The terminal.
-        terminal: What it can show.
-    """
+    """Lines at the bottom of a terminal, drawn in place."""
 
     def __init__(self, out: TextIO, terminal: Terminal) -> None:
         self._out = out
@@ -143,13 +130,7 @@ class Strip:
         self._widths: list[int] = []
 
     def show(self, rows: list[Row], above: list[str], width: int) -> None:
-        """Draw the lines anew, as far as they differ, and what is to scroll past above them.
-
-        Args:
-            rows: The lines.
-            above: Lines of output, safe.
-            width: Cells of the terminal.
-        """
+        """Draw the lines anew, as far as they differ, and what is to scroll past above them."""
         lines = [self.painted(row) for row in rows]
         if above or len(lines) != len(self._shown) or any(cells > width for cells in self._widths):
             parts = [self._erasing(width)]
@@ -162,21 +143,13 @@ class Strip:
         self._out.flush()
 
     def clear(self, width: int) -> None:
-        """Leave the terminal as if nothing had been there.
-
-        Args:
-            width: Cells of the terminal.
-        """
+        """Leave the terminal as if nothing had been there."""
         self._out.write(self._erasing(width))
         self._out.flush()
         self._shown, self._widths = [], []
 
     def painted(self, row: Row) -> str:
-        """Return a line with the codes of its colours.
-
-        Args:
-            row: The line.
-        """
+        """Return a line with the codes of its colours."""
         return "".join(self._span(text, role) for text, role in row)
 
     def _span(self, text: str, role: str) -> str:
@@ -228,9 +201,6 @@ def _quiet_keys() -> Iterator[None]:
 
 def watch(session: Session) -> str:
     """Show a run until it is over or the user leaves.
-
-    Args:
-        session: The running session.
 
     Returns:
         ``over``, ``left`` (it goes on), or ``dashboard`` (the user wants the whole screen).
@@ -304,9 +274,5 @@ def _key(seconds: float) -> str:
 
 
 def farewell(session: Session) -> str:
-    """Return how to come back to a run that goes on.
-
-    Args:
-        session: It.
-    """
+    """Return how to come back to a run that goes on."""
     return f"{session.title} goes on.\n  watch it again:  tuiprof attach {shell_word(session.id)}"

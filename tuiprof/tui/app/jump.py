@@ -20,11 +20,7 @@ LETTERS: Final = "asdfgjklhwertuiopzxcvbnm"
 
 
 class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
-    """The letters, each at the corner of its pane.
-
-    Args:
-        about: The screen whose panes they are.
-    """
+    """The letters, each at the corner of its pane."""
 
     CSS = """
     JumpScreen { background: $background 40%; align: left top; }
@@ -61,19 +57,11 @@ class JumpScreen(ModalScreen[Widget | None], inherit_bindings=False):
 
 
 def panes_of(screen: Screen[Any]) -> list[Widget]:
-    """Return what can have the focus and is in view, from top left to bottom right.
-
-    Args:
-        screen: The screen.
-    """
+    """Return what can have the focus and is in view, from top left to bottom right."""
     seen = [pane for pane in screen.focus_chain if pane.region.area and screen.region.overlaps(pane.region)]
     return sorted(seen, key=lambda pane: (pane.region.y, pane.region.x))
 
 
 def name_of(pane: Widget) -> str:
-    """Return what a pane is called.
-
-    Args:
-        pane: It.
-    """
+    """Return what a pane is called."""
     return (pane.id or type(pane).__name__).replace("-", " ").replace("_", " ").lower()

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def first_screen(start: Start) -> Screen[Any]:
-    """Return a new screen that shows what was asked for.
-
-    Args:
-        start: What was asked for.
-    """
+    """Return a new screen that shows what was asked for."""
     if start.compared is not None:
         from tuiprof.tui.compare.screen import CompareScreen
 
@@ -42,11 +38,7 @@ def first_screen(start: Start) -> Screen[Any]:
 
 
 class Navigator:
-    """Implements :class:`~tuiprof.tui.terminal.navigation.Navigation`.
-
-    Args:
-        app: The application whose screens these are.
-    """
+    """Implements :class:`~tuiprof.tui.terminal.navigation.Navigation`."""
 
     def __init__(self, app: TerminalApp) -> None:
         self._app = app

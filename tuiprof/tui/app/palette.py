@@ -73,11 +73,7 @@ class TuiprofCommands(Provider):
             yield DiscoveryHit(self._line(command), command.run, command.text)
 
     async def search(self, query: str) -> Hits:
-        """Offer what matches.
-
-        Args:
-            query: What was typed.
-        """
+        """Offer what matches."""
         matcher = self.matcher(query)
         for command in (*self._actions(), *self._things()):
             score = matcher.match(command.text)

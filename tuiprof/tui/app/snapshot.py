@@ -70,9 +70,6 @@ class Picture:
 def take(shot: Shot) -> Picture:
     """Show a screen where nobody sees it, and return its picture.
 
-    Args:
-        shot: What to show.
-
     Raises:
         TuiprofError: It cannot be shown, or there is no such step or key.
     """
@@ -87,11 +84,7 @@ async def _take(shot: Shot) -> Picture:
 
 @contextlib.asynccontextmanager
 async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
-    """Run the dashboard without a terminal until it shows what it was asked for.
-
-    Args:
-        shot: What to show.
-    """
+    """Run the dashboard without a terminal until it shows what it was asked for."""
     app = TuiprofApp(shot.start)
     async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
         await _settle(pilot)
@@ -104,21 +97,13 @@ async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
 
 
 def text_of(pilot: Pilot[int]) -> str:
-    """Return what a screen shows, a line a row of cells.
-
-    Args:
-        pilot: Of the application.
-    """
+    """Return what a screen shows, a line a row of cells."""
     strips = pilot.app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 
 
 def portable(svg: str) -> str:
-    """Return a drawing that fetches nothing: fonts of the reader's own instead of some from the network.
-
-    Args:
-        svg: As Textual exports it.
-    """
+    """Return a drawing that fetches nothing: fonts of the reader's own instead of some from the network."""
     return _FONT_FACE.sub("", svg).replace("Fira Code, monospace", _FONTS).replace("arial", "sans-serif")
 
 

@@ -202,9 +202,6 @@ class TourCard(Static, can_focus=True):
 class Tour:
     """Drives the screens from step to step.
 
-    Args:
-        app: The dashboard.
-
     Attributes:
         place: Index of the step shown.
     """
@@ -218,11 +215,7 @@ class Tour:
         self.go(0)
 
     def go(self, place: int) -> None:
-        """Show a step; beyond the last one the tour is over.
-
-        Args:
-            place: Its index.
-        """
+        """Show a step; beyond the last one the tour is over."""
         self._take_card()
         if place >= len(STOPS):
             _library(self._app)

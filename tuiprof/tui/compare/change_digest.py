@@ -59,13 +59,7 @@ class ChangeDigest(Lines):
         self._sections: list[tuple[str, list[Row]]] = []
 
     def show(self, report: Report, titles: Sequence[tuple[str, str]], current: str) -> None:
-        """Show a comparison.
-
-        Args:
-            report: The comparison.
-            titles: Key and title of each table, in the order of the tabs.
-            current: Key of the table that shows in full.
-        """
+        """Show a comparison."""
         self._phases = phase_changes(report)
         self._sections = [
             (f"{number} {title}", rows)

@@ -52,12 +52,7 @@ class StepPair(Lines):
         self._source = ""
 
     def show(self, series: tuple[StepSeries, StepSeries], source: str) -> None:
-        """Show the steps of two runs.
-
-        Args:
-            series: Before and after.
-            source: Where they were measured; safe for a terminal.
-        """
+        """Show the steps of two runs."""
         self._series, self._source = series, source
         self.redraw()
 
@@ -130,15 +125,7 @@ def _cells(bars: int, columns: int) -> list[int | None]:
 
 
 def column_heights(times: Ints, columns: int, longest: int, high: float, levels: int) -> Ints:
-    """Return the height of each column: the median of its steps, from zero; 0 where it has none.
-
-    Args:
-        times: Steps in order, ns.
-        columns: How many columns the longer run takes.
-        longest: How many steps the longer run has.
-        high: What the highest level stands for, ns.
-        levels: How many levels there are.
-    """
+    """Return the height of each column: the median of its steps, from zero; 0 where it has none."""
     columns = min(columns, longest)
     edges = np.linspace(0, longest, columns + 1).round().astype(np.int64)
     out = np.zeros(columns, dtype=np.int64)

@@ -57,9 +57,6 @@ KEYS: Final[tuple[Binding, ...]] = (
 class CompareView(Vertical):
     """Shows a comparison; what is done in one timeline is done in the other as well.
 
-    Args:
-        found: What to show.
-
     Attributes:
         tabs: Keys of the tables that are listed.
         current: Key of the one that shows.

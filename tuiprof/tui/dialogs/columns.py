@@ -33,12 +33,7 @@ def _key(keys: str, action: str, label: str, tooltip: str, display: str | None =
 
 
 class ColumnsScreen(ModalScreen[list[str] | None], inherit_bindings=False):
-    """Answers the keys of the columns to show, in order; empty = as by default; None = as it was.
-
-    Args:
-        columns: All columns of the table.
-        shown: Keys of those that show, in order.
-    """
+    """Answers the keys of the columns to show, in order; empty = as by default; None = as it was."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "take", "show these", "Show these columns, now and in future"),

@@ -64,11 +64,6 @@ class ExportError(TuiprofError):
 def write(path: Path, text: str, *, replace: bool) -> None:
     """Write a file whole or not at all.
 
-    Args:
-        path: Where to.
-        text: What.
-        replace: Whether an existing file may be replaced.
-
     Raises:
         FileExistsError: It exists, and may not be replaced.
         ExportError: It cannot be written.

@@ -166,16 +166,7 @@ def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
 def form_keys(
     name: str, group: str, label: str, submits: str, cancels: str, *, one_field: bool = False
 ) -> list[BindingType]:
-    """Return the keys of a form.
-
-    Args:
-        name: Begins their ids.
-        group: Their heading in the help.
-        label: One word for what enter does.
-        submits: What enter does, in a sentence.
-        cancels: What escape does.
-        one_field: There is no other field to go to.
-    """
+    """Return the keys of a form."""
     keys: list[BindingType] = [
         key("enter", "submit", label, submits, id=f"{name}.submit", group=group, priority=True),
         key("escape", "cancel", "cancel", cancels, id=f"{name}.cancel", group=group, display="esc"),
@@ -298,11 +289,7 @@ class TextForm(Form[str], inherit_bindings=False):
 
 
 class PathForm(Form[Path], inherit_bindings=False):
-    """Answers the path of a trace or session, completed as it is typed, or None.
-
-    Args:
-        text: What the field holds at first.
-    """
+    """Answers the path of a trace or session, completed as it is typed, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *form_keys("path", "Open", "open", "Open it", "Open nothing", one_field=True),

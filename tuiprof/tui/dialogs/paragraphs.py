@@ -11,12 +11,7 @@ from tuiprof.tui.widgets.verdict import MARKS
 
 
 def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> list[Paragraph]:
-    """Say what an analysis asks, what it found, by which rules, and what each figure and column means.
-
-    Args:
-        answer: Its answer; None while it is worked out.
-        question: Its question.
-    """
+    """Say what an analysis asks, what it found, by which rules, and what each figure and column means."""
     out: list[Paragraph] = [(sanitize(question), "dim"), ("", "text")] if question else []
     if answer is None:
         return [*out, ("working it out …", "dim")]
@@ -49,11 +44,7 @@ def answer_paragraphs(answer: Report | Unavailable | None, question: str) -> lis
 
 
 def trust_paragraphs(trust: Trust) -> list[Paragraph]:
-    """Say all that a trace cannot tell, worst first, each with what to do about it.
-
-    Args:
-        trust: The trust of the trace.
-    """
+    """Say all that a trace cannot tell, worst first, each with what to do about it."""
     out: list[Paragraph] = [(f"{format_count(trust.events)} events read.", "dim"), ("", "text")]
     if not trust.remarks:
         out.append(("✓ Nothing is missing, odd or incomplete.", "good"))

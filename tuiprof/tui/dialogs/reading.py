@@ -83,13 +83,7 @@ class ReadingScreen(ModalScreen[None], inherit_bindings=False):
 
 
 def paragraph(text: str, role: str, width: int) -> list[Row]:
-    """Wrap a paragraph, keeping its indent.
-
-    Args:
-        text: One line, safe for a terminal.
-        role: Its role.
-        width: Cells.
-    """
+    """Wrap a paragraph, keeping its indent."""
     bare = text.lstrip(" ")
     indent = " " * (len(text) - len(bare))
     return [[(indent + line, role)] for line in wrap(bare, max(width - len(indent), 8))]

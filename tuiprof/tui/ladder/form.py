@@ -27,12 +27,7 @@ class LadderWish:
 
 
 class LadderForm(Form[LadderWish], inherit_bindings=False):
-    """Asks how to measure a ladder.
-
-    Args:
-        name: Its name.
-        presets: Names of its presets, the one proposed first.
-    """
+    """Asks how to measure a ladder."""
 
     BINDINGS: ClassVar[list[BindingType]] = form_keys(
         "measure", "Measure", "measure", "Start it", "Start nothing"

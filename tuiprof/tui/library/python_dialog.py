@@ -34,11 +34,7 @@ _AT_ONCE: Final = 2
 
 
 class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
-    """Answers the interpreter that was chosen, or None.
-
-    Args:
-        chosen: The one that scripts run in now.
-    """
+    """Answers the interpreter that was chosen, or None."""
 
     class Answered(Message):
         """An interpreter has said what it has, or why it cannot be used."""

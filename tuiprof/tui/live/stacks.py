@@ -13,13 +13,7 @@ Paragraphs = list[tuple[str, str]]
 
 
 def read(session: Session, fold: Fold, *, running: bool) -> tuple[str, Paragraphs]:
-    """Return title and text of the window; asks the processes of a running session, which may take seconds.
-
-    Args:
-        session: The session.
-        fold: Its state, for one that is over.
-        running: Whether it runs.
-    """
+    """Return title and text of the window; asks the processes of a running session, which may take seconds."""
     from tuiprof.blackbox.session import asked, kept
 
     try:
@@ -32,11 +26,7 @@ def read(session: Session, fold: Fold, *, running: bool) -> tuple[str, Paragraph
 
 
 def paragraphs(report: Report) -> Paragraphs:
-    """Return a report of stacks as paragraphs: who is where, then each stack.
-
-    Args:
-        report: It.
-    """
+    """Return a report of stacks as paragraphs: who is where, then each stack."""
     level = report.verdict.level
     out: Paragraphs = [
         (f"{glyphs.FLAG} {sanitize(report.verdict.sentence)}", "text" if level == "info" else level)

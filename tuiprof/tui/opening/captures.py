@@ -64,13 +64,7 @@ class Captures:
 
 
 def captures_of(path: Path, place: Path | None = None) -> Captures:
-    """Find the traces that a trace belongs with; none of them is read. Takes a worker: folders are walked.
-
-    Args:
-        path: The trace.
-        place: The directory that was opened; None = the trace itself was, and what surrounds it tells: the session
-            it lies in, else files named alike.
-    """
+    """Find the traces that a trace belongs with; none of them is read. Takes a worker: folders are walked."""
     from tuiprof.formats import open_trace
     from tuiprof.formats.directory import sets_in, siblings
 
@@ -104,11 +98,7 @@ class Figures:
 
 
 def figures(trace: Trace) -> Figures:
-    """Work out what a list of traces says of one of them.
-
-    Args:
-        trace: The trace.
-    """
+    """Work out what a list of traces says of one of them."""
     from tuiprof import analyses
 
     def fact(name: str, key: str) -> float | None:

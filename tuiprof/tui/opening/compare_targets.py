@@ -11,11 +11,7 @@ _MOST_FILES, _MOST_SESSIONS = 12, 12
 
 
 def beside(path: Path) -> list[Path]:
-    """Return the trace files in the folder of a trace, without itself, the newest first.
-
-    Args:
-        path: The trace.
-    """
+    """Return the trace files in the folder of a trace, without itself, the newest first."""
     from tuiprof.formats.directory import is_trace_name
 
     try:

@@ -12,12 +12,7 @@ from tuiprof.tui.terminal.guest import TerminalApp
 
 
 def compare_with_another(app: TerminalApp, path: Path) -> None:
-    """Ask what a trace is to be compared with, then compare: the other is the baseline.
-
-    Args:
-        app: The dashboard.
-        path: The trace.
-    """
+    """Ask what a trace is to be compared with, then compare: the other is the baseline."""
     files = beside(path)
     sessions = sessions_with_traces(app.start.sessions)
     targets = [str(file) for file in files] + [str(session) for _, session in sessions]

@@ -59,20 +59,12 @@ class LoadingPanel(Lines, can_focus=True):
         self.set_interval(0.5, self.redraw)
 
     def advance(self, progress: Progress) -> None:
-        """Show how far it is.
-
-        Args:
-            progress: How far.
-        """
+        """Show how far it is."""
         self._progress = progress
         self.redraw()
 
     def fail(self, error: TuiprofError) -> None:
-        """Show why it cannot be opened, and what to do.
-
-        Args:
-            error: The error.
-        """
+        """Show why it cannot be opened, and what to do."""
         self._error = error
         self.redraw()
 

@@ -23,12 +23,7 @@ class TextAlone(LineFilter):
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the cells of a line without them.
-
-        Args:
-            segments: The cells.
-            background: Not needed.
-        """
+        """Return the cells of a line without them."""
         return [
             segment
             if segment.control or (segment.text.isascii() and segment.text.isprintable())
@@ -45,12 +40,7 @@ class PlainText(LineFilter):
     """Turns every cell into ASCII."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the cells of a line in ASCII.
-
-        Args:
-            segments: The cells.
-            background: Not needed.
-        """
+        """Return the cells of a line in ASCII."""
         return [
             segment
             if segment.control or segment.text.isascii()
@@ -63,12 +53,7 @@ class OneColour(LineFilter):
     """Takes colours away: what stands out by its background is shown in reverse."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return the cells of a line without colours.
-
-        Args:
-            segments: The cells.
-            background: Not needed.
-        """
+        """Return the cells of a line without colours."""
         return [Segment(text, style and _uncoloured(style), control) for text, style, control in segments]
 
 

@@ -51,11 +51,6 @@ def sparkline(shares: list[float | None], width: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """Return a horizontal bar of ``share`` of the width, in halves of a cell, padded to the width.
-
-    Args:
-        share: 0 to 1; what lies outside is clipped.
-        width: Cells.
-    """
+    """Return a horizontal bar of ``share`` of the width, in halves of a cell, padded to the width."""
     halves = round(max(0.0, min(1.0, share)) * width * 2)
     return (BAR * (halves // 2) + HALF_BAR * (halves % 2)).ljust(width)

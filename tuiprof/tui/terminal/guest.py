@@ -94,15 +94,7 @@ class TerminalApp(App[int], inherit_bindings=False):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a notice; it is text, never markup.
-
-        Args:
-            message: The notice; may quote text of others.
-            title: What stands above it.
-            severity: Its colour.
-            timeout: Seconds that it stays; None = the usual time.
-            markup: Not heeded: widgets pass on a default of Textual's.
-        """
+        """Show a notice; it is text, never markup."""
         super().notify(
             sanitize_lines(message), title=sanitize(title), severity=severity, timeout=timeout, markup=False
         )

@@ -34,19 +34,7 @@ def key(
     priority: bool = False,
     display: str | None = None,
 ) -> Binding:
-    """Return a binding with all that help, palette and configuration need.
-
-    Args:
-        keys: Key or keys, separated by commas.
-        action: Action it runs.
-        label: One or two words for the line of keys.
-        tooltip: One sentence for the help and the palette.
-        id: Name for the configuration, ``screen.what``.
-        group: Heading in the help.
-        show: Show it in the line of keys.
-        priority: It works even while a widget takes text.
-        display: How the key is written; None = by its name.
-    """
+    """Return a binding with all that help, palette and configuration need."""
     return Binding(
         keys,
         action,

@@ -30,11 +30,7 @@ _PLAIN: Final[State] = (frozenset(), "", "")
 
 
 def squeeze(data: str) -> str:
-    """Return what draws the same with fewer bytes.
-
-    Args:
-        data: Text and escape sequences that begin and end without colours and attributes.
-    """
+    """Return what draws the same with fewer bytes."""
     out: list[str] = []
     shown = wanted = _PLAIN
     for index, part in enumerate(_SGR.split(data)):
@@ -194,11 +190,7 @@ def _cells(text: str) -> tuple[Cell, ...] | None:
 
 
 def squeezing(driver: type[Driver]) -> type[Driver]:
-    """Return a driver that sends fewer bytes.
-
-    Args:
-        driver: The one that suits the terminal.
-    """
+    """Return a driver that sends fewer bytes."""
 
     class Squeezing(driver):  # type: ignore[misc, valid-type]
         """It, with what it writes squeezed, and cells that stand there already not sent again."""

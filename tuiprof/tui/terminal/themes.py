@@ -181,20 +181,12 @@ _FOR: Final[dict[Colours, str]] = {"many": DARK.name, "16": SIXTEEN.name, "none"
 
 
 def suited(terminal: Terminal) -> str:
-    """Return the name of the theme that a terminal can show.
-
-    Args:
-        terminal: What it can show.
-    """
+    """Return the name of the theme that a terminal can show."""
     return _FOR[terminal.colours]
 
 
 def whole_name(name: str) -> str:
-    """Return the name of a theme where only the end of one of ours was given, ``light`` for example.
-
-    Args:
-        name: As the user wrote it.
-    """
+    """Return the name of a theme where only the end of one of ours was given, ``light`` for example."""
     return next((theme.name for theme in OURS if theme.name == f"tuiprof-{name}"), name)
 
 
@@ -207,12 +199,7 @@ DEFAULTS: Final = {
 
 
 def begin_with(app: App[Any], theme: str) -> None:
-    """Give an app its first theme; to change to it later would mean to parse every style sheet twice.
-
-    Args:
-        app: It does not run yet.
-        theme: Name of one of its themes.
-    """
+    """Give an app its first theme; to change to it later would mean to parse every style sheet twice."""
     first = app.available_themes[theme]
     if not first.dark or first.ansi:  # more than variables has to change
         app.theme = theme

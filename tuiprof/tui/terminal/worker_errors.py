@@ -7,12 +7,7 @@ from textual.worker import Worker, WorkerState
 
 
 def tell_worker_error(widget: Widget, event: Worker.StateChanged) -> None:
-    """Show the error of a worker that failed.
-
-    Args:
-        widget: The widget that started it.
-        event: What became of it.
-    """
+    """Show the error of a worker that failed."""
     if event.state is WorkerState.ERROR:
         error = event.worker.error
         text = f"{type(error).__name__}: {error}. This is a bug of tuiprof: please report it with the trace."

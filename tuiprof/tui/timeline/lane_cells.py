@@ -68,14 +68,7 @@ class Cells:
 
 
 def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> Cells:
-    """Draw one lane.
-
-    Args:
-        trace: The trace.
-        lane: The lane.
-        edges: Column edges in ns, ascending, shape ``(columns + 1,)``.
-        taken: Columns that something else is written over: names keep clear of them. Shape ``(columns,)``.
-    """
+    """Draw one lane."""
     if lane.style == "idle":
         return _idle(trace, lane.bars, edges)
     if lane.samples is not None:
@@ -199,11 +192,6 @@ def link_cells(
     source: tuple[int, int], target: tuple[int, int], columns: int
 ) -> dict[tuple[int, int], tuple[str, bool]]:
     """Draw the connection from a call to work over the cells of a timeline.
-
-    Args:
-        source: Line and column of the call; the column may lie outside of the view.
-        target: Line and column of the work.
-        columns: Number of columns in view.
 
     Returns:
         By line and column: the sign, and whether it may replace what is drawn there.

@@ -18,13 +18,7 @@ _EVENTS = 50_000
 
 
 class SampledBars(Bars):
-    """One of so many events of a lane; how much of a column they cover is estimated.
-
-    Args:
-        trace: The trace made of them.
-        rows: Rows of the events, in order of start.
-        stride: How many events each stands for.
-    """
+    """One of so many events of a lane; how much of a column they cover is estimated."""
 
     def __init__(self, trace: Trace, rows: Ints, stride: int) -> None:
         super().__init__(trace, rows)

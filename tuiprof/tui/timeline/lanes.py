@@ -26,12 +26,7 @@ _STEP_NAME = r"^ProfilerStep#\d+$"
 
 
 class Bars:
-    """Events of one lane, in order of start.
-
-    Args:
-        trace: The trace.
-        rows: Rows of the events, in order of start.
-    """
+    """Events of one lane, in order of start."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
         self.rows = rows
@@ -263,14 +258,7 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
 
 
 def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> list[Lane]:
-    """Return a lane for each level of events that enclose one another, outermost first.
-
-    Args:
-        trace: The trace.
-        rows: The events, all of one thread.
-        label: Written in front of the first; the others are indented.
-        priorities: Of each level; deeper ones get no lane.
-    """
+    """Return a lane for each level of events that enclose one another, outermost first."""
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
         if not len(rows):
@@ -306,12 +294,6 @@ def _device_lanes(trace: Trace) -> list[Lane]:
 
 def idle_gap(bars: Bars, instant: int, low: int, high: int) -> tuple[int, int] | None:
     """Return the gap without work around an instant.
-
-    Args:
-        bars: The work of a device.
-        instant: ns.
-        low: Begin of the trace.
-        high: End of the trace.
 
     Returns:
         Begin and end of the gap in ns; None = the device works then.

@@ -40,10 +40,6 @@ class Link:
 
         A launch leads from its beginning to that of the work. A sync ends when the work that it waited for has
         ended, and from its end on what it delayed may begin.
-
-        Args:
-            trace: The trace.
-            event: Row of the event that has the link.
         """
         call, work = self.call_and_work(event)
         if self.way in ("launches", "launched by"):
@@ -53,13 +49,7 @@ class Link:
 
 
 def links_of(trace: Trace, row: int, *, patient: bool = False) -> tuple[Link, ...]:
-    """Return what an event is linked with: launch or work first, what it delayed last.
-
-    Args:
-        trace: The trace.
-        row: Row of the event.
-        patient: Work out what the syncs did, even where that takes long; give this in a worker.
-    """
+    """Return what an event is linked with: launch or work first, what it delayed last."""
     launch = int(trace.links.launch_of[row])
     found = [Link(launch, "launched by")] if launch >= 0 else []
     if not found and (work := first_work(trace, row)) is not None:

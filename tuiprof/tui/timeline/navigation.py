@@ -105,12 +105,7 @@ class Navigation:
     # -- search --------------------------------------------------------------------------------------------
 
     def search(self, needle: str, *, go: bool = True) -> None:
-        """Search the names of all events, in a worker: of ten million events it takes a moment.
-
-        Args:
-            needle: The text.
-            go: Whether to go to the first hit from the cursor on; otherwise the hits are only marked.
-        """
+        """Search the names of all events, in a worker: of ten million events it takes a moment."""
         if self._state.lanes is not None:
             work = partial(self._look_up, self._state.lanes, needle, go)
             self._timeline.run_worker(work, thread=True, exclusive=True, group="search", exit_on_error=False)

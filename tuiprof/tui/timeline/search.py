@@ -41,11 +41,6 @@ class Search:
     def step(self, cursor: int, event: int | None, forward: bool) -> int | None:
         """Return the next hit, from the chosen event on where that is one, around the ends of the trace.
 
-        Args:
-            cursor: ns.
-            event: Row of the chosen event.
-            forward: Next rather than previous.
-
         Returns:
             Its place among the hits; None = there is none.
         """

@@ -95,12 +95,7 @@ class TimelineState:
         self._changed()
 
     def replace(self, lanes: Lanes, by: int) -> None:
-        """Show more of the same trace, keeping cursor, selection, range and the chosen event; a search ends.
-
-        Args:
-            lanes: Its lanes.
-            by: How much later an instant is in it, ns.
-        """
+        """Show more of the same trace, keeping cursor, selection, range and the chosen event; a search ends."""
         if self.lanes is None:
             self.show(lanes)
             return
@@ -173,12 +168,7 @@ class TimelineState:
         self._changed()
 
     def go_to(self, instant: int, length: int = 0) -> None:
-        """Put the cursor on an instant and bring it into view.
-
-        Args:
-            instant: ns.
-            length: Length of the event there, ns; the view widens when less than all of it would show.
-        """
+        """Put the cursor on an instant and bring it into view."""
         self.cursor = max(self.view.first, min(instant, self.view.last - 1))
         self.view = self.view.showing(self.cursor)
         if length > self.view.span:

@@ -78,15 +78,7 @@ def findings_of(advice: object) -> list[Shown]:
 
 
 def finding_rows(found: Shown, number: int, count: int, width: int, height: int) -> list[Row]:
-    """Return the lines of a finding.
-
-    Args:
-        found: It.
-        number: Its place in the order, from 1.
-        count: How many there are.
-        width: Cells of a line.
-        height: Lines there are; the first says how much, the others what, where and what to write.
-    """
+    """Return the lines of a finding."""
     level: Level = "bad" if (found.share or 0.0) >= _BAD_SHARE or found.saves_ns is None else "warn"
     others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
     first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]

@@ -37,14 +37,7 @@ class Headline:
 
 
 def headline(results: Results, window: Window, current: str, read: float | None) -> Headline:
-    """Return the verdict that matters most of those there are.
-
-    Args:
-        results: The answers.
-        window: The part that the analyses look at.
-        current: Name of the tab that is open.
-        read: Share of the file that was read; None = all of it.
-    """
+    """Return the verdict that matters most of those there are."""
     top = most_important(results.reports(window))
     if top is None:
         pending = results.next_wanted("", window) is not None
@@ -99,27 +92,14 @@ def window_text(trace: Trace, window: Window) -> str:
 
 
 def reading_text(part: float, reached: float, *, failed: bool) -> str:
-    """Return what the head says of a file of which only a part was read.
-
-    Args:
-        part: Share of the file that the figures rest on, 0 to 1.
-        reached: Share that was read meanwhile.
-        failed: The rest cannot be read.
-    """
+    """Return what the head says of a file of which only a part was read."""
     if failed:
         return f"{MARKS['bad']} figures of the first {part:.0%}: the rest cannot be read"
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
 
 
 def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: bool, rank: bool) -> list[str]:
-    """Return what the head says of a trace.
-
-    Args:
-        trace: The trace.
-        uncaptured_ns: A step without the profiler; None = unknown.
-        surveyed: Whether its steps are worked out already; without them nothing is said of steps.
-        rank: Whether to say which rank it is of.
-    """
+    """Return what the head says of a trace."""
     facts = []
     names = dict.fromkeys(device.name for device in trace.info.devices)
     if names:

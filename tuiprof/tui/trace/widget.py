@@ -152,12 +152,7 @@ class TraceView(Vertical):
     # -- what was read and worked out ----------------------------------------------------------------------
 
     def take(self, trace: Trace, part: Progress | None) -> None:
-        """Show more of the file, or all of it, once what is on the screen is worked out for it.
-
-        Args:
-            trace: What was read.
-            part: How far in the file that is; None = all of it.
-        """
+        """Show more of the file, or all of it, once what is on the screen is worked out for it."""
         search = self.timeline.state.search
         self.work.replace(trace, part, self.window, search.needle if search is not None else "")
 
@@ -191,13 +186,7 @@ class TraceView(Vertical):
         self._look_at_step()
 
     def _show_lanes(self, lanes: Lanes, by: int, search: Search | None) -> None:
-        """Show the timeline of more of the trace; what was searched for stays searched for.
-
-        Args:
-            lanes: Its lanes.
-            by: How much later an instant is in it, ns.
-            search: The search, where it was looked up in these lanes already.
-        """
+        """Show the timeline of more of the trace; what was searched for stays searched for."""
         timeline = self.timeline
         before = timeline.state.search
         timeline.state.replace(lanes, by)

@@ -48,14 +48,7 @@ def column_ranges(
 
 
 def dot_rows(values: Floats, low: float, high: float, dots: int) -> Ints:
-    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1.
-
-    Args:
-        values: Any shape.
-        low: Value at the bottom edge.
-        high: Value at the top edge.
-        dots: Number of rows.
-    """
+    """Return the row of dots each value lies in, 0 at the top; values beyond an edge lie on it, NaN gives -1."""
     shown = ~np.isnan(values)
     at = np.clip((high - np.where(shown, values, low)) / max(high - low, 1e-12) * dots, 0, dots - 1)
     return np.where(shown, at.astype(np.int64), -1)

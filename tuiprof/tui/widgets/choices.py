@@ -62,11 +62,7 @@ class Choices(Lines, can_focus=True):
         self._empty = empty
 
     def show(self, choices: list[Choice]) -> None:
-        """Show these; the cursor stays on what it was on, if that is still there.
-
-        Args:
-            choices: Lines from top to bottom.
-        """
+        """Show these; the cursor stays on what it was on, if that is still there."""
         before = self.current
         self._choices = choices
         keys = [choice.key for choice in choices]
@@ -88,11 +84,7 @@ class Choices(Lines, can_focus=True):
         return self._choices[self._cursor].key if 0 <= self._cursor < len(self._choices) else ""
 
     def move_to(self, key: str) -> None:
-        """Put the cursor on a choice; nothing happens when it is not in the list.
-
-        Args:
-            key: Its key.
-        """
+        """Put the cursor on a choice; nothing happens when it is not in the list."""
         found = [index for index, choice in enumerate(self._choices) if choice.key == key]
         if found:
             self._set(found[0])

@@ -8,12 +8,7 @@ from tuiprof.tui.terminal import glyphs
 
 
 def when(unix_ns: int, now: datetime | None = None) -> str:
-    """Return a time as a person says it: today's clock, else the day.
-
-    Args:
-        unix_ns: The time.
-        now: The present, for tests.
-    """
+    """Return a time as a person says it: today's clock, else the day."""
     if not unix_ns:
         return glyphs.NONE
     then = datetime.fromtimestamp(unix_ns / 1e9, UTC).astimezone()
@@ -26,12 +21,7 @@ def when(unix_ns: int, now: datetime | None = None) -> str:
 
 
 def age(unix_ns: int, now: datetime | None = None) -> str:
-    """Return how long ago something was, as ``12 min``, ``3 h`` or ``5 d``; from a year on the month.
-
-    Args:
-        unix_ns: When it was.
-        now: The present, for tests.
-    """
+    """Return how long ago something was, as ``12 min``, ``3 h`` or ``5 d``; from a year on the month."""
     if not unix_ns:
         return glyphs.NONE
     now = now or datetime.now(UTC)

@@ -69,12 +69,7 @@ class FilterBar(Vertical):
         return self.has_class("-open")
 
     def open(self, text: str, columns: Sequence[str]) -> None:
-        """Ask for a filter.
-
-        Args:
-            text: The one that is on.
-            columns: What columns it may name.
-        """
+        """Ask for a filter."""
         self._columns = tuple(sanitize(name) for name in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)

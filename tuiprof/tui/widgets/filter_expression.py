@@ -112,10 +112,6 @@ Node = Contains | Comparison | Not | Both
 def parse(text: str, columns: Sequence[Column]) -> Node | None:
     """Read a filter.
 
-    Args:
-        text: What was typed.
-        columns: The columns it may name; visible ones are preferred to hidden ones.
-
     Returns:
         What it means; None = all rows.
 
@@ -297,12 +293,7 @@ def _figure(column: Column, value: list[_Token]) -> float:
 
 
 def find_columns(typed: str, columns: Sequence[Column]) -> list[Column]:
-    """Return the columns that a name may mean: exact before begun, visible before hidden.
-
-    Args:
-        typed: Label or key of a column, or how it begins.
-        columns: The columns.
-    """
+    """Return the columns that a name may mean: exact before begun, visible before hidden."""
     wanted = _plain(typed)
     for visible in (True, False):
         some = [column for column in columns if column.hidden != visible]

@@ -32,12 +32,7 @@ class Scale:
     high: float
 
     def column(self, ratio: float, width: int) -> int:
-        """Return where a ratio stands.
-
-        Args:
-            ratio: Above 0.
-            width: Cells of the scale.
-        """
+        """Return where a ratio stands."""
         low, high = math.log(self.low), math.log(self.high)
         share = (math.log(max(ratio, 1e-12)) - low) / (high - low)
         share = _MARGIN + share * (1 - 2 * _MARGIN)
@@ -57,15 +52,7 @@ def scale_of(ratios: Iterable[Ratio]) -> Scale | None:
 
 
 def axis_row(scale: Scale, low: str, one: str, high: str, width: int) -> Row:
-    """Name both ends and 1, as far as there is room.
-
-    Args:
-        scale: The scale.
-        low: Words for its lower end.
-        one: Words for 1.
-        high: Words for its upper end.
-        width: Cells.
-    """
+    """Name both ends and 1, as far as there is room."""
     chars = [" "] * width
     at = min(max(scale.column(1.0, width) - len(one) // 2, 0), max(width - len(one), 0))
     for text, begin in ((one, at), (low, 0), (high, width - len(high))):
@@ -76,14 +63,7 @@ def axis_row(scale: Scale, low: str, one: str, high: str, width: int) -> Row:
 
 
 def forest_row(scale: Scale, ratio: Ratio | None, role: str, width: int) -> Row:
-    """Draw a ratio and its interval.
-
-    Args:
-        scale: The scale.
-        ratio: Value, lower and upper end; None = only the mark of 1.
-        role: Colour role of point and interval.
-        width: Cells.
-    """
+    """Draw a ratio and its interval."""
     one = scale.column(1.0, width)
     cells = [(" ", "text")] * width
     cells[one] = (glyphs.AXIS, "rule")

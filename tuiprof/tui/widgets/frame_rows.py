@@ -76,12 +76,7 @@ class FrameRows:
         return len(self.frame) if self._view is None else len(self._view)
 
     def text(self, position: int, column: int) -> str:
-        """Return what a cell shows, with its unit.
-
-        Args:
-            position: Position in view.
-            column: Index into :attr:`columns`.
-        """
+        """Return what a cell shows, with its unit."""
         value = self._series[column][self.source(position)]
         if value is None or value == "":
             return NONE
@@ -90,39 +85,22 @@ class FrameRows:
         return sanitize(self.columns[column].text(value))
 
     def faint(self, position: int) -> bool:
-        """Say whether a row is grey.
-
-        Args:
-            position: Position in view.
-        """
+        """Say whether a row is grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
 
     def source(self, position: int) -> int:
-        """Return the frame's row at a position.
-
-        Args:
-            position: Position in view.
-        """
+        """Return the frame's row at a position."""
         return position if self._view is None else int(self._view[position])
 
     def position(self, source: int) -> int | None:
-        """Return where a row of the frame stands now; None when the filter hides it.
-
-        Args:
-            source: Row of the frame.
-        """
+        """Return where a row of the frame stands now; None when the filter hides it."""
         if self._view is None:
             return source if 0 <= source < len(self.frame) else None
         found = np.flatnonzero(self._view == source)
         return int(found[0]) if len(found) else None
 
     def sort(self, column: int | None, descending: bool = False) -> None:
-        """Sort by a column, nulls last.
-
-        Args:
-            column: Index into :attr:`columns`; None = as given.
-            descending: Largest first.
-        """
+        """Sort by a column, nulls last."""
         if column is None:
             self._order = None
         else:
@@ -131,19 +109,11 @@ class FrameRows:
         self._refresh()
 
     def is_slow_to_sort(self, column: int) -> bool:
-        """Return whether a column of many rows is sorted for the first time.
-
-        Args:
-            column: Index into :attr:`columns`.
-        """
+        """Return whether a column of many rows is sorted for the first time."""
         return len(self.frame) >= _SLOW_ROWS and column not in self._ascending
 
     def prepare_sort(self, column: int) -> None:
-        """Work out the order of a column; what is in view stays as it is.
-
-        Args:
-            column: Index into :attr:`columns`.
-        """
+        """Work out the order of a column; what is in view stays as it is."""
         self._sorted(column)
 
     def filter(self, text: str) -> None:
@@ -188,12 +158,7 @@ class FrameRows:
         return frame if self._view is None else frame[self._view]
 
     def alike(self, other: Rows, position: int) -> int | None:
-        """Return where the row stands whose texts are those of a row of another frame; figures may differ.
-
-        Args:
-            other: Rows of another frame.
-            position: Position in them.
-        """
+        """Return where the row stands whose texts are those of a row of another frame; figures may differ."""
         if not isinstance(other, FrameRows):
             return None
         source = other.source(position)

@@ -34,9 +34,6 @@ class KeyBar(Lines):
 
     Where the line is too short the last of the screen's own are left out. What every screen has (palette, help, the
     way out) is always there, at the right edge.
-
-    Args:
-        words: Other labels for some bindings, by id.
     """
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"

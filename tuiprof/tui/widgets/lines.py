@@ -87,19 +87,10 @@ class Lines(Widget):
 
     @abstractmethod
     def draw(self, width: int, height: int) -> list[Row]:
-        """Return what to show now; rows that are missing are blank.
-
-        Args:
-            width: Cells.
-            height: Lines; more rows than this are cut off.
-        """
+        """Return what to show now; rows that are missing are blank."""
 
     def height_for(self, width: int) -> int:
-        """Return the number of lines wanted where the style sheet says ``height: auto``.
-
-        Args:
-            width: Cells.
-        """
+        """Return the number of lines wanted where the style sheet says ``height: auto``."""
         return len(self.draw(width, 0))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

@@ -51,12 +51,7 @@ class Heading(Lines):
         self._remark: Row = []
 
     def show(self, title: str, remark: Row | None = None) -> None:
-        """Change the words.
-
-        Args:
-            title: Title; empty = a plain rule.
-            remark: What stands at the right end.
-        """
+        """Change the words."""
         self._title, self._remark = title, remark or []
         self.redraw()
 

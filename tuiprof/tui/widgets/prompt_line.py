@@ -36,11 +36,7 @@ class PromptLine(Input):
             self.text = text
 
     def open(self, text: str) -> None:
-        """Ask.
-
-        Args:
-            text: What stands there at first.
-        """
+        """Ask."""
         self.value = text
         self.add_class("-open")
         self.focus()

@@ -132,12 +132,7 @@ class ListRows:
         return len(self._view)
 
     def text(self, position: int, column: int) -> str:
-        """Return what a cell shows.
-
-        Args:
-            position: Position in view.
-            column: Index into :attr:`headings`.
-        """
+        """Return what a cell shows."""
         return self._texts[self._view[position]][column]
 
     def faint(self, position: int) -> bool:
@@ -145,19 +140,11 @@ class ListRows:
         return False
 
     def source(self, position: int) -> int:
-        """Return the index of the row in the list given at first.
-
-        Args:
-            position: Position in view.
-        """
+        """Return the index of the row in the list given at first."""
         return self._view[position]
 
     def position(self, source: int) -> int | None:
-        """Return where a row stands now; None when the filter hides it.
-
-        Args:
-            source: Index in the list given at first.
-        """
+        """Return where a row stands now; None when the filter hides it."""
         return self._view.index(source) if source in self._view else None
 
     def is_slow_to_sort(self, column: int) -> bool:
@@ -168,12 +155,7 @@ class ListRows:
         """Do nothing: the list is short."""
 
     def sort(self, column: int | None, descending: bool = False) -> None:
-        """Sort by a column, unknown values last.
-
-        Args:
-            column: Index into :attr:`headings`; None = the order given at first.
-            descending: Largest first.
-        """
+        """Sort by a column, unknown values last."""
         self._order = list(range(len(self._texts)))
         if column is not None:
             known = [i for i in self._order if self._keys[i][column] is not None]
@@ -195,12 +177,7 @@ class ListRows:
         ]
 
     def alike(self, other: Rows, position: int) -> int | None:
-        """Return where the row with the same texts stands; None = nowhere.
-
-        Args:
-            other: Other rows.
-            position: Position in them.
-        """
+        """Return where the row with the same texts stands; None = nowhere."""
         texts = [other.text(position, column) for column in range(len(other.headings))]
         return next((place for place, i in enumerate(self._view) if self._texts[i] == texts), None)
 
@@ -213,14 +190,7 @@ def _comparable(key: SortKey) -> tuple[bool, float, str]:
 def fit_text(
     text: str, width: int, right: bool = False, elide: Literal["end", "start", "middle"] = "end"
 ) -> str:
-    """Pad or cut a text to a number of cells; where it is cut stands an ellipsis.
-
-    Args:
-        text: One line.
-        width: Cells.
-        right: Whether to align right.
-        elide: Where to cut.
-    """
+    """Pad or cut a text to a number of cells; where it is cut stands an ellipsis."""
     length = cell_len(text)
     if length > width and elide != "end":
         text = clip(text, width, elide)
@@ -232,14 +202,7 @@ def fit_text(
 
 
 def column_order(headings: Sequence[Heading], least: list[int], contents: list[int], room: int) -> list[int]:
-    """Return the order of the columns in which the first place can be seen, if need be before some figures.
-
-    Args:
-        headings: The columns.
-        least: Cells each needs to be readable.
-        contents: Cells of the widest value of each.
-        room: Cells there are; 0 = not known yet.
-    """
+    """Return the order of the columns in which the first place can be seen, if need be before some figures."""
     order = list(range(len(headings)))
     place = next((i for i in order if headings[i].elide == "start"), None)
     if place is None or not room:
@@ -271,14 +234,7 @@ class Layout:
 
 
 def lay_out(rows: Rows, sample: Sequence[int], room: int, *, in_order: bool = False) -> Layout:
-    """Give each column the width its content asks for; long texts give way until the table fits.
-
-    Args:
-        rows: The rows.
-        sample: Positions of the rows that are measured.
-        room: Cells there are; 0 = not known yet.
-        in_order: Whether the columns keep their order however little room there is.
-    """
+    """Give each column the width its content asks for; long texts give way until the table fits."""
     headings = rows.headings
     contents = [
         max((cell_len(rows.text(position, index)) for position in sample), default=0)
@@ -304,12 +260,6 @@ def column_widths(labels: list[int], contents: list[int], right: list[bool], roo
 
     Numbers keep what they need. Texts give way, the widest first, and the room for the sort mark goes before
     texts become too short to tell apart.
-
-    Args:
-        labels: Cells of each heading.
-        contents: Cells of the widest value of each column.
-        right: Which columns hold numbers.
-        room: Cells there are; 0 = not known yet.
 
     Returns:
         The width of each; together they may still be more than there is room for.

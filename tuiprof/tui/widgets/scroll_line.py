@@ -28,18 +28,7 @@ class ScrollLine(ScrollBarRender):
         back_color: Color | None = None,
         bar_color: Color | None = None,
     ) -> Segments:
-        """Draw a bar.
-
-        Args:
-            size: Cells along the bar.
-            virtual_size: Cells of what is scrolled.
-            window_size: How many of them are in view; 0 = all.
-            position: The first of them in view.
-            thickness: Cells across the bar.
-            vertical: Whether it stands.
-            back_color: Colour behind.
-            bar_color: Colour of the line.
-        """
+        """Draw a bar."""
         across = thickness if vertical else 1
         begin = end = 0
         if window_size and size and virtual_size > window_size:

@@ -164,14 +164,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- content -------------------------------------------------------------------------------------------
 
     def load(self, rows: Rows, *, empty: str = "", source: int | None = None, in_order: bool = False) -> None:
-        """Show other rows.
-
-        Args:
-            rows: The rows.
-            empty: What to say when there are none; one line, safe for a terminal.
-            source: Row to put the cursor on; None = the first.
-            in_order: Whether the columns keep their order however little room there is.
-        """
+        """Show other rows."""
         self.rows, self.empty, self._in_order = rows, empty, in_order
         self.sorted_by, self.descending, self.sorting = None, False, None
         self.column = min(self.column, max(len(rows.headings) - 1, 0))
@@ -189,11 +182,7 @@ class VirtualTable(ScrollView, can_focus=True):
         return TableState(self.rows, self.empty, self.cursor, self.column, self.sorted_by, self.descending)
 
     def restore(self, state: TableState) -> None:
-        """Show rows as they were left.
-
-        Args:
-            state: What :meth:`state` returned then.
-        """
+        """Show rows as they were left."""
         self.rows, self.empty = state.rows, state.empty
         self.cursor, self.column = state.cursor, state.column
         self.sorted_by, self.descending, self.sorting = state.sorted_by, state.descending, None
@@ -201,12 +190,7 @@ class VirtualTable(ScrollView, can_focus=True):
         self._changed()
 
     def resume(self, state: TableState, needle: str) -> None:
-        """Give the rows that were just loaded the order, the filter and the cursor of others like them.
-
-        Args:
-            state: How the others were left.
-            needle: Their filter.
-        """
+        """Give the rows that were just loaded the order, the filter and the cursor of others like them."""
         label = state.rows.headings[state.sorted_by].label if state.sorted_by is not None else None
         labels = [heading.label for heading in self.rows.headings]
         column = labels.index(label) if label in labels else None
@@ -298,11 +282,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- drawing -------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line: the heading, a row, or the reason why there is none.
-
-        Args:
-            y: Line within the widget.
-        """
+        """Draw one line: the heading, a row, or the reason why there is none."""
         width = self.size.width
         left, top = self.scroll_offset
         if y == 0:
@@ -322,13 +302,7 @@ class VirtualTable(ScrollView, can_focus=True):
         return strip
 
     def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
-        """Return the part of a line that is in view; a figure that an edge would cut is left out: ``2.2`` is not 2.20.
-
-        Args:
-            strip: The whole line.
-            left: Its first cell in view.
-            style: Of what is left blank.
-        """
+        """Return the part of a line that is in view; a figure that an edge would cut is left out: ``2.2`` is not 2.20."""
         first, right = left, left + self.size.width
         last, begin = right, LEAD
         for index, width in zip(self._order, self._widths, strict=True):
@@ -400,12 +374,7 @@ class VirtualTable(ScrollView, can_focus=True):
     # -- sorting -------------------------------------------------------------------------------------------
 
     def sort_by(self, column: int | None, descending: bool = False) -> None:
-        """Sort, keeping the cursor on its row; of many rows once a worker has found the order.
-
-        Args:
-            column: Index of the column; None = the order given at first.
-            descending: Largest first.
-        """
+        """Sort, keeping the cursor on its row; of many rows once a worker has found the order."""
         self.sorting = None
         if column is not None and self.rows.is_slow_to_sort(column):
             self.sorting = column

@@ -14,11 +14,7 @@ _WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def most_important(reports: list[Report]) -> Report | None:
-    """Return the report whose verdict asks most for action; of equals the first.
-
-    Args:
-        reports: Reports in tab order.
-    """
+    """Return the report whose verdict asks most for action; of equals the first."""
     return min(reports, key=lambda report: _WEIGHT[report.verdict.level], default=None)
 
 
@@ -83,11 +79,7 @@ class Facts(Flowing):
         self._facts: list[Row] = []
 
     def show(self, result: Report | Unavailable | None) -> None:
-        """Show the figures of a report; nothing for what is not one.
-
-        Args:
-            result: The answer of an analysis.
-        """
+        """Show the figures of a report; nothing for what is not one."""
         facts = result.facts if isinstance(result, Report) else ()
         self._facts = [_fact(fact) for fact in facts if fact.value is not None]
         self._fit_height()

@@ -46,14 +46,7 @@ def _wrap_line(text: str, width: int) -> list[str]:
 
 
 def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
-    """Break a row at blanks.
-
-    Args:
-        row: The row.
-        width: Cells.
-        most: Largest number of lines; the last is cut, with an ellipsis.
-        indent: Blanks in front of all lines but the first.
-    """
+    """Break a row at blanks."""
     lines: list[Row] = [[]]
     for text, role in row:
         for word in re.findall(r" *[^ ]+| +", text):

@@ -19,11 +19,7 @@ Codes = npt.NDArray[np.uint32]
 
 
 def integers(values: Sequence[Any]) -> Ints | None:
-    """Return ints as an array; None when something else is among them, or one is wider than 64 bits.
-
-    Args:
-        values: The values.
-    """
+    """Return ints as an array; None when something else is among them, or one is wider than 64 bits."""
     try:
         return np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)
     except struct.error:
@@ -31,11 +27,7 @@ def integers(values: Sequence[Any]) -> Ints | None:
 
 
 def floats(values: Sequence[Any]) -> Floats | None:
-    """Return ints and floats as an array of doubles; None when something else is among them.
-
-    Args:
-        values: The values.
-    """
+    """Return ints and floats as an array of doubles; None when something else is among them."""
     try:
         return np.frombuffer(struct.pack(f"{len(values)}d", *values), dtype=np.float64)
     except (struct.error, OverflowError):
@@ -43,9 +35,5 @@ def floats(values: Sequence[Any]) -> Floats | None:
 
 
 def codes(values: Sequence[int]) -> Codes:
-    """Return small non-negative ints as an array.
-
-    Args:
-        values: The values.
-    """
+    """Return small non-negative ints as an array."""
     return np.frombuffer(struct.pack(f"{len(values)}I", *values), dtype=np.uint32)

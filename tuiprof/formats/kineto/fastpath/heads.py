@@ -60,12 +60,6 @@ class Heads:
     def number(self, text: Text, starts: Ints, stops: Ints, books: Books) -> tuple[Codes, Codes, Codes]:
         """Number names, category words and lanes.
 
-        Args:
-            text: The text.
-            starts: Where each line begins, at a quote.
-            stops: Where it ends, behind the line break.
-            books: Codebooks to extend.
-
         Returns:
             Codes of the names, of the category words and of the lanes.
 

@@ -97,10 +97,6 @@ class LineReader:
     def read(self, data: bytes, books: Books) -> Lines | None:
         """Read a chunk.
 
-        Args:
-            data: Events with commas between them (one may come first).
-            books: Codebooks to extend.
-
         Returns:
             What was read; None when too little of it stands in such lines.
         """
@@ -168,9 +164,6 @@ class _Complete:
 class _Chunk:
     """A chunk with the places of its events and of their keys.
 
-    Args:
-        text: The padded text.
-
     Attributes:
         starts: Where the brace of each event stands.
         stops: Where its last brace stands.
@@ -236,9 +229,6 @@ class _Chunk:
 
     def numbers(self, complete: _Complete) -> dict[str, Ints] | None:
         """Read the arguments that become columns, one value an event of the chunk.
-
-        Args:
-            complete: The complete events; those with an argument that is no plain number are no longer sound.
 
         Returns:
             The columns; None when there are arguments that are not known here.

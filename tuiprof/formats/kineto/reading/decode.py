@@ -223,13 +223,6 @@ def _chunk(
 ) -> Chunk:
     """Sort events by phase into columns.
 
-    Args:
-        events: The events.
-        listed: Their text as a JSON list.
-        size: Length of the chunk.
-        books: Codebooks to extend.
-        positions: Position of each event in the chunk; None = they are all of it.
-
     Raises:
         Untimely: A time cannot be told exactly from the decoded number.
     """

@@ -35,10 +35,6 @@ _SHRINKS = 8
 def start_pool(source: Source, asked: int | None) -> Pool | None:
     """Start as many worker processes as pay; they load what they need while the reader does.
 
-    Args:
-        source: The file.
-        asked: How many the caller asked for; None = decide.
-
     Returns:
         The pool; None when none pay, or none may be started here.
     """
@@ -118,10 +114,6 @@ class Pool:
 
     def offer(self, number: int, stretch: Stretch) -> bool:
         """Give a stretch to a worker.
-
-        Args:
-            number: Its number, which comes back with the answer.
-            stretch: The stretch.
 
         Returns:
             False when all workers have enough to do.

@@ -61,9 +61,6 @@ class EventReader:
     def read(self, meanwhile: Callable[[], None]) -> int:
         """Read to the end.
 
-        Args:
-            meanwhile: Called after each stretch that was gathered.
-
         Returns:
             Size of the unwrapped file, bytes.
 
@@ -174,12 +171,7 @@ class EventReader:
             )
 
     def _finish(self, again: Callable[[Stretch], bytes], *, complete: bool) -> None:
-        """Decode what a lost worker left behind, and read the properties behind the list.
-
-        Args:
-            again: Gives the text of a stretch.
-            complete: Whether the file was read to its end; else it holds something too long.
-        """
+        """Decode what a lost worker left behind, and read the properties behind the list."""
         while not self._closed and self._next < len(self._stretches) and self.overlong_at is None:
             stretch = self._stretches[self._next]
             chunk = self._waiting.pop(self._next, None) or self._decoder.decode(again(stretch))

@@ -49,10 +49,6 @@ def last_boundary(data: bytes, low: int = 0) -> int | None:
     The boundary is a guess (it may lie in a string or in a nested list); that the text up to it can be
     decoded proves it.
 
-    Args:
-        data: Text of a list of events.
-        low: Look no further than this.
-
     Returns:
         The offset behind its ``}``; None when there is no boundary.
     """
@@ -70,14 +66,7 @@ def last_boundary(data: bytes, low: int = 0) -> int | None:
 
 
 def plan(fd: int, first: int, end: int, size: int = SIZE) -> Iterator[Stretch]:
-    """Cut the list of a plain file, reading only near the cuts; ends early where an event would be too long.
-
-    Args:
-        fd: The file.
-        first: Offset of the first byte inside the list.
-        end: Size of the file.
-        size: Length of a stretch.
-    """
+    """Cut the list of a plain file, reading only near the cuts; ends early where an event would be too long."""
     at, reach = first, size
     while at < end:
         stop = at + reach

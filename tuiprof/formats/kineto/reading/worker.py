@@ -24,32 +24,17 @@ _APART = 1 << 33
 
 
 def text_place(slot: int) -> int:
-    """Return where the text of a slot lies in the shared file.
-
-    Args:
-        slot: The slot.
-    """
+    """Return where the text of a slot lies in the shared file."""
     return 2 * slot * _APART
 
 
 def answer_place(slot: int) -> int:
-    """Return where the answer of a slot lies in the shared file.
-
-    Args:
-        slot: The slot.
-    """
+    """Return where the answer of a slot lies in the shared file."""
     return (2 * slot + 1) * _APART
 
 
 def serve(requests: int, answers: int, file: int, shared: int) -> None:
-    """Decode stretches until the requests end.
-
-    Args:
-        requests: Descriptor to read requests from.
-        answers: Descriptor to write answers to.
-        file: Descriptor of the file that holds the text.
-        shared: Descriptor of the file for the answers.
-    """
+    """Decode stretches until the requests end."""
     from tuiprof.formats.kineto.reading.decode import ChunkDecoder  # who starts workers has no numpy yet
 
     keep_freed()
@@ -66,13 +51,7 @@ def serve(requests: int, answers: int, file: int, shared: int) -> None:
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
-    """Read a stretch of a file; shorter at its end.
-
-    Args:
-        file: Descriptor.
-        offset: Where it begins.
-        length: How long it is.
-    """
+    """Read a stretch of a file; shorter at its end."""
     text = os.pread(file, length, offset)
     while 0 < len(text) < length and (more := os.pread(file, length - len(text), offset + len(text))):
         text += more
@@ -87,13 +66,7 @@ def _exactly(descriptor: int, size: int) -> bytes:
 
 
 def write_at(file: int, data: bytes, offset: int) -> None:
-    """Write into a file.
-
-    Args:
-        file: Descriptor.
-        data: What.
-        offset: Where to.
-    """
+    """Write into a file."""
     rest = memoryview(data)
     while rest:
         written = os.pwrite(file, rest, offset)

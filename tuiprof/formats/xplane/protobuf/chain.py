@@ -21,11 +21,6 @@ class Chains:
 
     A place where none begins does no harm: the chain does not lead to it, or it hides places from the chain, which
     then ends early.
-
-    Args:
-        buffer: The buffer.
-        tag: The tag of the message, one byte.
-        then: The tag that its content begins with, one byte.
     """
 
     def __init__(self, buffer: Buffer, tag: int, then: int) -> None:

@@ -43,10 +43,6 @@ class Damaged(ValueError):
 def varint(data: Data, position: int) -> tuple[int, int]:
     """Read one varint.
 
-    Args:
-        data: The buffer.
-        position: Where it starts.
-
     Returns:
         Its value, 0 to 2^64 − 1, and the position after it.
 
@@ -73,11 +69,6 @@ def signed(value: int) -> int:
 
 def fields(data: Data, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk over the fields of one message.
-
-    Args:
-        data: The buffer.
-        start: First byte of the message.
-        end: First byte after it.
 
     Yields:
         Field number, wire type, and: the value and 0 for a varint; start and end of the bytes for the others.
@@ -178,12 +169,6 @@ class Step:
 
 def walk(buffer: Buffer, starts: Positions, ends: Positions, bad: npt.NDArray[np.bool_]) -> Iterator[Step]:
     """Walk over the fields of many messages at once, the first fields first.
-
-    Args:
-        buffer: The buffer.
-        starts: First byte of each message.
-        ends: First byte after each.
-        bad: Set for messages that are damaged; they are walked no further. Shape of ``starts``.
 
     Yields:
         The next field of every message that has one.
