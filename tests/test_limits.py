@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuiprof.cli.limits import check, parse
+from tuiprof.comparison.limits import check, parse
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Fact, Report, Unavailable, Verdict
 

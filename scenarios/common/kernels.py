@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 try:  # the scripts run without tuiprof too; under it, the steps appear on its live screen
     import tuiprof
-    from tuiprof.model.chips import find_chip
+    from tuiprof.whatif.chips import find_chip
 except ImportError:
     tuiprof = None
 

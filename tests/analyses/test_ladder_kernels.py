@@ -10,8 +10,8 @@ from tuiprof.ladder.kernels import kernel_words
 from tuiprof.ladder.report import report
 from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
 from tuiprof.model import Report
-from tuiprof.model.chips import find_chip
 from tuiprof.report import Style, render
+from tuiprof.whatif.chips import find_chip
 
 
 def told(tmp_path: Path, figures: dict[str, list[Figures]], *, wrong: str = "") -> Report:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tuiprof.formats.neuron.report import Reports, replay
-from tuiprof.model.documents import documents
+from tuiprof.system.documents import documents
 from tuiprof.telemetry import Absent, neuron
 from tuiprof.telemetry.figures import figure
 from tuiprof.telemetry.neuron import BACKEND, Neuron

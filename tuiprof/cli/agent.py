@@ -242,8 +242,8 @@ class Tools:
         self, target: str, most: dict[str, float] | None = None, least: dict[str, float] | None = None
     ) -> dict[str, Any]:
         """Hold figures to limits: most = {"syncs_per_step": 0}. Keys are those of the figures that the tools return."""
-        from tuiprof.cli import limits
         from tuiprof.cli.checking import reports_for
+        from tuiprof.comparison import limits
 
         wanted = [
             *(limits.parse(f"{key}={value}", "max") for key, value in (most or {}).items()),

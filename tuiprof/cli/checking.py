@@ -15,7 +15,7 @@ from tuiprof.cli import completing
 from tuiprof.cli.common import Invocation, trace_options
 
 if TYPE_CHECKING:
-    from tuiprof.cli.limits import Limit, Result
+    from tuiprof.comparison.limits import Limit, Result
     from tuiprof.model import Report, Unavailable
 
 _MARK = {"passed": "✓", "failed": "✗", "unknown": "?"}
@@ -51,7 +51,7 @@ def check(
     run_: str | None,
 ) -> int:
     """Fail when a figure is beyond its limit."""
-    from tuiprof.cli import limits
+    from tuiprof.comparison import limits
 
     wanted = [*(limits.parse(text, "max") for text in most), *(limits.parse(text, "min") for text in least)]
     if not wanted:
@@ -69,9 +69,9 @@ def reports_for(
     invocation: Invocation, target: str, wanted: Sequence[Limit], rank: int | None, run: str | None
 ) -> list[Report | Unavailable]:
     """Run the usual analyses, and all of them where a limit is on a figure of another."""
-    from tuiprof.cli import limits
     from tuiprof.cli.common import open_rank, session_or_none, traces_at
     from tuiprof.cli.reading import run_analyses, session_reports
+    from tuiprof.comparison import limits
 
     session = session_or_none(invocation, target)
     trace = None if session is not None else open_rank(traces_at(target, run, rank), rank)

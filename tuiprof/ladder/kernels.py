@@ -11,9 +11,9 @@ import polars as pl
 from tuiprof.ladder.state import Figures, KernelFigures
 from tuiprof.ladder.statistics import Judged
 from tuiprof.model import Column, Table
-from tuiprof.model.chips import Chip, find_chip
 from tuiprof.model.report import Kind
 from tuiprof.model.units import format_ns, format_share
+from tuiprof.whatif.chips import Chip, find_chip
 
 KERNEL_RULE: Final = (
     "cold: the call finds its inputs in memory only; warm: it comes right after another one; replayed: one of many "

@@ -220,7 +220,7 @@ def report_lines(report: Report | Unavailable, style: Style) -> list[str]:
 
 
 def pictures(tables: Sequence[Table], style: Style) -> list[str]:
-    """Return tables as charts alone, each after a blank line; without a chart a series is left out, others are tables."""
+    """Return tables as charts, each after a blank line; without a chart a series is left out, others are tables."""
     lines: list[str] = []
     for table in tables:
         picture = chart(table, style)

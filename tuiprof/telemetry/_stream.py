@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tuiprof.model.documents import documents
+from tuiprof.system.documents import documents
 
 
 class JsonStream:

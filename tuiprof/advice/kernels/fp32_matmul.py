@@ -10,7 +10,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, short_name
 from tuiprof.model import Trace
-from tuiprof.model.chips import find_chip
+from tuiprof.whatif.chips import find_chip
 from tuiprof.whatif.edit import Edit
 
 #: From this share of the device's work on.

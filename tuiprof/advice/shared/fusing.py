@@ -75,7 +75,7 @@ def fused(
 
 
 def _upper_quartiles(groups: Ints, values: Floats, count: int) -> Floats:
-    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones take the time."""
+    """Return the upper quartile of each group's values, 0 without any: of several sizes the large ones count."""
     order = np.lexsort((values, groups))
     sizes = np.bincount(groups, minlength=count)
     last = np.cumsum(sizes) - 1

@@ -10,9 +10,9 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
 from tuiprof.model import Trace
-from tuiprof.model.chips import link_bytes_per_s
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_bytes
+from tuiprof.whatif.chips import link_bytes_per_s
 from tuiprof.whatif.edit import Edit
 
 #: To the device, and from it.

@@ -84,7 +84,7 @@ class Scope:
 
 @cached_on_trace
 def device_word(trace: Trace) -> str:
-    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, ``CPU`` where it is one."""
+    """Return what to call a device in a sentence: ``GPU`` where the calls are CUDA's or HIP's, else what it is."""
     if trace.dispatched is not None and not trace.device_indices:
         return "CPU"
     calls = distinct(trace.name_codes[trace.host_calls])

@@ -302,7 +302,7 @@ class VirtualTable(ScrollView, can_focus=True):
         return strip
 
     def _in_view(self, strip: Strip, left: int, style: Style) -> Strip:
-        """Return the part of a line that is in view; a figure that an edge would cut is left out: ``2.2`` is not 2.20."""
+        """Return the part of a line that is in view; a figure that an edge would cut is left out."""
         first, right = left, left + self.size.width
         last, begin = right, LEAD
         for index, width in zip(self._order, self._widths, strict=True):
