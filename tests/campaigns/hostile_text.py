@@ -195,7 +195,7 @@ def _csv(out: str) -> list[str]:
     problems = _lines(out)
     csv.field_size_limit(sys.maxsize)
     for delimiter in ",;":  # a spreadsheet takes one or the other, by the user's language
-        for row in csv.reader(io.StringIO(out), delimiter=delimiter):
+        for row in csv.reader(io.StringIO(out, newline=""), delimiter=delimiter):
             problems += [f"a spreadsheet runs {cell[:60]!r}" for cell in row if _is_formula(cell)]
     return problems[:3]
 

@@ -39,7 +39,7 @@ def command(*arguments: object) -> list[str]:
 @contextmanager
 def trace(columns: int, lines: int, **env: str) -> Iterator[InTerminal]:
     with in_terminal(command("open", TRACE), columns, lines, **env) as terminal:
-        settle(terminal, "Syncs by place", "stream 7")
+        settle(terminal, "By operator", "stream 7")
         yield terminal
 
 
@@ -110,7 +110,7 @@ def test_another_size_and_back_is_as_a_fresh_start() -> None:
     with trace(160, 48) as terminal:
         fresh = picture(terminal)
         terminal.resize(80, 24)
-        settle(terminal, "Syncs by place")
+        settle(terminal, "By operator")
         with trace(80, 24) as other:
             other.until(lambda: terminal.pump(0.01) and picture(terminal) == picture(other))
         terminal.resize(160, 48)
@@ -164,7 +164,7 @@ def shell(tmp_path: Path) -> Iterator[InTerminal]:
 def test_to_the_shell_and_back(shell: InTerminal) -> None:
     own = modes(shell)
     shell.press(" ".join(command("open", TRACE)) + "\n")
-    settle(shell, "Syncs by place", "stream 7")
+    settle(shell, "By operator", "stream 7")
     before, as_set = picture(shell), modes(shell)
     shell.press(CTRL_Z)
     shell.until_shown("Stopped")
@@ -180,7 +180,7 @@ def test_to_the_shell_and_back(shell: InTerminal) -> None:
 def test_stopped_without_a_word_and_gone_on(shell: InTerminal) -> None:
     own = modes(shell)
     shell.press(" ".join(command("open", TRACE)) + "\n")
-    settle(shell, "Syncs by place", "stream 7")
+    settle(shell, "By operator", "stream 7")
     before = picture(shell)
     job = os.tcgetpgrp(shell.fd)
     os.kill(job, signal.SIGSTOP)
@@ -209,12 +209,12 @@ def test_detached_and_attached_at_another_size(tmp_path: Path) -> None:
     new = [*tmux, "new-session", *command("open", TRACE)]
     try:
         with in_terminal(new, 160, 48) as terminal:
-            settle(terminal, "Syncs by place", "stream 7")
+            settle(terminal, "By operator", "stream 7")
             fresh = terminal.screen.display[:-1]  # the last line is tmux's own, with a clock
             terminal.press("\x02d")
             assert terminal.until_over() == 0
         with in_terminal(attach, 80, 24) as terminal:
-            settle(terminal, "Syncs by place")
+            settle(terminal, "By operator")
             shown = terminal.text()
             draw_anew(terminal)
             terminal.until(lambda: terminal.text() == shown)

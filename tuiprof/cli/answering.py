@@ -20,9 +20,10 @@ from tuiprof.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report
+    from tuiprof.model import Report, Unavailable
     from tuiprof.model.answer import Answer
     from tuiprof.report import Style
+    from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
 
 #: What `why` prints at most, so that it fits into a chat, a commit message or the context of an agent.
@@ -105,9 +106,10 @@ def session_answer(
         step: Number of the step to look at alone; None = the whole trace.
     """
     from tuiprof.model.answer import Answer, Line
-    from tuiprof.session.live.summary import summarise
+    from tuiprof.session.live.summary import read_fold, summarise
 
-    summary = summarise(session)
+    fold = read_fold(session)
+    summary = summarise(session, fold)
     line = Line(summary.analysis, summary.title, summary.verdict.level, summary.verdict.sentence)
     if not session.traces():
         nothing = "no trace was captured; capture one: tuiprof record --capture 5 …"
@@ -126,13 +128,53 @@ def session_answer(
             summary.notes,
             line,
         )
-    found = trace_answer(str(session.path / "traces"), rank, run, step)
+    found = _captured(session, fold, rank, run, step)
     return replace(found, title=session.title, run=line, notes=(*summary.notes, *found.notes))
+
+
+def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, step: int | None) -> Answer:
+    """Return the page of a capture; nothing is advised because of one that is no evidence."""
+    from tuiprof.advice.answer import answer
+    from tuiprof.session.live.step_source import refusals
+
+    trace = open_rank(traces_at(str(session.path / "traces"), run, rank), rank)
+    path = trace.info.path
+    found = answer(
+        trace, path.name if path is not None else "", step_window(trace, step) if step is not None else None
+    )
+    why = refusals(fold).get(str(path.relative_to(session.path)), "") if path is not None else ""
+    return replace(found, changes=(), together_ns=None, refused=why) if why else found
 
 
 def _step_ns(summary: Report) -> float | None:
     value = next((fact.value for fact in summary.facts if fact.key == "step_median_ns"), None)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
+    """Report what went wrong in a session: how it failed, what held the memory, where it hung.
+
+    Returns:
+        Reports, none where nothing went wrong.
+    """
+    from tuiprof.blackbox import allocator, failure
+    from tuiprof.blackbox.session import kept, newest
+    from tuiprof.errors import TraceError
+    from tuiprof.model import Unavailable
+
+    reports: list[Report | Unavailable] = []
+    ended = failure.failure_report(session, fold, session.status())
+    if ended is not None:
+        reports.append(ended)
+    for path in failure.snapshots(fold)[-1:]:
+        try:
+            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
+        except TraceError as error:
+            reports.append(Unavailable("allocator", error.message, error.remedy))
+    stall = newest(fold)
+    if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
+        reports.append(report)
+    return reports
 
 
 def page(
@@ -159,7 +201,7 @@ def page(
     """
     from tuiprof.report import md, text
     from tuiprof.report.answer import to_json, to_markdown, to_text
-    from tuiprof.session.live.summary import summarise
+    from tuiprof.session.live.summary import read_fold, summarise
 
     if fmt == "json":
         found = (
@@ -170,15 +212,25 @@ def page(
         return to_json(found)
     head = ""
     if session is not None:
-        summary = summarise(session)
+        fold = read_fold(session)
+        summary = summarise(session, fold)
         drawn = [table for key in _DRAWN for table in summary.tables if table.key == key]
-        bare = replace(summary, facts=(), tables=(), rules=())
+        lines = tuple(table for table in summary.tables if table.key == "lines")
+        bare = replace(summary, facts=(), tables=lines, rules=())
+        wrong = black_box_reports(session, fold)
         if fmt == "text":
-            head = text.document([text.report_lines(bare, style) + text.pictures(drawn, style)], style)
+            parts = [text.report_lines(bare, style) + text.pictures(drawn, style)]
+            head = text.document([*parts, *(text.report_lines(report, style) for report in wrong)], style)
         else:
-            head = "\n".join(md.report_lines(bare, style) + md.pictures(drawn, style)).rstrip("\n") + "\n"
+            parts = [md.report_lines(bare, style) + md.pictures(drawn, style)]
+            parts += [md.report_lines(report, style) for report in wrong]
+            head = "\n".join(line for part in parts for line in part).rstrip("\n") + "\n"
         if not session.traces():
             return head
-        target, head = str(session.path / "traces"), f"{head}\n"
-    found = trace_answer(target, rank, run, step, convert)
+        head = f"{head}\n"
+    found = (
+        trace_answer(target, rank, run, step, convert)
+        if session is None
+        else _captured(session, fold, rank, run, step)
+    )
     return head + (to_text(found, style) if fmt == "text" else to_markdown(found))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.answering import page
+from tuiprof.cli.answering import black_box_reports, page
 from tuiprof.cli.common import (
     Invocation,
     chart_option,
@@ -28,7 +28,6 @@ from tuiprof.cli.common import (
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
     from tuiprof.report import Style
-    from tuiprof.session.live.fold import Fold
     from tuiprof.session.store.folders import Session
 
 #: What `tuiprof report` shows when no analysis is named; the rest is a name away.
@@ -233,32 +232,6 @@ def session_reports(
             ]
         reports.extend(answers)
     return reports, said
-
-
-def black_box_reports(session: Session, fold: Fold) -> list[Report | Unavailable]:
-    """Report what went wrong in a session: how it failed, what held the memory, where it hung.
-
-    Returns:
-        Reports, none where nothing went wrong.
-    """
-    from tuiprof.blackbox import allocator, failure
-    from tuiprof.blackbox.session import kept, newest
-    from tuiprof.errors import TraceError
-    from tuiprof.model import Unavailable
-
-    reports: list[Report | Unavailable] = []
-    ended = failure.failure_report(session, fold, session.status())
-    if ended is not None:
-        reports.append(ended)
-    for path in failure.snapshots(fold)[-1:]:
-        try:
-            reports.append(allocator.snapshot_report(session.path / path, title="Where memory ran out"))
-        except TraceError as error:
-            reports.append(Unavailable("allocator", error.message, error.remedy))
-    stall = newest(fold)
-    if stall is not None and stall.cause and (report := kept(session, fold)) is not None:
-        reports.append(report)
-    return reports
 
 
 def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list[Report | Unavailable]:

@@ -75,6 +75,7 @@ class Answer:
         lines: One an analysis that can answer, in tab order.
         notes: What to know before believing the figures.
         run: How the recorded run went; None = a trace by itself.
+        refused: Why nothing is advised because of this trace; empty = it is evidence.
     """
 
     title: str
@@ -90,3 +91,4 @@ class Answer:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     run: Line | None = None
+    refused: str = ""

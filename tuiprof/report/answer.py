@@ -50,7 +50,9 @@ def to_text(answer: Answer, style: Style) -> str:
     lines.append("")
     for change in answer.changes[:_IN_FULL]:
         lines += _in_full(change, answer, style)
-    if not answer.changes:
+    if answer.refused:
+        lines += wrap(f"nothing is advised: {answer.refused}", style, "! ")
+    elif not answer.changes:
         lines += wrap("nothing to change first: no rule found a cost in this trace", style, "✓ ")
     rest = answer.changes[_IN_FULL:_MOST]
     if rest:
@@ -166,7 +168,9 @@ def to_markdown(answer: Answer) -> str:
         lines.append(
             f"| {saves} | {span} | {escape(change.what)} | {escape(change.where)} | {escape(change.fix)} | {prove} |"
         )
-    if not answer.changes:
+    if answer.refused:
+        lines.append(f"! nothing is advised: {escape(answer.refused)}")
+    elif not answer.changes:
         lines.append("✓ nothing to change first: no rule found a cost in this trace")
     if summary := _summary(answer):
         lines += ["", escape(summary)]
@@ -211,6 +215,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "together_ns": _whole(answer.together_ns),
         "findings": [_finding(change) for change in answer.changes],
         "findings_left_out": 0,
+        "refused": answer.refused or None,
         "lines": [
             {"analysis": line.analysis, "level": line.level, "sentence": line.sentence}
             for line in answer.lines

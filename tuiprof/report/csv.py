@@ -44,12 +44,12 @@ def _render(reports: Sequence[Report | Unavailable], trust: str, _style: Style) 
             continue
         out.write(_comment(f"{report.analysis}: {report.verdict.sentence}"))
         writer.writerow(["fact", "value", "kind"])
-        writer.writerows([[fact.key, _cell(fact.value), fact.kind] for fact in report.facts])
+        writer.writerows([[_cell(fact.key), _cell(fact.value), fact.kind] for fact in report.facts])
         out.write("\n")
         for table in report.tables:
             keys = [column.key for column in table.columns]
             out.write(_comment(f"{report.analysis}.{table.key}: {table.title}"))
-            writer.writerow(keys)
+            writer.writerow(map(_cell, keys))
             rows = table.rows.select(keys).head(MOST_ROWS)
             writer.writerows([_cell(v) for v in row] for row in rows.iter_rows())
             if left := len(table.rows) - len(rows):
