@@ -211,6 +211,8 @@ async def test_a_script_is_run_again_from_the_first_line_and_can_be_changed(tmp_
         await pilot.press("enter")
         form = await until_form(pilot, RunForm)
         assert form.query_one("#argv", Input).value == "python train.py --lr 1"
+        await pilot.press("0")
+        assert form.query_one("#argv", Input).value == "python train.py --lr 10", "what is typed is added"
         form.query_one("#argv", Input).value = "python train.py --lr '2"
         await pilot.press("enter")
         await until_shown(pilot, "the command cannot be read")

@@ -85,12 +85,12 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
         await pilot.press("delete")
         await until_shown(pilot, "y delete it")
         await pilot.press("y")
-        await until_shown(pilot, "none yet", "u undo delete")
+        await until_shown(pilot, "no session yet", "u undo delete")
         assert not made.session.path.exists()
         assert (start.sessions / ".trash" / made.session.path.name / "session.json").exists()
         await pilot.press("u")
         await until(pilot, lambda: made.session.path.exists())
-        await until(pilot, lambda: "none yet" not in screen_text(app))
+        await until(pilot, lambda: "no session yet" not in screen_text(app))
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:

@@ -10,6 +10,7 @@ import pytest
 from on_screen import live, until, until_shown, workers_done
 from synthetic import Synthetic
 from terminals import in_terminal
+from textual import events
 
 from tuiprof.model import Trace
 from tuiprof.tui.app import tour
@@ -32,7 +33,7 @@ async def test_five_steps_each_on_the_screen_it_speaks_of(tmp_path: Path, size: 
         await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
 
     async with app.run_test(size=size) as pilot:
-        await until_shown(pilot, "metrics")
+        await until_shown(pilot, "Run my script")
         await pilot.press("ctrl+t")
         await on_the_card("1 of 5", "What can be run")
         assert isinstance(app.screen, LibraryScreen)
@@ -84,14 +85,15 @@ async def test_a_key_or_a_click_moves_the_focus_away_from_the_card(tmp_path: Pat
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("ctrl+t")
         await until(pilot, lambda: isinstance(app.focused, tour.TourCard))
-        await pilot.click("#items", offset=(5, 1))
+        # Through the application, as a terminal's click comes: the pilot hands its clicks to the screen.
+        app.post_message(events.MouseDown(None, 5, 3, 0, 0, 1, False, False, False, 5, 3))
         await until(pilot, lambda: app.focused is app.screen.query_one("#items"))
 
 
 async def test_it_can_be_left_at_any_step(tmp_path: Path) -> None:
     app = TuiprofApp(Start.library(sessions=tmp_path))
     async with app.run_test(size=(100, 30)) as pilot:
-        await until_shown(pilot, "metrics")
+        await until_shown(pilot, "Run my script")
         await pilot.press("ctrl+t")
         await until_shown(pilot, "1 of 5")
         await pilot.press("enter")

@@ -82,6 +82,7 @@ class Text:
         placeholder: Said while it is empty.
         parse: Makes its value of the text.
         suggester: Completes what is typed.
+        replace: The first key typed replaces what it holds, instead of adding to its end.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Text:
     placeholder: str = ""
     parse: Parse = str
     suggester: Suggester | None = None
+    replace: bool = True
 
     def widget(self) -> Input:
         """Return the field."""
@@ -99,6 +101,7 @@ class Text:
             id=self.name,
             suggester=self.suggester,
             validators=[_Parses(self.parse)],
+            select_on_focus=self.replace,
             compact=True,
         )
 

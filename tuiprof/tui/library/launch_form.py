@@ -80,7 +80,7 @@ class RunForm(Form[RunWish], inherit_bindings=False):
         where = f" — python is {python}" if python else ""
         typed = shlex.join(command.argv) if command is not None else ""
         fields = (
-            Text("argv", f"command{where}", typed, "python train.py --epochs 1", _argv),
+            Text("argv", f"command{where}", typed, "python train.py --epochs 1", _argv, replace=False),
             Text(
                 "cwd", "directory", command.cwd if command is not None else str(Path.cwd()), parse=_directory
             ),

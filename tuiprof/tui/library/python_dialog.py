@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
     from tuiprof.session.run.interpreters import Interpreter
 
+#: The oldest Python that the probe runs in.
+_OLDEST: Final = "3.9"
 #: So many interpreters are asked at a time.
 _AT_ONCE: Final = 2
 
@@ -86,6 +88,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False)
     def _ask(self) -> None:
+        from tuiprof.ladder.availability import satisfies
         from tuiprof.session.run.interpreter import facts
 
         worker = get_current_worker()
@@ -95,6 +98,8 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
             if not worker.is_cancelled:
                 try:
                     answer = facts(one.path)
+                    if not satisfies(answer.version, f">={_OLDEST}"):
+                        answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
                 except TuiprofError as error:
                     answer = error.message
             if not worker.is_cancelled:
