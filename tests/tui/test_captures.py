@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_traces import small_trace
-from on_screen import screen_text, until, until_shown
+from on_screen import workers_done, screen_text, until, until_shown
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped
@@ -73,6 +73,7 @@ async def test_the_head_tells_of_other_ranks_and_a_key_changes_to_one(two_ranks:
     app = TuiprofApp(Start.trace(first, place=two_ranks))
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "rank 0 of 2 — R: others", "Syncs by place")
+        await workers_done(pilot)
         screen = app.screen
         await pilot.press("3")
         await pilot.press("R")

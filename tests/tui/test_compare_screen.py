@@ -127,7 +127,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         view.open_tab("kernels")
         await pilot.pause()
         await pilot.press("enter")
-        await until_shown(pilot, "softmax  900 µs before → 400 µs after  −55.6 %")
+        await until_shown(pilot, "softmax  900 µs before → 400 µs after  2.25× faster")
         before, after = view.pair.both
         assert before.state.event is not None
         assert after.state.event is not None

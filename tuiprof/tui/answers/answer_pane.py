@@ -258,8 +258,10 @@ class AnswerPane(Vertical):
         chart = table.chart
         if chart is not None and not chart.column_keys <= {column.key for column in columns}:
             chart = None
+        part = rows.shown()
+        faint = table.faint if table.faint in part.columns else ""
         said_or_noted = " · ".join(said) or table.note
-        shown = replace(table, columns=columns, rows=rows.shown(), note=said_or_noted, chart=chart)
+        shown = replace(table, columns=columns, rows=part, note=said_or_noted, chart=chart, faint=faint)
         return replace(answer, facts=(), tables=(shown,))
 
     # -- one row -------------------------------------------------------------------------------------------
