@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from made_traces import small_trace
-from on_screen import workers_done, screen_text, until, until_shown
+from on_screen import screen_text, until, until_shown, workers_done
 
 from tuiprof.model.traceset import RankFile, TraceSet
 from tuiprof.resources import shipped

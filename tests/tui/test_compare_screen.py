@@ -280,7 +280,7 @@ def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: o
         await pilot.pause()
         if size[1] > 30:
             await pilot.press("enter")
-            await until_shown(pilot, "−55.6 %")
+            await until_shown(pilot, "2.25× faster")
         await pilot.pause()
 
     assert snap_compare(app_of(pair), terminal_size=size, run_before=open_kernels)  # type: ignore[operator]

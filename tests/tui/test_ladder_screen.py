@@ -129,7 +129,7 @@ async def test_a_kernel_is_shown_beside_the_limits_of_its_chip(start: Start) -> 
     app = TuiprofApp(start)
     async with app.run_test(size=(160, 40)) as pilot:
         await opened(app)
-        await until_shown(pilot, "takes ")
+        await until_shown(pilot, "1.33× faster")
         await pilot.press("down")
         text = await until_shown(pilot, "cold 15.0 ms, warm 14.0 ms, host 20.0 µs", "calc loss 3.00 ms")
         assert "320 GB/s (6.7 % of NVIDIA H200 SXM)" in text

@@ -279,6 +279,7 @@ async def test_help_lists_every_key_of_each_pane() -> None:
             await pilot.press("question_mark")
             await pilot.pause()
             assert isinstance(app.screen, HelpScreen)
+            await pilot.press("i")
             page = str(app.screen._page())
             assert working
             assert [name for name in working if name and name not in page] == []

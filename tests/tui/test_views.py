@@ -113,7 +113,7 @@ def test_one_event_before_and_after() -> None:
     trace = small_trace()
     kernel = next(row for row in range(len(trace)) if "sum_kernel" in trace.name(row))
     sync = next(row for row in range(len(trace)) if "Synchronize" in trace.name(row))
-    assert "5.00 ms before → 3.00 ms after  −40.0 %" in text(matched_row((trace, trace), (kernel, sync)))
+    assert "5.00 ms before → 3.00 ms after  1.67× faster" in text(matched_row((trace, trace), (kernel, sync)))
     assert "has no counterpart after in this step" in text(matched_row((trace, trace), (kernel, None)))
     assert "has no counterpart before in this step" in text(matched_row((trace, trace), (None, kernel)))
 
