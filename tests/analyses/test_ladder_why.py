@@ -142,7 +142,7 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
     why = told.table("why").rows.row(0, named=True)
     assert (why["variant"], why["against"]) == ("checked", "naive")
     assert why["changes"].startswith("syncs 1 → 0 a step; gone: aggregation.py:91")
-    assert why["sentence"].startswith("checked is 2.50 times as fast as naive: syncs 1 → 0 a step")
+    assert why["sentence"].startswith("checked is 2.50× faster than naive: syncs 1 → 0 a step")
     assert why["measured_ns"] == 60_000, "100 µs a step, and 40"
     assert not any("the same kernels" in note for note in told.notes)
     traces[next(iter(traces))] = checked()
