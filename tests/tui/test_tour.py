@@ -21,7 +21,7 @@ from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.opening.loading import Opening
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
-from tuiprof.tui.trace.view import TraceView
+from tuiprof.tui.trace.widget import TraceView
 
 
 @pytest.mark.parametrize("size", [(50, 16), (80, 24), (160, 48)])
