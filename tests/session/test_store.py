@@ -191,6 +191,24 @@ def test_the_run_of_another_user_that_lost_its_recorder_is_told(
         request_stop(session)
 
 
+def test_whom_to_signal_is_not_read_outside_of_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = new_session(tmp_path)
+    own = process.identify(os.getpid())
+    assert own is not None
+    _ran_by(session, own, own)
+    session.control.rename(tmp_path / "elsewhere")
+    session.control.symlink_to(tmp_path / "elsewhere")
+    sent: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+    monkeypatch.setattr(os, "killpg", lambda *what: sent.append(what))
+    for firm in (False, True):
+        with pytest.raises(SessionError):
+            request_stop(session, firm=firm)
+    assert sent == []
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [

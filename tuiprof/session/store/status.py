@@ -117,7 +117,9 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def processes(session: Session) -> process.Processes | None:
-    """Return who records and who is recorded; None = not started, or unreadable."""
+    """Return who records and who is recorded; None = not started, unreadable, or said outside of the session."""
+    if session.control.is_symlink():  # whom to signal is not for another folder to say
+        return None
     return read_small_json(session.control / PROCESS_FILE, process.Processes)
 
 
