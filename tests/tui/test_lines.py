@@ -13,6 +13,7 @@ from tuiprof.tui.live.device_panel import DevicePanel
 from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.widgets.lines import Lines, Row, _changed, fit, row_width, spread
+from tuiprof.tui.widgets.painted import Painted
 
 
 class Words(Lines):
@@ -44,6 +45,22 @@ async def test_only_changed_cells_are_repainted() -> None:
         widget.redraw()
         assert widget.painted == [Region(5, 0, 1, 1)]
         assert text_of_widget(widget)[0].startswith("step 2  27.0 ms")
+
+
+async def test_what_grows_while_a_layout_is_under_way_gets_its_lines() -> None:
+    widget = Painted()
+    app = Host(widget)
+    async with app.run_test(size=(40, 9)) as pilot:
+        widget.styles.height = "auto"
+        widget.paint(lambda _width, _height: [[("a line", "text")]])
+        await pilot.pause()
+        assert widget.size.height == 1
+        widget.refresh(layout=True)
+        app.screen._clear_arrangement_cache()
+        app.screen._refresh_layout()  # the layout asks for the height, and keeps the answer
+        widget.paint(lambda _width, _height: [[("a line", "text")]] * 3)
+        await pilot.pause()
+        assert widget.size.height == 3
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class DevicePanel(Lines):
         before = self.height_for(0), len(self._notes)
         self._devices, self._notes = devices, notes
         if before != (self.height_for(0), len(self._notes)):
-            self.refresh(layout=True)
+            self.lay_out_anew()
         self.redraw()
 
     def height_for(self, width: int) -> int:

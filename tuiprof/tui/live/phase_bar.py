@@ -46,7 +46,7 @@ class PhaseBar(Lines):
         self._phases = phases_of(means)
         self._why_empty = why_empty
         if len(self._phases) != before:
-            self.refresh(layout=True)
+            self.lay_out_anew()
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:

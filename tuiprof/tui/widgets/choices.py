@@ -75,7 +75,7 @@ class Choices(Lines, can_focus=True):
         if self.current != before:
             self.post_message(self.Moved(self, self.current))
         if self.styles.is_auto_height and len(choices) != self.size.height:
-            self.refresh(layout=True)
+            self.lay_out_anew()
         self.redraw()
 
     @property

@@ -97,6 +97,15 @@ class Lines(Widget):
         """Answer the layout."""
         return self.height_for(width)
 
+    def lay_out_anew(self) -> None:
+        """Have the layout ask for the height again, also while a layout is under way.
+
+        Textual keeps the answer until the widget's styles or its count of requests change, and a request made during
+        a layout is not counted: the answer of that layout would stay.
+        """
+        self.styles.merge_rules({})  # counts as a change of the styles
+        self.refresh(layout=True)
+
     def style_of(self, role: str) -> Style:
         """Return the style of a role in the current theme.
 

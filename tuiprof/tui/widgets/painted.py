@@ -28,7 +28,7 @@ class Painted(Lines):
         wanted = self.height_for(self.size.width) if self.size.width else 0
         if wanted != self._height:
             self._height = wanted
-            self.refresh(layout=True)
+            self.lay_out_anew()
         self.redraw()
 
     def draw(self, width: int, height: int) -> list[Row]:

@@ -28,7 +28,7 @@ class Flowing(Lines):
         wanted = len(self.draw(width, 0)) if width else -1
         if self.is_attached and (wanted != self._taken or not width):
             self._taken = wanted
-            self.refresh(layout=True)
+            self.lay_out_anew()
         self.redraw()
 
 
