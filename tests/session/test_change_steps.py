@@ -99,11 +99,60 @@ def test_another_source_a_function_and_back(session: Session) -> None:
     assert any("counted until then by optimizer steps are withdrawn" in text for text in notes), notes
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="lines of a running script need Python 3.12")
-def test_a_line(session: Session) -> None:
-    wait_for(lambda: source_and_steps(session)[1] > 2)
-    assert "named line or function" in steps("--at", "train.py:10")
-    wait_for(lambda: source_and_steps(session)[1] > 8)
+LINES = """
+import os, time
+def inner():
+    time.sleep(0.002)
+def outer():
+    for _ in range(4):
+        inner()
+while not os.path.exists("stop"):
+    outer()
+"""
+PYTHONS = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[2-9].*/bin/python"))
+
+
+@pytest.mark.parametrize("python", PYTHONS or [None], ids=lambda path: path.parts[-3] if path else "none")
+def test_a_line(python: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if python is None:
+        pytest.skip("lines of a running script need Python 3.12")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "sessions"))
+    (tmp_path / "train.py").write_text(LINES)
+    options = ["--python", str(python), "--step-at", "train.py:9"]
+    command = [
+        sys.executable,
+        "-m",
+        "tuiprof",
+        "record",
+        "-q",
+        "--no-capture",
+        *options,
+        "--",
+        "python",
+        "train.py",
+    ]
+    recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any((tmp_path / "sessions").glob("*/log/rank0.jsonl")))
+        session = find_session(tmp_path / "sessions", "last")
+        wait_for(lambda: source_and_steps(session)[1] > 2)
+        assert "named line or function at train.py:7" in steps("--at", "train.py:7")
+        wait_for(lambda: source_and_steps(session)[1] > 40)
+        inner = read_fold(session).lead
+        assert "no code that the script has loaded begins a line at train.py:10" in steps(
+            "--at", "train.py:10"
+        )
+        assert "train.py:9" in steps("--at", "train.py:9")
+        wait_for(lambda: source_and_steps(session)[1] > 10)
+        outer = read_fold(session).lead
+        assert inner is not None and outer is not None
+        assert outer.steps.whole_run().median_ns > 2 * inner.steps.whole_run().median_ns, "four times as long"
+        assert "__main__:inner" not in steps("--function", "__main__:inner")
+        wait_for(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40)
+    finally:
+        (tmp_path / "stop").touch()
+        assert recorder.wait(60) == 0
 
 
 def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session) -> None:

@@ -55,6 +55,10 @@ class ChangedSteps:
         self._runtime = runtime
         self._hook = runtime.hook("changed steps")
         self._undo: list[Callable[[], None]] = []
+        self._undo_before: list[
+            Callable[[], None]
+        ] = []  # of what counts until what was asked for last is reached
+        self._generation = 0
         self._waiting: tuple[int, Callable[[], None]] | None = None
 
     def change(self, wanted: Change) -> None:
@@ -81,17 +85,26 @@ class ChangedSteps:
 
     def release(self) -> None:
         """Count what was asked for no more."""
-        while self._undo:
+        for undo in (self._undo_before, self._undo):
+            while undo:
+                undo.pop()()
+
+    def _set_aside(self) -> None:
+        """Let what counts now do so until what was asked for is reached; what never was is given up."""
+        self._generation += 1
+        while self._undo_before and self._undo:
             self._undo.pop()()
+        self._undo_before, self._undo = self._undo_before or self._undo, []
 
     def _now(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting[1]()
 
-    def _begin(self) -> None:
-        """Count nothing any more that was named before."""
-        self.release()
+    def _replace(self) -> None:
+        """Count nothing any more that was named or found before."""
+        while self._undo_before:
+            self._undo_before.pop()()
         self._runtime.loops.stop()
         given_steps.retire()
 
@@ -99,8 +112,13 @@ class ChangedSteps:
         if name not in BY:
             raise ValueError(f"{name!r} is none of {', '.join(BY)}")
         steps, source = self._runtime.steps, BY[name]
-        self._begin()
-        self._waiting = monotonic_ns(), lambda: steps.change(source, monotonic_ns())
+        self._set_aside()
+
+        def change() -> None:
+            self._replace()
+            steps.change(source, monotonic_ns())
+
+        self._waiting = monotonic_ns(), change
         if steps.source and steps.at_next_end is None:
             steps.call_at_next_end(self._now)
 
@@ -118,7 +136,7 @@ class ChangedSteps:
         codes = _codes_at(file, line)
         if not codes:
             raise ValueError(f"no code that the script has loaded begins a line at {name}")
-        self._begin()
+        self._set_aside()
         ended = self._ended()
 
         def reached(_code: CodeType, number: int) -> Any:
@@ -138,7 +156,7 @@ class ChangedSteps:
         function = getattr(owner, last, None)
         if not callable(function):
             raise ValueError(f"{module} has no function {path}")
-        self._begin()
+        self._set_aside()
         ended = self._ended()
         monitoring = getattr(sys, "monitoring", None)
         if monitoring is not None and isinstance(function, FunctionType):
@@ -150,7 +168,11 @@ class ChangedSteps:
 
     def _monitor(self, monitoring: Any, event: int, codes: list[CodeType], callback: Any) -> None:
         """Let an event of some code objects call back."""
-        tool = free_tool(monitoring)
+        try:
+            tool = free_tool(monitoring)
+        except ValueError:  # what counts until now holds the last one
+            self._replace()
+            tool = free_tool(monitoring)
 
         def undo() -> None:
             for code in codes:
@@ -166,18 +188,19 @@ class ChangedSteps:
     def _ended(self) -> Callable[[], None]:
         """Return what is called where a step ends: the first call begins step 0."""
         steps, hook, clock = self._runtime.steps, self._hook, monotonic_ns
-        begun = False
+        begun, generation = False, self._generation
 
         def ended() -> None:
             nonlocal begun
             t = clock()
-            if not hook.on:
+            if not hook.on or not (begun or generation == self._generation):
                 return
             try:
                 if begun:
                     steps.end(GIVEN, t)
                 else:
                     begun = True
+                    self._replace()
                     steps.change(GIVEN, t)
             except Exception:
                 hook.failed()

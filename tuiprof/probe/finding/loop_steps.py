@@ -77,12 +77,13 @@ class LoopSteps:
                 "count its iterations (from Python 3.12 on they are found without it)",
             )
             return
-        again = self._runtime.steps.n > 0
+        steps = self._runtime.steps
+        again = steps.n > 0
         self.release()
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
         self._armed = loop
-        self._runtime.steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
+        steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
@@ -90,6 +91,7 @@ class LoopSteps:
             "those before are not counted. --step-at FILE:LINE names another line",
         )
         monitoring.register_callback(self._tool, monitoring.events.JUMP, self._callback(loop, again))
+        steps.due = 0  # the next iteration does more than to be noted: what was counted before is withdrawn
         monitoring.set_local_events(self._tool, loop.code, monitoring.events.JUMP)
 
     def _callback(self, loop: Loop, again: bool) -> Any:
