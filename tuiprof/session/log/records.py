@@ -87,6 +87,18 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     withdrawn: Whole = 0
 
 
+class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
+    """The loop whose iterations are probably the steps, where nothing says what a step is and nothing can count them.
+
+    Attributes:
+        at: Monotonic ns.
+        where: The script's line, ``file:line``.
+    """
+
+    at: Whole
+    where: str
+
+
 class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     """Where the main thread was, by samples since the start; written again and again.
 
@@ -347,6 +359,7 @@ Record = (
     Head
     | Step
     | StepSource
+    | LikelyStep
     | Lines
     | DeviceStep
     | Memory
