@@ -309,18 +309,22 @@ def _phases(lead: WriterState | None) -> Table | None:
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
     """Return where the script's main thread was, by samples."""
     lines = lead.lines if lead is not None else None
-    if lines is None or lines.samples < _FEWEST_SAMPLES:
+    if lead is None or lines is None or lines.samples < _FEWEST_SAMPLES:
         return None
+    doing = [*lines.doing, *[""] * len(lines.top)]
     rows = [
-        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples}
-        for file, line, count in lines.top[:_MOST_LINES]
+        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples, "doing": what}
+        for (file, line, count), what in zip(lines.top[:_MOST_LINES], doing, strict=False)
         if count >= _LEAST_SHARE * lines.samples
     ]
-    columns = (Column("where", "line"), Column("share", "share", "share"))
+    columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
         f"{format_count(lines.samples)} samples of the main thread, ten a second, where it leaves Python or waits; "
         "the line of the script that it was called from"
     )
+    took_ns = lines.at - lead.head.mono_ns if lead.head is not None else 0
+    if lines.ns and took_ns > 0:
+        note += f". They took {format_share(lines.ns / took_ns)} of a core"
     return Table("lines", "Where the script was", columns, pl.DataFrame(rows), note) if rows else None
 
 

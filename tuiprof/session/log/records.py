@@ -105,12 +105,17 @@ class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     Attributes:
         at: Monotonic ns.
         samples: Number of samples in which the script ran.
-        top: File, line and number of samples of the lines that were seen most, the most frequent first.
+        top: File, line and number of samples of the lines that were seen most, the most frequent first. A line comes
+            once for each thing that was done there.
+        doing: What that was, in the order of ``top``: "backward", "waits for a batch", …; empty = something else.
+        ns: What taking the samples took so far of the thread that does, ns.
     """
 
     at: Whole
     samples: Whole
     top: list[tuple[str, Whole, Whole]] = []
+    doing: list[str] = []
+    ns: Whole = 0
 
 
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
