@@ -31,7 +31,10 @@ def test_lines_say_what_is_done_there_and_what_the_samples_cost(run: Callable[..
     done = run(SCRIPT)
     assert done.code == 0, done.err
     lines = done.of(records.Lines)[-1]
-    seen = {(file.rpartition("/")[2], line): doing for (file, line, _), doing in zip(lines.top, lines.doing)}
+    seen = {
+        (file.rpartition("/")[2], line): doing
+        for (file, line, _), doing in zip(lines.top, lines.doing, strict=True)
+    }
     assert seen["script.py", 11] == "waits for a batch", lines
     assert len(lines.doing) == len(lines.top)
     assert 0 < lines.ns < 50_000_000
