@@ -41,7 +41,7 @@ def steps(
         if not ranks:
             sys.stdout.write("no step seen yet\n")
         for rank in ranks:
-            sys.stdout.write(sanitize(f"{rank.name}: steps: {said(rank)}") + "\n")
+            sys.stdout.write(sanitize(f"{rank.label}: steps: {said(rank)}") + "\n")
         return 0
     answers = change_steps(found, change_request(found, at, function, by))
     for answer in answers:
