@@ -95,7 +95,8 @@ def state():
         "threads": len(os.listdir("/proc/self/task")),
         "counted": threading.active_count(),
         "files": sorted(os.readlink("/proc/self/fd/" + name) for name in os.listdir("/proc/self/fd") if
-                        os.path.exists("/proc/self/fd/" + name) and "/libffi.so" not in os.readlink("/proc/self/fd/" + name)),
+                        os.path.exists("/proc/self/fd/" + name) and
+                        "/libffi.so" not in os.readlink("/proc/self/fd/" + name)),
         "environment": sorted(os.environ),
         "tuiprof": [name for name in sys.modules if "tuiprof" in name],
         "finders": [str(type(finder)) for finder in sys.meta_path],
