@@ -126,6 +126,29 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
 
 
+def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() -> None:
+    """Both are outside of steps, and all steps lie between them."""
+    made, free, correlation = Made(), 20.0, 0
+
+    def call(operator: str, kernel: str, at: float, works: float) -> None:
+        nonlocal free, correlation
+        correlation += 1
+        made.op(operator, at, at + 8, sequence=correlation)
+        made.launch(kernel, (at + 2, at + 5), (free, free + works), correlation)
+        free += works
+
+    for index in range(2):
+        call("aten::mul", ELEMENTWISE, 5 + 10 * index, 5)
+    for number in range(4):
+        at = 30 + 50 * number
+        made.step(number, at, at + 50)
+        for index in range(4):
+            call("aten::linear", GEMM, at + 5 + 10 * index, 300)
+    for index in range(2):
+        call("aten::mul", ELEMENTWISE, 235 + 10 * index, 5)
+    assert finding(made.trace(), "elementwise-chain") is None
+
+
 def test_a_chain_goes_with_the_backward_that_it_made() -> None:
     made, free, correlation = Made(), 20.0, 0
     for number in range(4):

@@ -114,9 +114,10 @@ def _in_optimizer(calls: Calls) -> Mask:
 
 
 def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
-    keys = calls.tracks[indices] * (len(calls.trace.steps) + 1) + calls.steps[indices] + 1
-    for key in np.unique(keys):
-        yield indices[keys == key]
+    """Yield the calls of each thread in each step; what comes before the first step and after the last is apart."""
+    for track in np.unique(calls.tracks[indices]):
+        mine = indices[calls.tracks[indices] == track]
+        yield from np.split(mine, np.flatnonzero(np.diff(calls.steps[mine])) + 1)
 
 
 def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:
