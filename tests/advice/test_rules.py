@@ -126,6 +126,25 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
 
 
+@pytest.mark.parametrize("operator", ["aten::zero_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"])
+def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operator: str) -> None:
+    loop = [(operator, ELEMENTWISE, 30.0)] * 20
+    assert finding(gpu_bound(("aten::linear", GEMM, 300), *loop), "elementwise-chain") is None
+
+
+def test_what_else_the_host_does_between_two_calls_of_a_chain_stays() -> None:
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        for index in range(4):
+            begin, correlation = at + 5 + 2_000 * index, correlation + 1
+            made.op("aten::mul", begin, begin + 8, sequence=correlation)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (begin + 6, begin + 16), correlation)
+    row = finding(made.trace(), "elementwise-chain")
+    assert row is None or row["wins_high_ns"] < 100_000
+
+
 def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() -> None:
     """Both are outside of steps, and all steps lie between them."""
     made, free, correlation = Made(), 20.0, 0
