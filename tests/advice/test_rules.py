@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from analyses.made import BACKWARD, Made, site
 
 from tuiprof.advice import advise
 from tuiprof.analyses import run
+from tuiprof.analyses.shared.calls import calls
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.uncaptured import Uncaptured
 
@@ -141,8 +143,9 @@ def test_what_else_the_host_does_between_two_calls_of_a_chain_stays() -> None:
             begin, correlation = at + 5 + 2_000 * index, correlation + 1
             made.op("aten::mul", begin, begin + 8, sequence=correlation)
             made.launch(ELEMENTWISE, (begin + 2, begin + 5), (begin + 6, begin + 16), correlation)
-    row = finding(made.trace(), "elementwise-chain")
-    assert row is None or row["wins_high_ns"] < 100_000
+    found_calls = calls(made.trace())
+    host = found_calls.edit(np.ones(len(found_calls.rows), dtype=bool)).host
+    assert set((host.ends - host.starts).tolist()) == {8_000}
 
 
 def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() -> None:
