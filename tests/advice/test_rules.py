@@ -12,6 +12,8 @@ import pytest
 from analyses.made import BACKWARD, Made, site
 
 from tuiprof.advice import advise
+from tuiprof.advice.shared.finding import Evidence
+from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
 from tuiprof.model import DeviceInfo, Report, Trace
@@ -328,6 +330,23 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert found(trace, rule)["wins_ns"] > 0
     other = {"blocking-copy", "pageable-memory"} - {rule}
     assert finding(trace, other.pop()) is None
+
+
+def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None:
+    made, at = Made(), 0
+    for number in range(6):
+        begun = at + (1_000_000 if number == 0 else 100)
+        made.op("aten::copy_", at + 5, begun + 120)
+        made.call("cudaMemcpyAsync", at + 10, begun + 110, correlation=number * 10 + 1)
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, begun, begun + 100, number * 10 + 1, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (begun + 130, begun + 135), (begun + 140, begun + 390), number * 10 + 2)
+        at = begun + 400
+    trace = made.trace()
+    reports = {"sync_events": run("sync_events", trace)}
+    [advised] = pageable_memory.find(trace, Evidence(trace, reports))
+    assert advised.edit.host.keep[0] > 0.99
+    assert advised.edit.host.keep[1:].max() == 0
 
 
 def test_a_metric_that_is_computed_in_every_step() -> None:
