@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from analyses.made import Made
 
+from tests import real_traces
 from tuiprof.analyses import available, run
 from tuiprof.analyses.compare.traces import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
@@ -54,10 +53,10 @@ def test_recompiles_and_compiling_in_the_window() -> None:
     assert isinstance(run("compile", loading(40)), Unavailable)
 
 
-def test_memory_peaks_where_the_allocator_says(shared: Path) -> None:
+def test_memory_peaks_where_the_allocator_says() -> None:
     from tuiprof.formats import open_trace
 
-    trace = open_trace(shared / "traces" / "particle-a100-memory-events.json.gz")
+    trace = open_trace(real_traces.path("particle-a100-memory-events.json.gz"))
     found = report("memory", trace)
     assert trace.instants is not None
     assert found.fact("peak_bytes") == trace.instants["total_allocated"].max()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,6 +9,7 @@ from analyses.made import BACKWARD, Made, site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.syncs import emptied as _emptied
@@ -398,11 +396,11 @@ REAL = (
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_calls_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+def test_calls_agree_with_the_reference_figures(name: str) -> None:
     from tuiprof.formats import open_trace
 
-    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
-    trace = open_trace(shared / "traces" / name)
+    figures = real_traces.figures(name)
+    trace = open_trace(real_traces.path(name))
     found = report(trace)
     calls = {
         row["call"]: (row["count"], row["total_ns"])
