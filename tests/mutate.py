@@ -1,6 +1,6 @@
 """Breaks the code on purpose, one small change at a time, and counts how often the nearest tests notice.
 
-    python -m tests.mutate                    # 12 changes to each of the modules below, about 10 minutes
+    python -m tests.mutate                    # 12 changes to each of the modules below, about half an hour
     python -m tests.mutate ladder --count 30  # those whose name holds a word
 
 Each change is made in a copy of the checkout: a comparison turned, a number off by one, plus for minus, and for or. A
@@ -21,16 +21,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_A = "tests/analyses"
+_SYNCS = (f"{_A}/test_sync_events.py", f"{_A}/test_by_definition.py", f"{_A}/test_xla_waits.py")
+_KERNELS = (f"{_A}/test_kernel_names.py", f"{_A}/test_ladder_kernels.py")
 #: Modules whose mistakes would be figures that look right, and the tests nearest to them.
 TARGETS = {
-    "analyses/syncs/emptied.py": ("tests/analyses",),
-    "analyses/syncs/refill.py": ("tests/analyses",),
-    "analyses/ranks.py": ("tests/analyses/test_ranks.py",),
-    "analyses/shared/step_times.py": ("tests/analyses",),
+    "analyses/data_loading.py": (f"{_A}/test_other_analyses.py", f"{_A}/test_by_definition.py"),
+    "analyses/device_idle.py": (f"{_A}/test_idle_and_launches.py", f"{_A}/test_by_definition.py"),
+    "analyses/kernels.py": (f"{_A}/test_idle_and_launches.py", f"{_A}/test_by_definition.py", *_KERNELS),
+    "analyses/launches/figures.py": (f"{_A}/test_idle_and_launches.py", f"{_A}/test_by_definition.py"),
+    "analyses/memory.py": (f"{_A}/test_other_analyses.py", "tests/formats/test_xplane.py"),
+    "analyses/ranks.py": (f"{_A}/test_ranks.py",),
+    "analyses/shared/idle.py": (f"{_A}/test_idle_and_launches.py", *_SYNCS),
+    "analyses/shared/step_times.py": (f"{_A}/test_other_analyses.py", _A),
+    "analyses/shared/waits.py": _SYNCS,
+    "analyses/steps.py": (f"{_A}/test_other_analyses.py", f"{_A}/test_by_definition.py"),
+    "analyses/syncs/emptied.py": _SYNCS,
+    "analyses/syncs/refill.py": _SYNCS,
+    "analyses/syncs/sync_events.py": _SYNCS,
     "formats/kineto/pairs.py": ("tests/formats/test_pairs.py", "tests/formats/test_kineto.py"),
     "ladder/statistics.py": ("tests/session/test_ladder_stats.py",),
+    "model/intervals.py": (f"{_A}/test_idle_and_launches.py", f"{_A}/test_by_definition.py", "tests/model"),
     "model/units.py": ("tests/model/test_units.py", "tests/report"),
     "session/live/fold.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
+    "session/live/stats.py": ("tests/session/test_fold.py", "tests/session/test_summary.py"),
     "session/live/straggler.py": ("tests/session/test_straggler.py",),
     "whatif/replay.py": ("tests/whatif",),
 }

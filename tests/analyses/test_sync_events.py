@@ -94,6 +94,26 @@ def test_what_the_host_has_to_catch_up_after_a_wait_is_charged_to_it() -> None:
     assert found.fact("device_refill_ns_per_step") == row["refill_ns"] / 2  # of two steps
 
 
+@pytest.mark.parametrize(
+    ("queued", "after"),
+    [
+        ((190, 200), 0),  # 100 µs before its kernel can start: ahead
+        ((190, 200.001), 45),  # 1 ns less: what the device lacks afterwards still is the wait's
+        ((96, 97), 0),  # made at the very end of the wait, not before it
+    ],
+)
+def test_the_host_has_caught_up_once_it_is_100_us_ahead(queued: tuple[float, float], after: int) -> None:
+    made = item_step().launch("long", (132, 134), (135, 300), 8)
+    made.launch("queued", queued, (300, 310), 7).launch("later", (350, 352), (355, 480), 6)
+    assert report(made.trace()).fact("device_refill_ns") == (5 + after) * 1000
+
+
+@pytest.mark.parametrize(("called", "idle"), [(130, 0), (130.001, 5)])
+def test_a_launch_is_late_when_the_device_ran_dry_before_it(called: float, idle: int) -> None:
+    made = item_step().launch("long", (called, 134), (135, 300), 8).launch("last", (140, 150), (300, 310), 7)
+    assert report(made.trace()).fact("device_refill_ns") == idle * 1000
+
+
 def test_a_loop_that_is_always_late_is_not_the_fault_of_a_short_sync() -> None:
     made = Made().step(1, 0, 1000)
     late_launches(made, 0, 30)
