@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from analyses.made import Made
+from analyses.made import BACKWARD, Made
 
 from tests import real_traces
 from tuiprof.analyses import available, run
@@ -17,7 +17,7 @@ def report(name: str, trace: Trace) -> Report:
     return found
 
 
-def loading(wait: int, steps: int = 4) -> Trace:
+def loading(wait: float, steps: int = 4) -> Trace:
     made = Made()
     for number in range(steps):
         at = number * 100
@@ -36,6 +36,40 @@ def test_the_wait_for_a_batch_is_counted_once() -> None:
         found.fact("device_idle_ns_per_step") == 3 * 41_000 / 4
     )  # in all steps but the first the device is dry then
     assert found.verdict.level == "bad"
+
+
+@pytest.mark.parametrize(
+    ("wait", "level"), [(9, "bad"), (8.999, "warn"), (2, "warn"), (1.999, "good")]
+)  # one more is the frame's
+def test_where_waiting_for_a_batch_gets_a_warning(wait: float, level: str) -> None:
+    assert report("data_loading", loading(wait)).verdict.level == level
+
+
+def test_a_loader_in_the_training_process_is_said_to_be_one_with_what_runs_in_it() -> None:
+    assert "in the training process" not in report("data_loading", loading(40)).verdict.sentence
+    made = Made()
+    for number in range(2):
+        at = number * 100
+        made.step(number, at, at + 100)
+        made.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 30)
+        made.add("python_function", "data.py(10): read", at + 1, at + 30)
+        made.add("python_function", "data.py(20): decode", at + 5, at + 9)
+        made.add("python_function", "data.py(20): decode", at + 10, at + 20 + number)
+        made.add("python_function", "data.py(30): other", at + 6, at + 8, track=BACKWARD)  # of another thread
+        made.add("python_function", "train.py(5): step", at + 40, at + 50)
+    trace = made.trace()
+    found = report("data_loading", trace)
+    assert "loaded in the training process itself (num_workers=0)" in found.verdict.sentence
+    rows = found.table("functions").rows
+    assert {row["function"].split()[1]: row["count"] for row in rows.iter_rows(named=True)} == {
+        "read()": 2,
+        "decode()": 4,
+    }
+    times = {row["function"].split()[1]: row["total_ns"] for row in rows.iter_rows(named=True)}
+    assert times == {"read()": 29_000, "decode()": 29_000}  # own time, without the others'
+    decode = rows.filter(rows["function"].str.contains("decode")).row(0, named=True)
+    assert (decode["per_step"], decode["per_step_ns"]) == (2, 14_500)
+    assert trace.ends[decode["event"]] - trace.starts[decode["event"]] == 11_000  # the longest
 
 
 def test_recompiles_and_compiling_in_the_window() -> None:
