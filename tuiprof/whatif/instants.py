@@ -79,32 +79,39 @@ def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
     )
 
 
-def losses(trace: Trace, step: Calibrated, edit: Edit) -> Losses:
+def losses(
+    trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None
+) -> Losses:
     """Return where the captured stretch loses what a change saves.
 
     The stretch is replayed with and without the change until steps follow one another in the same time. By how much
     one is behind the other grows where time is lost; where a delay is caught up later, nothing is lost.
+
+    Args:
+        trace: The trace.
+        step: Its replayed step.
+        edit: The change.
+        saved_ns: What it saves a step, without marked steps in all.
+        on: A change that is made before; None = none.
     """
     graph, replay = step.graph, step.likely
-    now, then = replay.settled_round(), replay.settled_round(edit)
-    at, behind = _of_pacing_stream(trace, replay, edit, now, then)
+    before, after = on or Edit(), edit if on is None else on | edit
+    at, behind = _of_pacing_stream(trace, replay, before, after)
     # What is left of each delay until the end of the stretch.
     left = np.minimum.accumulate(behind[::-1])[::-1]
     total = max(float(behind[-1]), 0.0)
     lost = np.diff(np.clip(left, 0.0, total), prepend=0.0)
-    saved = step.likely_ns(edit) * max(graph.step_count, 1)
     some = (lost > 0) & (at[1:] > at[:-1])
-    if not some.any() or not saved:
+    if not some.any():
         nothing = np.empty(0, dtype=np.int64)
         return Losses(nothing, nothing, np.empty(0))
-    return Losses(at[:-1][some], at[1:][some], lost[some] * saved / lost[some].sum())
+    return Losses(at[:-1][some], at[1:][some], lost[some] * (saved_ns * max(graph.step_count, 1) / lost[some].sum()))
 
 
-def _of_pacing_stream(
-    trace: Trace, replay: Replay, edit: Edit, now: Round, then: Round
-) -> tuple[Ints, Floats]:
-    """Return captured instants, and by how much the round is behind the changed one at each but the first, ns."""
+def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -> tuple[Ints, Floats]:
+    """Return captured instants, and by how much ``before`` is behind ``after`` at each but the first of them, ns."""
     graph = replay.graph
+    now, then = replay.settled_round(before), replay.settled_round(after)
     took = now.took(graph.last)
     streams = [
         (float(graph.work_ns[graph.thread == graph.thread[node]].sum()), node)
@@ -112,22 +119,24 @@ def _of_pacing_stream(
         if graph.kind[node] == WORK and ns >= _PACES * took.max()
     ]
     if not streams:  # the host sets the pace
-        at, before = _of_main_thread(replay, now, Edit())
-        _, after = _of_main_thread(replay, then, edit)
+        at, late = _of_main_thread(replay, now, before)
+        _, early = _of_main_thread(replay, then, after)
         main = graph.last[0]
-        return at, (before - now.before[main] - (after - then.before[main]))[1:]
+        return at, (late - now.before[main] - (early - then.before[main]))[1:]
     last = max(streams)[1]
     mine = np.flatnonzero((graph.kind == WORK) & (graph.thread == graph.thread[last]))
-    work_ns, keep = graph.work_ns[mine], replay.kept_work(edit)[mine]
     rows = graph.row[mine]
     # Begin and end of each work in turn.
     captured = np.stack((trace.starts[rows], trace.ends[rows]), axis=1).ravel()
-    before, after = (
-        np.stack((done.reached[mine] - ns, done.reached[mine]), axis=1).ravel() - done.before[last]
-        for done, ns in ((now, work_ns), (then, work_ns * keep))
+    late, early = (
+        np.stack(
+            (done.reached[mine] - graph.work_ns[mine] * replay.kept_work(edit)[mine], done.reached[mine]), axis=1
+        ).ravel()
+        - done.before[last]
+        for done, edit in ((now, before), (then, after))
     )
     at = np.maximum.accumulate(np.concatenate(([graph.low], captured)))
-    return at, before - after
+    return at, late - early
 
 
 def _of_main_thread(replay: Replay, done: Round, edit: Edit) -> tuple[Ints, Floats]:

@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.timeline.lane_cells import Cells, Kind, link_cells, overview, paint
+from tuiprof.tui.timeline.lane_cells import Cells, Kind, legend, link_cells, overview, paint
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.readout import offset_text, readout
 from tuiprof.tui.timeline.state import TimelineState
@@ -65,7 +65,10 @@ class Canvas:
         self._signs: list[dict[int, str]] = []
 
     def line(self, y: int, width: int, background: Style, *, focused: bool) -> Strip:
-        """Draw the map, a lane, the axis, or the readout; blank below them, and before there is a trace."""
+        """Draw the map, a lane, the axis, or the last line; blank below them, and before there is a trace.
+
+        The last line is the readout where a person looks at something in the timeline, else the legend.
+        """
         state = self._state
         if state.lanes is None:
             return Strip.blank(width, background)
@@ -77,6 +80,8 @@ class Canvas:
             return self._lane_line(state.lanes, y, label, background, focused=focused)
         if y == len(state.visible_lanes):
             return self._axis_line(label)
+        if y == len(state.visible_lanes) + 1 and not (focused or state.has_readout):
+            return self._legend_line(width)
         if y == len(state.visible_lanes) + 1:
             text = fit_text(readout(state, state.lanes), width)
             return Strip([Segment(text, self._component_style(_READOUT))], width)
@@ -234,6 +239,19 @@ class Canvas:
             flags, kind = divmod(int(looks[begin]), _KINDS)
             segments.append(Segment("".join(chars[begin:end]), self.style(kind, flags)))
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
+
+    def _legend_line(self, width: int) -> Strip:
+        """Say what the signs of the lanes that show stand for, as far as there is room."""
+        row = legend(self._state.visible_lanes, nested=self._state.nested, closed=self._state.has_nested)
+        segments = [Segment(" ", self._component_style(_READOUT))]
+        left = width - 1
+        for sign, kind, meaning in row:
+            text = f" {meaning}   "
+            if len(sign) + len(text.rstrip()) > left:
+                break
+            segments += [Segment(sign, self.style(kind, 0)), Segment(text, self._component_style(_AXIS))]
+            left -= len(sign) + len(text)
+        return Strip(segments).adjust_cell_length(width, self._component_style(_AXIS))
 
     def _axis_line(self, label: int) -> Strip:
         """Draw round instants, bookmarks, the begin of what is measured, and the cursor among them."""

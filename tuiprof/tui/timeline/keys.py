@@ -36,6 +36,8 @@ def _move(
 _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
+    # Of the three keys that zoom the line of keys shows one entry, which zooms in.
+    _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom", "Show less time; - more, 0 all", "Trace", "+ - 0"),
     _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
     _move("next_sync", "n", "sync, True", "next sync", "To the next host wait, or hit of a search", "Trace"),
     _move("previous_sync", "N", "sync, False", "sync before", "To the wait or hit before", _HIDDEN),
@@ -52,9 +54,9 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("columns", "v", "columns", "columns", "Choose which columns show", _HIDDEN),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
-    _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom in", "Show less time", display="+"),
     _move("zoom_out", "minus", "zoom, 0.5", "zoom out", "Show more time", display="-"),
     _move("fit", "0", "fit", "all time", "Show the whole trace"),
+    _move("nested", "d", "nested", "nested lanes", "Show operators and Python functions, or close them"),
     _move("zoom_to", "z", "zoom_to", "zoom to", "Zoom to the selection, window or step"),
     _move("next_step", "right_curly_bracket", "step, True", "next step", "To the next step", display="}"),
     _move(
@@ -65,7 +67,7 @@ KEYS: Final[tuple[Binding, ...]] = (
         "To the step before",
         display="{",
     ),
-    _move("measure", "m", "measure", "measure", "Measure from the cursor on; again: end"),
+    _move("measure", "m", "measure", "measure", "Measure from the cursor on; again: keep it"),
     _move("bookmark", "b", "bookmark", "bookmark", "Set or clear a bookmark at the cursor"),
     _move(
         "next_bookmark", "apostrophe", "next_bookmark", "next bookmark", "To the next bookmark", display="'"

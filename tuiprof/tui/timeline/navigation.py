@@ -48,6 +48,14 @@ class Navigation:
         else:
             state.fit(*chosen)
 
+    def nested(self) -> None:
+        """Draw the lanes of operators and Python functions, or leave them out."""
+        state = self._state
+        if state.has_nested:
+            state.show_nested(not state.nested)
+        else:
+            self._timeline.notify("this trace has no operators or Python functions to spell out", timeout=3)
+
     def step(self, forward: bool) -> None:
         """Go to the next or the previous step."""
         if self._state.lanes is None:
@@ -170,9 +178,9 @@ class Navigation:
         self._timeline.app.push_screen(PickScreen("bookmarks", names), go)
 
     def measure(self) -> None:
-        """Measure from the cursor on, or stop measuring."""
+        """Measure from the cursor on, or stop measuring; what was measured stays marked."""
         self._state.toggle_mark()
         if self._state.mark is not None:
             self._timeline.notify(
-                "measuring from here: move the cursor, m ends it, w looks at it alone", timeout=4
+                "measuring from here: move the cursor, m keeps it, w looks at it alone, escape ends it", timeout=4
             )

@@ -73,6 +73,8 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
             if gap:
                 parts.append(f"{lane.label.strip()} {format_ns(gap[1] - gap[0])}")
             continue
+        if lane.lost is not None:
+            continue
         index = int(lane.bars.at(at)[0])
         if index >= 0:
             row = int(lane.bars.rows[index])
@@ -125,6 +127,8 @@ def range_words(lanes: Lanes, low: int, high: int) -> str:
     length = high - low
     parts = [f" Δ {format_ns(length)}"]
     for lane in lanes.lanes:
+        if lane.lost is not None and (lost := lane.lost.between(low, high)):
+            parts.append(f"lost {format_ns(lost)}")
         if lane.style == "idle":
             busy = int(lane.bars.covered.between(low, high))
             device = lane.label.removesuffix("idle")

@@ -51,6 +51,11 @@ class Shown:
     event: int | None
 
 
+def is_bad(found: Shown) -> bool:
+    """Return whether a finding is a bad one, or one to look at."""
+    return found.saves_ns is None or (found.share or 0.0) >= _BAD_SHARE
+
+
 def findings_of(advice: object) -> list[Shown]:
     """Return what the advice found, what saves most first; nothing while it is not worked out."""
     if not isinstance(advice, Report):
@@ -79,7 +84,7 @@ def findings_of(advice: object) -> list[Shown]:
 
 def finding_rows(found: Shown, number: int, count: int, width: int, height: int) -> list[Row]:
     """Return the lines of a finding."""
-    level: Level = "bad" if (found.share or 0.0) >= _BAD_SHARE or found.saves_ns is None else "warn"
+    level: Level = "bad" if is_bad(found) else "warn"
     others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
     first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
     lines = [spread(first, others, width)]

@@ -24,12 +24,12 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.keys import KEYS
-from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.results import later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.trace.finding import FindingHead, Shown, findings_of
+from tuiprof.tui.trace.finding import FindingHead, Shown, findings_of, is_bad
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
     Headline,
@@ -84,6 +84,7 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
+        self._located: tuple[object, ...] = ()  # the finding of which it is, or was asked, where it costs what
         self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
@@ -146,8 +147,8 @@ class TraceView(Vertical):
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
-        lanes = self.timeline.state.lanes
-        self.timeline.styles.height = timeline_lines(height, len(lanes.lanes) if lanes is not None else 4)
+        state = self.timeline.state
+        self.timeline.styles.height = timeline_lines(height, state.lane_count if state.lanes is not None else 4)
 
     # -- what was read and worked out ----------------------------------------------------------------------
 
@@ -240,10 +241,27 @@ class TraceView(Vertical):
         self.head.show_uncaptured(found[0].step_ns if found else None)
         if not found or self.work.part is not None:
             head.show_headline(top)
+            self._located = ()
+            self.timeline.state.show_lost(None)
             return False
         self._finding = min(self._finding, len(found) - 1)
         head.show_finding(found[self._finding], self._finding + 1, len(found))
+        self._locate()
         return True
+
+    def _locate(self) -> None:
+        """Ask where the finding that the head shows costs what it costs; the timeline draws it."""
+        lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
+        if lanes is not None and lanes.stride == 1 and self._located != asked:
+            self._located = asked
+            self.work.locate(self.window, self._finding)
+
+    def on_trace_work_located(self, message: TraceWork.Located) -> None:
+        """Draw where the finding costs what it costs."""
+        found = self.finding
+        if found is not None and (message.window, message.place) == (self.window, self._finding):
+            self.timeline.state.show_lost(Lost(message.losses, is_bad(found)))
+            self._size_timeline(self.size.height)
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""
@@ -398,6 +416,7 @@ class TraceView(Vertical):
     def action_timeline(self, name: str, *arguments: float) -> None:
         """Move the timeline: call a method of its navigation."""
         getattr(self.timeline.navigation, name)(*arguments)
+        self._size_timeline(self.size.height)  # it may have more lanes to show now, or fewer
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
         """Ask what to search for."""

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
-from tuiprof import analyses
+from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import trust
 from tuiprof.analyses.shared.step_times import step_period_ns
 from tuiprof.model.trace import Trace
@@ -22,6 +22,7 @@ from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.results import Results, later_by, moved
 from tuiprof.tui.timeline.search import Search
+from tuiprof.whatif.instants import Losses
 
 #: Up to so many events everything the first picture needs is worked out before it; of larger traces, part by part.
 _AT_ONCE = 300_000
@@ -106,6 +107,21 @@ class TraceWork:
             super().__init__()
             self.window = window
 
+    class Located(Message):
+        """It is known where a finding loses what it saves.
+
+        Attributes:
+            window: The part in which it was found.
+            place: Which of the findings.
+            losses: Where; a text = why that cannot be told.
+        """
+
+        def __init__(self, window: Window, place: int, losses: Losses | str) -> None:
+            super().__init__()
+            self.window = window
+            self.place = place
+            self.losses = losses
+
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
         self.results = found.results if found is not None else Results(trace, list(analyses.available()))
@@ -123,6 +139,16 @@ class TraceWork:
     def replace(self, trace: Trace, part: Progress | None, window: Window, needle: str) -> None:
         """Survey more of the same file, as its window and search are shown; post :class:`Surveyed` then."""
         self._run(partial(self._replace, trace, part, window, needle), "replace")
+
+    def locate(self, window: Window, place: int) -> None:
+        """Work out where a finding loses what it saves; post :class:`Located` then."""
+        self._run(partial(self._locate, self.results.trace, window, place), "losses")
+
+    def _locate(self, trace: Trace, window: Window, place: int) -> None:
+        """In a thread."""
+        worker, found = get_current_worker(), advice.losses_of(trace, window, place)
+        if not worker.is_cancelled:
+            self._view.post_message(self.Located(window, place, found))
 
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""
