@@ -11,12 +11,13 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.worker import Worker
 
-from tuiprof.model.report import Report
+from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
 from tuiprof.tui.dialogs.columns import ColumnsScreen
+from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.dialogs.reading import ReadingScreen
@@ -29,7 +30,8 @@ from tuiprof.tui.timeline.results import later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.trace.finding import FindingHead, Shown, findings_of, is_bad
+from tuiprof.tui.trace.finding import FindingHead
+from tuiprof.tui.trace.findings import Shown, findings_of, is_bad
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
     Headline,
@@ -38,6 +40,7 @@ from tuiprof.tui.trace.view import (
     tab_of_rule,
     tabs_of,
     timeline_lines,
+    title_of,
     window_text,
 )
 from tuiprof.tui.trace.work import Survey, TraceWork
@@ -85,6 +88,7 @@ class TraceView(Vertical):
         self._step = step
         self._finding = 0  # which of the findings the head shows
         self._located: tuple[object, ...] = ()  # the finding of which it is, or was asked, where it costs what
+        self._listed, self._apart = list(self.tabs), list[str]()  # tabs in the line of tabs, and behind "more"
         self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
@@ -101,6 +105,7 @@ class TraceView(Vertical):
         if self._found is not None:
             self.timeline.state.show(self._found.lanes)
         self.head.show(self.trace, self.work.trust, self.work.part)
+        self._leave_unavailable()
         self._show_answer()
         self.pane.take_focus()
         self.work.start(self.window)
@@ -208,7 +213,14 @@ class TraceView(Vertical):
             ):
                 self._tab_chosen = True
                 self._open_tab_of_finding()
+            self._leave_unavailable()
             self._show_answer()
+
+    def _leave_unavailable(self) -> None:
+        """Open the first tab that may have something to show, where nobody has opened one."""
+        results, window = self.work.results, self.window
+        if not self._tab_chosen and isinstance(results.get(self.current, window), Unavailable):
+            self._open(next(name for name in self.tabs if not isinstance(results.get(name, window), Unavailable)))
 
     def _show_answer(self) -> None:
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
@@ -221,7 +233,10 @@ class TraceView(Vertical):
             verdict=shown or not top.of_current,
             advice=results.get("advice", window),
         )
-        self.query_one(TabBar).show(tabs_of(results, window), current, window_text(self.trace, window))
+        tabs, self._apart = tabs_of(results, window, current)
+        self._listed = [tab.name for tab in tabs]
+        more = ("M", len(self._apart)) if self._apart else None
+        self.query_one(TabBar).show(tabs, current, window_text(self.trace, window), more)
         self.refresh_bindings()
 
     @property
@@ -359,8 +374,27 @@ class TraceView(Vertical):
         self.open_tab(message.name)
 
     def action_next_tab(self, by: int) -> None:
-        """Open the next tab, or the one before, around the ends."""
-        self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
+        """Open the next tab, or the one before, around the ends; those listed apart are left out."""
+        self.open_tab(self._listed[(self._listed.index(self.current) + by) % len(self._listed)])
+
+    def on_tab_bar_more_wanted(self) -> None:
+        """List the tabs that are not available."""
+        self.action_more_tabs()
+
+    def action_more_tabs(self) -> None:
+        """List the tabs that are not available here, with the reason of each."""
+        names = list(self._apart)
+        answers = [self.work.results.get(name, self.window) for name in names]
+        texts = [
+            f"{title_of(name)}: {answer.reason if isinstance(answer, Unavailable) else ''}"
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+        def take(chosen: int | None) -> None:
+            if chosen is not None:
+                self.open_tab(names[chosen])
+
+        self.app.push_screen(PickScreen("not available in this trace: enter says what to do", texts), take)
 
     def action_open(self, tab: str | int) -> None:
         """Open a tab by its name or its digit."""
@@ -399,6 +433,8 @@ class TraceView(Vertical):
             return parameters[0] in (*self.tabs, *range(1, len(self.tabs) + 1))
         if action == "finding":
             return len(self.findings) > 1
+        if action == "more_tabs":
+            return bool(self._apart)
         if action in ("copy_fix", "prove", "show_finding"):
             found = self.finding
             return found is not None and (action != "prove" or bool(found.prove))

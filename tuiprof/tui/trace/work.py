@@ -13,6 +13,7 @@ from textual.worker import get_current_worker
 from tuiprof import advice, analyses
 from tuiprof.analyses.shared.replay import trust
 from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.model.report import Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
@@ -48,13 +49,16 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
 
     Args:
         trace: The trace.
-        first: Name of the tab that is open; None = the first.
+        first: Name of the tab that is open; None = the first that is available.
         window: The part that the analyses look at; None = all of it.
     """
     results = Results(trace, list(analyses.available()))
     lanes = lane_builder.build(trace)
     step_period_ns(trace)  # remembered, for the head
-    results.work_out(first or results.names[0], window or Window())
+    window = window or Window()
+    for name in [first] if first else results.names:
+        if not isinstance(results.work_out(name, window), Unavailable):
+            break
     return Survey(results, lanes, trust(trace))
 
 
