@@ -79,9 +79,7 @@ def instants(step: Calibrated, edit: Edit | None = None) -> Instants:
     )
 
 
-def losses(
-    trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None
-) -> Losses:
+def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: Edit | None = None) -> Losses:
     """Return where the captured stretch loses what a change saves.
 
     The stretch is replayed with and without the change until steps follow one another in the same time. By how much
@@ -105,7 +103,9 @@ def losses(
     if not some.any():
         nothing = np.empty(0, dtype=np.int64)
         return Losses(nothing, nothing, np.empty(0))
-    return Losses(at[:-1][some], at[1:][some], lost[some] * (saved_ns * max(graph.step_count, 1) / lost[some].sum()))
+    return Losses(
+        at[:-1][some], at[1:][some], lost[some] * (saved_ns * max(graph.step_count, 1) / lost[some].sum())
+    )
 
 
 def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -> tuple[Ints, Floats]:
@@ -130,7 +130,8 @@ def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -
     captured = np.stack((trace.starts[rows], trace.ends[rows]), axis=1).ravel()
     late, early = (
         np.stack(
-            (done.reached[mine] - graph.work_ns[mine] * replay.kept_work(edit)[mine], done.reached[mine]), axis=1
+            (done.reached[mine] - graph.work_ns[mine] * replay.kept_work(edit)[mine], done.reached[mine]),
+            axis=1,
         ).ravel()
         - done.before[last]
         for done, edit in ((now, before), (then, after))

@@ -37,7 +37,9 @@ _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
     # Of the three keys that zoom the line of keys shows one entry, which zooms in.
-    _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom", "Show less time; - more, 0 all", "Trace", "+ - 0"),
+    _move(
+        "zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom", "Show less time; - more, 0 all", "Trace", "+ - 0"
+    ),
     _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
     _move("next_sync", "n", "sync, True", "next sync", "To the next host wait, or hit of a search", "Trace"),
     _move("previous_sync", "N", "sync, False", "sync before", "To the wait or hit before", _HIDDEN),

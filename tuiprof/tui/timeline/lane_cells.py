@@ -169,7 +169,11 @@ def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int
     first, last = np.searchsorted(edges, steps.starts), np.searchsorted(edges, steps.ends)
     whole = (steps.starts >= edges[0]) & (steps.ends <= edges[-1]) & (last - first >= _FEWEST_FOR_COST)
     return [
-        (int(first[i]), min(int(last[i]), len(edges) - 1), lost.between(int(steps.starts[i]), int(steps.ends[i])))
+        (
+            int(first[i]),
+            min(int(last[i]), len(edges) - 1),
+            lost.between(int(steps.starts[i]), int(steps.ends[i])),
+        )
         for i in np.flatnonzero(whole)[: len(edges)].tolist()
     ]
 

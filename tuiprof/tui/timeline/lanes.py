@@ -252,7 +252,9 @@ def build(trace: Trace) -> Lanes:
     if main is not None:
         lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
         for level, rows in enumerate(python_levels(trace, main)):
-            lanes.append(Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level, nested=True))
+            lanes.append(
+                Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level, nested=True)
+            )
     calls = trace.host_calls
     if len(calls):
         bars = Bars(trace, calls)

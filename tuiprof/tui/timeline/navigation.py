@@ -182,5 +182,6 @@ class Navigation:
         self._state.toggle_mark()
         if self._state.mark is not None:
             self._timeline.notify(
-                "measuring from here: move the cursor, m keeps it, w looks at it alone, escape ends it", timeout=4
+                "measuring from here: move the cursor, m keeps it, w looks at it alone, escape ends it",
+                timeout=4,
             )

@@ -148,7 +148,7 @@ def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: b
 
 
 def timeline_lines(height: int, lanes: int) -> int:
-    """Return how many lines the timeline gets of a view so high: four lanes at 24 lines, and never more than exist."""
-    room = 2 if height < 20 else 4 + max(0, height - 23) // 3
+    """Return how many lines the timeline gets of a view so high: five lanes at 24 lines, and never more than exist."""
+    room = 2 if height < 20 else 5 + max(0, height - 23) // 3
     # The map of the whole has a line of its own where there is one to spare.
     return max(1, min(room, lanes)) + 2 + (height >= 30)

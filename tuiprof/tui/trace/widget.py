@@ -87,8 +87,13 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
-        self._located: tuple[object, ...] = ()  # the finding of which it is, or was asked, where it costs what
-        self._listed, self._apart = list(self.tabs), list[str]()  # tabs in the line of tabs, and behind "more"
+        self._located: tuple[
+            object, ...
+        ] = ()  # the finding of which it is, or was asked, where it costs what
+        self._listed, self._apart = (
+            list(self.tabs),
+            list[str](),
+        )  # tabs in the line of tabs, and behind "more"
         self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
@@ -148,12 +153,14 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
-        self.query_one(FindingHead).allow(3 if height < 28 else 5 if height < 40 else 6)
+        self.query_one(FindingHead).allow(4 if height < 28 else 5 if height < 40 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
         state = self.timeline.state
-        self.timeline.styles.height = timeline_lines(height, state.lane_count if state.lanes is not None else 4)
+        self.timeline.styles.height = timeline_lines(
+            height, state.lane_count if state.lanes is not None else 4
+        )
 
     # -- what was read and worked out ----------------------------------------------------------------------
 
@@ -220,7 +227,9 @@ class TraceView(Vertical):
         """Open the first tab that may have something to show, where nobody has opened one."""
         results, window = self.work.results, self.window
         if not self._tab_chosen and isinstance(results.get(self.current, window), Unavailable):
-            self._open(next(name for name in self.tabs if not isinstance(results.get(name, window), Unavailable)))
+            self._open(
+                next(name for name in self.tabs if not isinstance(results.get(name, window), Unavailable))
+            )
 
     def _show_answer(self) -> None:
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
@@ -230,7 +239,7 @@ class TraceView(Vertical):
             current,
             results.get(current, window),
             question=question_of(current),
-            verdict=shown or not top.of_current,
+            verdict=not self._is_spelled_out(current) if shown else not top.of_current,
             advice=results.get("advice", window),
         )
         tabs, self._apart = tabs_of(results, window, current)
@@ -277,6 +286,11 @@ class TraceView(Vertical):
         if found is not None and (message.window, message.place) == (self.window, self._finding):
             self.timeline.state.show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
+
+    def _is_spelled_out(self, tab: str) -> bool:
+        """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
+        found = self.finding
+        return found is not None and self.work.part is None and tab_of_rule(found.rule) == tab
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""

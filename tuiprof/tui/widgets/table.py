@@ -95,9 +95,6 @@ class VirtualTable(ScrollView, can_focus=True):
         & > .table--header-cursor { color: $text-accent; background: $background; text-style: bold underline; }
         & > .table--row { color: $foreground; background: $background; }
         & > .table--faint { color: $text-muted; background: $background; }
-        & > .table--heat-1 { color: $foreground; background: $heat-1; }
-        & > .table--heat-2 { color: $foreground; background: $heat-2; }
-        & > .table--heat-3 { color: $foreground; background: $heat-3; }
         & > .table--cursor { color: $block-cursor-foreground; background: $block-cursor-background; }
         & > .table--cursor-cell {
             color: $block-cursor-foreground; background: $block-cursor-background; text-style: bold underline;
@@ -377,7 +374,7 @@ class VirtualTable(ScrollView, can_focus=True):
                 text, here = text[blank:], self._heat(position, index, here)
             segments.append(Segment(text, here))
             segments.append(Segment(" " * GAP, style))
-        return Strip(segments)
+        return Strip([segment for segment in segments if segment.text])
 
     def _show_cursor(self) -> None:
         page = max(self.size.height - 1 - self.show_horizontal_scrollbar, 1)
