@@ -37,8 +37,8 @@ _BOTH: Final = 34
 #: Keys of a trace that make sense on two.
 _SHARED: Final = (
     "filter", "next_sync", "previous_sync", "follow", "follow_last", "zoom_in", "zoom_out", "fit", "zoom_to",
-    "next_step", "previous_step", "measure", "nested", "bookmark", "next_bookmark", "bookmarks", "next_tab", "previous_tab",
-    "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
+    "next_step", "previous_step", "measure", "nested", "bookmark", "next_bookmark", "bookmarks", "next_tab",
+    "previous_tab", "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
 )  # fmt: skip
 
 

@@ -223,16 +223,20 @@ def _label_runs(
             chars[begin + len(label)] = " "
 
 
-def legend(lanes: list[Lane], *, nested: bool, closed: bool) -> list[tuple[str, Kind, str]]:
+def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> list[tuple[str, Kind, str]]:
     """Return the signs that lanes are drawn with: sign, its look, what it stands for.
 
     Args:
         lanes: The lanes that show.
+        replayed: Whether they show a replayed step.
         nested: Whether those show that spell out what others enclose.
         closed: Whether there are such lanes.
     """
     styles = {lane.style for lane in lanes}
     found: list[tuple[str, Kind, str]] = []
+    if replayed:
+        found += [("now", Kind.STEP, "as it is"), ("fix", Kind.STEP, "with this finding's fix")]
+        found.append(("p", Kind.STEP, "back to the capture"))
     if "calls" in styles:
         found += [("L", Kind.LAUNCH, "launch"), ("S", Kind.SYNC, "host waits")]
     if "device" in styles:

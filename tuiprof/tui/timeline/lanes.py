@@ -11,6 +11,7 @@ import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Mask, Trace, Track
 from tuiprof.model.window import Window
 from tuiprof.tui.timeline.lane_extras import (
@@ -30,9 +31,10 @@ class Bars:
     """Events of one lane, in order of start."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
-        self.rows = rows
-        self.starts = trace.starts[rows]
-        self.ends = trace.ends[rows]
+        self._take(rows, trace.starts[rows], trace.ends[rows])
+
+    def _take(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+        self.rows, self.starts, self.ends = rows, starts, ends
         # For each event the one so far that reaches furthest: it may still run when a later one has ended. Where
         # they end in the order in which they start, that is the event itself.
         self._furthest: Ints | None = None
@@ -106,6 +108,14 @@ class Bars:
         return index if index >= 0 else None
 
 
+class MovedBars(Bars):
+    """Events at other instants than they were captured at."""
+
+    def __init__(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+        order = np.argsort(starts, kind="stable")
+        self._take(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
+
+
 def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the covered share of each column, 0 to 1."""
     width = np.maximum(np.diff(edges), 1)
@@ -156,6 +166,7 @@ class Lane:
         samples: Of a lane of a counter: its values.
         nested: Whether it spells out what another lane encloses: drawn on request only.
         lost: Of the lane of what is lost: what the finding costs, and where.
+        steps: When its steps begin, where that is not when they did in the capture.
     """
 
     label: str
@@ -167,11 +178,12 @@ class Lane:
     samples: Samples | None = None
     nested: bool = False
     lost: Lost | None = None
+    steps: Steps | None = None
 
     @property
     def has_events(self) -> bool:
         """Whether its cells stand for events that can be opened."""
-        return self.style not in ("idle", "counter", "lost")
+        return self.style not in ("idle", "counter", "lost") and not isinstance(self.bars, MovedBars)
 
     def holds(self, row: int) -> bool:
         """Return whether an event is drawn in it."""
@@ -191,6 +203,7 @@ class Lanes:
         syncs: Host waits, in order of start.
         stride: How many events each of these stands for; 1 = they are all there.
         sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
+        replayed: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
     """
 
     trace: Trace
@@ -198,6 +211,18 @@ class Lanes:
     syncs: Bars
     stride: int = 1
     sketch_of: Trace | None = None
+    replayed: tuple[int, int] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every event is drawn, and when it was captured."""
+        return self.stride == 1 and self.replayed is None
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of the first lane."""
+        first = self.lanes[0].steps if self.lanes else None
+        return self.source.steps if first is None else first
 
     @property
     def source(self) -> Trace:

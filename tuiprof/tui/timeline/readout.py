@@ -56,7 +56,7 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
     """
     trace = lanes.trace
     parts = []
-    steps = trace.steps
+    steps = lanes.steps
     if len(steps):
         index = int(np.searchsorted(steps.starts, instant, side="right")) - 1
         inside = index >= 0 and instant < steps.ends[index]
@@ -78,7 +78,9 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
         index = int(lane.bars.at(at)[0])
         if index >= 0:
             row = int(lane.bars.rows[index])
-            parts.append(f"{_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}")
+            parts.append(
+                f"{_short(trace, row)} {format_ns(int(lane.bars.ends[index] - lane.bars.starts[index]))}"
+            )
     return " " + " · ".join(parts) if parts else " nothing recorded here"
 
 
@@ -141,7 +143,7 @@ def range_words(lanes: Lanes, low: int, high: int) -> str:
         parts.append(f"waits {_count(waits.starts, low, high)}, {waited}")
     launches = [lane.launches for lane in lanes.lanes if lane.launches is not None]
     parts.extend(f"launches {_count(bars.starts, low, high)}" for bars in launches)
-    steps = lanes.trace.steps
+    steps = lanes.steps
     if len(steps):
         parts.append(f"steps {_count(steps.starts, low, high)}")
     return " · ".join(parts)

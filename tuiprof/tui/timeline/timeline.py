@@ -206,7 +206,7 @@ class Timeline(Widget, can_focus=True):
 
     def show_event(self, row: int) -> None:
         """Choose an event and bring it into view."""
-        if self.state.lanes is not None:
+        if self.state.lanes is not None and self.state.lanes.replayed is None:
             trace = self.state.lanes.trace
             start, end = int(trace.starts[row]), int(trace.ends[row])
             self.state.go_to(start, end - start)

@@ -19,7 +19,6 @@ from tuiprof.tui.trace.findings import findings_of
 from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.verdict import MARKS, most_important
 
-
 #: From this share of a step on a tab says what can be saved there.
 _LEAST_SHARE = 0.005
 

@@ -30,6 +30,7 @@ from tuiprof.tui.timeline.results import later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
+from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.trace.finding import FindingHead
 from tuiprof.tui.trace.findings import Shown, findings_of, is_bad
 from tuiprof.tui.trace.head import TraceHead
@@ -94,6 +95,9 @@ class TraceView(Vertical):
             list(self.tabs),
             list[str](),
         )  # tabs in the line of tabs, and behind "more"
+        self._captured_lanes: tuple[Lanes, Viewport] | None = (
+            None  # what the timeline shows beside a replayed step
+        )
         self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
@@ -186,6 +190,7 @@ class TraceView(Vertical):
         by = later_by(self.trace, found.results.trace) if more else 0
         with self.app.batch_update():
             self.work.take(found, message.part)
+            self._captured_lanes = None
             if more:
                 self.window = moved(self.window, by)
                 self.evidence.take(self.trace)
@@ -245,7 +250,9 @@ class TraceView(Vertical):
         tabs, self._apart = tabs_of(results, window, current)
         self._listed = [tab.name for tab in tabs]
         more = ("M", len(self._apart)) if self._apart else None
-        self.query_one(TabBar).show(tabs, current, window_text(self.trace, window), more)
+        remarks = ["as captured"] if self.work.as_captured else []
+        remarks += [text] if (text := window_text(self.trace, window)) else []
+        self.query_one(TabBar).show(tabs, current, " · ".join(remarks), more)
         self.refresh_bindings()
 
     @property
@@ -262,11 +269,11 @@ class TraceView(Vertical):
     def _show_head(self, top: Headline) -> bool:
         """Show the finding, else the verdict that matters most; say whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        self.head.show_uncaptured(found[0].step_ns if found else None)
+        self.head.show_uncaptured(found[0].step_ns if found and not self.work.as_captured else None)
         if not found or self.work.part is not None:
             head.show_headline(top)
             self._located = ()
-            self.timeline.state.show_lost(None)
+            self._show_lost(None)
             return False
         self._finding = min(self._finding, len(found) - 1)
         head.show_finding(found[self._finding], self._finding + 1, len(found))
@@ -276,7 +283,7 @@ class TraceView(Vertical):
     def _locate(self) -> None:
         """Ask where the finding that the head shows costs what it costs; the timeline draws it."""
         lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
-        if lanes is not None and lanes.stride == 1 and self._located != asked:
+        if lanes is not None and lanes.exact and self._located != asked:
             self._located = asked
             self.work.locate(self.window, self._finding)
 
@@ -284,8 +291,67 @@ class TraceView(Vertical):
         """Draw where the finding costs what it costs."""
         found = self.finding
         if found is not None and (message.window, message.place) == (self.window, self._finding):
-            self.timeline.state.show_lost(Lost(message.losses, is_bad(found)))
+            self._show_lost(Lost(message.losses, is_bad(found)))
             self._size_timeline(self.size.height)
+
+    def _show_lost(self, lost: Lost | None) -> None:
+        """Draw what a finding costs among the lanes of the capture."""
+        if self._captured_lanes is not None:
+            lanes, view = self._captured_lanes
+            self._captured_lanes = lanes.with_lost(lost), view
+        else:
+            self.timeline.state.show_lost(lost)
+
+    # -- without the profiler, with the fix ----------------------------------------------------------------
+
+    def action_as_captured(self) -> None:
+        """Switch all figures between steps without the profiler and steps as captured."""
+        self.evidence.close_detail()
+        self.work.switch()
+        self._located = ()
+        self._show_answer()
+        self.work.start(self.window)
+        self._replay_again()
+        captured = self.work.as_captured
+        said = "as captured, with what the profiler added" if captured else "for steps without the profiler"
+        self.notify(f"figures are {said}", timeout=4)
+
+    def action_replay(self) -> None:
+        """Show the step as it would be with the fix of the finding, below the one that is; again: the capture."""
+        if not self._show_capture():
+            self.work.replay(self.window, self._finding)
+
+    def _replay_again(self) -> None:
+        """Show the step with the fix of the finding that the head shows now, where a replayed step shows."""
+        if self._captured_lanes is not None and self.finding is not None:
+            self.work.replay(self.window, self._finding)
+
+    def _show_capture(self) -> bool:
+        """Show what was captured again; return whether something else was shown."""
+        kept, self._captured_lanes = self._captured_lanes, None
+        if kept is None:
+            return False
+        self.timeline.state.show(kept[0])
+        self.timeline.state.set_view(kept[1].resized(self.timeline.state.view.columns))
+        self._size_timeline(self.size.height)
+        return True
+
+    def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
+        """Draw the replayed step, or say why there is none."""
+        if (message.window, message.place) != (self.window, self._finding):
+            return
+        if isinstance(message.lanes, str):
+            self._show_capture()
+            self.notify(
+                f"the step cannot be shown with this fix: {message.lanes}", severity="warning", timeout=8
+            )
+            return
+        state = self.timeline.state
+        if self._captured_lanes is None and state.lanes is not None:
+            self._captured_lanes = state.lanes, state.view
+        self.timeline.choose_event(None)
+        state.show(message.lanes, message.lanes.replayed)
+        self._size_timeline(self.size.height)
 
     def _is_spelled_out(self, tab: str) -> bool:
         """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
@@ -306,11 +372,13 @@ class TraceView(Vertical):
             self._finding = (self._finding + by) % count
             self._open_tab_of_finding()
             self._show_answer()
+            self._replay_again()
 
     def action_show_finding(self) -> None:
         """Go to the finding's typical event on the timeline."""
         found = self.finding
         if found is not None and found.event is not None:
+            self._show_capture()
             self.timeline.show_event(found.event)
 
     def action_copy_fix(self) -> None:
@@ -449,6 +517,10 @@ class TraceView(Vertical):
             return len(self.findings) > 1
         if action == "more_tabs":
             return bool(self._apart)
+        if action == "as_captured":
+            return self.work.part is None and bool(self.trace.device_indices)
+        if action == "replay":
+            return self.work.part is None and self.finding is not None
         if action in ("copy_fix", "prove", "show_finding"):
             found = self.finding
             return found is not None and (action != "prove" or bool(found.prove))
@@ -488,7 +560,7 @@ class TraceView(Vertical):
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
         """Let the timeline show where that event is."""
         state = self.timeline.state
-        if state.lanes is not None and state.lanes.stride == 1 and message.row != state.event:
+        if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)
 
     # -- texts, files, leaving -----------------------------------------------------------------------------
@@ -525,7 +597,12 @@ class TraceView(Vertical):
     def action_escape(self) -> None:
         """Close the innermost thing that is open; when nothing is, go back to the screen before."""
         timeline = self.timeline
-        if self.evidence.close_detail() or self.pane.clear_filter() or timeline.navigation.end_search():
+        if (
+            self._show_capture()
+            or self.evidence.close_detail()
+            or self.pane.clear_filter()
+            or timeline.navigation.end_search()
+        ):
             return
         if timeline.state.chosen_range is not None:
             timeline.state.clear_range()

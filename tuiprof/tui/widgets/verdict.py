@@ -6,7 +6,7 @@ from typing import Final
 
 from tuiprof.model.report import Level, Report
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.widgets.lines import Lines, Row, row_width
+from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.wrap import wrap
 
 MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}
