@@ -246,11 +246,12 @@ class Canvas:
 
     def _legend_line(self, lanes: Lanes, width: int) -> Strip:
         """Say what the signs of the lanes that show stand for, as far as there is room."""
+        state = self._state
         row = legend(
-            self._state.visible_lanes,
+            state.visible_lanes,
             replayed=lanes.replayed is not None,
-            nested=self._state.nested,
-            closed=self._state.has_nested,
+            nested=state.nested,
+            closed=state.has_nested,
         )
         segments = [Segment(" ", self._component_style(_READOUT))]
         left = width - 1

@@ -22,6 +22,8 @@ from tuiprof.tui.widgets.rows import fit_text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
+#: A label that does not fit is cut where so many cells of it stay.
+_FEWEST_OF_CUT = 6
 #: From this share of a column on, waits are marked in the overview.
 _LEAST_WAIT = 0.05
 #: From this share of a column on, what is lost shows; and a step as wide as this says what it loses.
@@ -217,6 +219,8 @@ def _label_runs(
         if index < 0 or room < shortest - 1:
             continue
         label = lead + short_name(trace.name(int(bars.rows[index])))
+        if room < min(len(label), _FEWEST_OF_CUT):
+            continue  # what is left of it would tell nothing
         label = label if len(label) <= room else label[: room - 1] + "…"
         chars[begin : begin + len(label)] = label
         if len(label) < room:
@@ -248,8 +252,6 @@ def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> 
         found.append(("░▓", Kind.IDLE, "idle"))
     if closed:
         found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
-    if "device" in styles:
-        found += [("c", Kind.COPY, "copy"), ("C", Kind.COLLECTIVE, "collective")]
     return found
 
 

@@ -171,6 +171,8 @@ class TimelineState:
         """1 where the map of the whole has a line: where there is room, and always when only a part shows."""
         room = self._lines - 2
         zoomed = (self.view.low, self.view.high) != (self.view.first, self.view.last)
+        if not zoomed and self.lanes is not None and self.lanes.replayed is not None:
+            return 0
         return int(room > _LANES_BEFORE_MAP or (zoomed and room > 2))
 
     @property

@@ -26,6 +26,7 @@ class Shown:
         high_ns: At most.
         share: ``saves_ns`` as a share of the step.
         step_ns: A step without the profiler; None = unknown.
+        captured_ns: A step while it is captured; None = unknown.
         event: Row of the typical event; None = none.
     """
 
@@ -39,7 +40,13 @@ class Shown:
     high_ns: float | None
     share: float | None
     step_ns: float | None
+    captured_ns: float | None
     event: int | None
+
+
+def _figure(report: Report, key: str) -> float | None:
+    value = next((fact.value for fact in report.facts if fact.key == key), None)
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def is_bad(found: Shown) -> bool:
@@ -54,7 +61,7 @@ def findings_of(advice: object) -> list[Shown]:
     table = next((table for table in advice.tables if table.key == "findings"), None)
     if table is None:
         return []
-    step = next((fact.value for fact in advice.facts if fact.key == "step_ns"), None)
+    step, captured = (_figure(advice, key) for key in ("step_ns", "captured_step_ns"))
     return [
         Shown(
             row["rule"],
@@ -66,7 +73,8 @@ def findings_of(advice: object) -> list[Shown]:
             row["wins_low_ns"],
             row["wins_high_ns"],
             row["share"],
-            float(step) if isinstance(step, (int, float)) else None,
+            step,
+            captured,
             row["event"],
         )
         for row in table.rows.iter_rows(named=True)

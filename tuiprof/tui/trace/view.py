@@ -124,8 +124,23 @@ def reading_text(part: float, reached: float, *, failed: bool) -> str:
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
 
 
-def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: bool, rank: bool) -> list[str]:
-    """Return what the head says of a trace."""
+def trace_facts(
+    trace: Trace,
+    uncaptured_ns: float | None = None,
+    captured_ns: float | None = None,
+    *,
+    surveyed: bool,
+    rank: bool,
+) -> list[str]:
+    """Return what the head says of a trace.
+
+    Args:
+        trace: The trace.
+        uncaptured_ns: A step without the profiler; None = not known, or figures are as captured.
+        captured_ns: A step while it is captured, as the other was worked out; None = as the trace times its steps.
+        surveyed: Whether it is known which steps there are.
+        rank: Whether to name the rank.
+    """
     facts = []
     names = dict.fromkeys(device.name for device in trace.info.devices)
     if names:
@@ -137,6 +152,7 @@ def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: b
     step_ns = step_period_ns(trace) if surveyed else None
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
+    step_ns = captured_ns if step_ns is not None and captured_ns is not None else step_ns
     if step_ns is None:
         facts += [f"{format_count(len(trace))} events", format_ns(trace.span[1] - trace.span[0])]
     elif uncaptured_ns is None or format_ns(uncaptured_ns) == format_ns(step_ns):

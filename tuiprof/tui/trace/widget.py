@@ -269,7 +269,9 @@ class TraceView(Vertical):
     def _show_head(self, top: Headline) -> bool:
         """Show the finding, else the verdict that matters most; say whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        self.head.show_uncaptured(found[0].step_ns if found and not self.work.as_captured else None)
+        first = found[0] if found else None
+        uncaptured = first.step_ns if first is not None and not self.work.as_captured else None
+        self.head.show_steps(uncaptured, first.captured_ns if first is not None else None)
         if not found or self.work.part is not None:
             head.show_headline(top)
             self._located = ()
