@@ -39,11 +39,6 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
     show: Row = [("o", "key"), (" show ", "dim")] if found.event is not None else []
     copy: Row = [("C", "key"), (" copy ", "dim")]
     prove: Row = [("P", "key"), (" prove ", "dim")] if found.prove else []
-    if height < 5 and width < _WITH_BAR and found.where:
-        line(found.what, "", [], 1)
-        line(found.where, "where", show, 1)
-        line(found.fix, "fix", copy, 1)
-        return lines[:height]
     if height < 4:  # no room for labels: what, and what to write
         texts = (found.what, f"fix: {found.fix}")[: height - 1]
         return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
