@@ -17,6 +17,11 @@ class Executor(Protocol):
 
     workers: int
 
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        ...
+
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
         """Work on batches; yields each with its summary, in the order in which they are done."""
         ...
