@@ -2,7 +2,7 @@
 
 Every rank is the sample with time inserted: a rank that comes late to a collective has more time before it, and the
 others have as much more inside it, so that all ranks leave every collective together, as they do on real devices. The
-bytes of the sample are otherwise left as they are. Run as a program it writes a folder:
+bytes of the sample are otherwise left as they are; a sample of one device is given all-reduces first. Run as a program it writes a folder:
 ``python tests/fleet/made_job.py SAMPLE FOLDER --ranks 1000``.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from isal import igzip
 _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)
 _RANK = re.compile(rb'("distributedInfo":\s*\{[^{}]*?"rank":\s*)\d+(,\s*"world_size":\s*)\d+')
+_EVENTS = re.compile(rb'"traceEvents":\s*\[')
+#: All-reduces of a step that are added to a sample without any, how long one takes, and the gap that is made for it, µs.
+_ADDED, _TAKES_US, _GAP_US = 2, 300, 320
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ class Sample:
     @classmethod
     def read(cls, path: Path) -> Sample:
         text = igzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
+        whole = msgspec.json.decode(text)
+        if not any(_NCCL.search(str(event.get("name"))) for event in whole["traceEvents"]):
+            text = _with_collectives(whole)
         events = msgspec.json.decode(text)["traceEvents"]
         timed = [event for event in events if "ts" in event]
         pieces: list[bytes] = []
@@ -105,6 +112,45 @@ class Sample:
     @property
     def step_count(self) -> int:
         return len(self.numbers)
+
+
+def _with_collectives(trace: dict[str, Any]) -> bytes:
+    """Give a trace of one device all-reduces: in gaps made before a kernel at which no other one is running."""
+    events = trace["traceEvents"]
+    kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
+    calls = {e["args"]["correlation"]: e for e in events if "correlation" in e.get("args", {}) and e["cat"] == "cuda_runtime"}
+    steps = [e for e in events if str(e.get("name")).startswith("ProfilerStep#") and e["cat"] == "user_annotation"]
+    busy, free = 0.0, []
+    for kernel in kernels:
+        if float(kernel["ts"]) >= busy:
+            free.append(kernel)
+        busy = max(busy, float(kernel["ts"]) + float(kernel["dur"]))
+    gaps: list[tuple[float, dict[str, Any]]] = []
+    for step in steps:
+        low, high = float(step["ts"]), float(step["ts"]) + float(step["dur"])
+        own = [k for k in free if (c := calls.get(k["args"]["correlation"])) and low <= float(c["ts"]) < high]
+        gaps += [(float(own[len(own) * (n + 1) // _ADDED - 1]["ts"]), step) for n in range(_ADDED)]
+    gaps.sort(key=lambda gap: gap[0])
+    points = [at for at, _ in gaps]
+    for event in events:
+        if "ts" not in event:
+            continue
+        at = float(event["ts"])
+        shift = _GAP_US * bisect_right(points, at)
+        if event.get("dur"):
+            event["dur"] = float(event["dur"]) + _GAP_US * bisect_left(points, at + float(event["dur"])) - shift
+        event["ts"] = at + shift
+    for number, (at, step) in enumerate(gaps):
+        begin = at + _GAP_US * number + 10
+        args = {"correlation": 800_000_000 + number, "device": 0, "stream": 99}
+        device = kernels[0]["pid"]
+        launch = float(step["ts"]) + float(step["dur"]) * (number % _ADDED) / _ADDED + 1
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        events += [
+            {"ph": "X", "cat": "kernel", "name": name, "pid": device, "tid": 99, "ts": begin, "dur": float(_TAKES_US), "args": args},
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": step["pid"], "tid": step["tid"], "ts": launch, "dur": 2.0, "args": args},
+        ]
+    return msgspec.json.encode(trace)
 
 
 def _ns(text: bytes) -> int:
@@ -205,9 +251,7 @@ class Job:
             % (pid, tid, _us(gap + 1000), _us(ns - 2000), 900_000_000 + n)
             for n, gap in enumerate(at)
         )
-        head, begin, rest = text.partition(b'"traceEvents": [')
-        assert begin, "the list of events is written otherwise"
-        return head + begin + b"\n" + events + rest
+        return _EVENTS.sub(lambda begin: begin[0] + b"\n" + events, text, count=1)
 
     def write(self, folder: Path) -> None:
         """Write one file a rank."""

@@ -14,14 +14,16 @@ from tuiprof.fleet import meeting
 from tuiprof.fleet.meeting import Clocks, Floats, Held, Ints, Job, Meetings
 from tuiprof.fleet.summary import Summary
 
-#: A rank is listed where it comes later than the median rank by this share of the step, and stands out of the others.
+#: A rank is listed where it comes later than the median rank by this share of the step, and stands out of the noise.
 LISTED_SHARE: Final = 0.005
-#: To stand out: by so many robust deviations of all ranks.
+#: To stand out: by so many robust deviations of a rank from step to step.
 OUTLIER: Final = 6.0
 #: A host is named rather than its ranks where so many of them are late.
 HOST_SHARE: Final = 0.75
 #: Kernels of a rank are slower where they take this many times the median rank's.
 SLOWER: Final = 1.03
+#: A straggler loses time at one place of the step where so much of its lateness arises there.
+_AT_ONE_PLACE: Final = 0.6
 #: A kernel is compared where it takes this share of all kernel time.
 _COMPARED_SHARE: Final = 0.002
 
@@ -93,9 +95,11 @@ class Fleet:
         each = self.held.late
         if not len(each) or not self.step_ns:
             return np.zeros(len(each), dtype=bool)
-        noise = 1.4826 * float(np.median(np.abs(each - np.median(each))))
-        least = max(LISTED_SHARE * self.step_ns, OUTLIER * noise)
-        return each >= least
+        # How a rank differs from itself from step to step: how ranks differ from one another is what is looked for.
+        steps = self.late_per_step
+        own = np.nanmedian(np.abs(steps - np.nanmedian(steps, axis=1, keepdims=True)), axis=1)
+        noise = 1.4826 * float(np.nanmedian(own))
+        return each >= max(LISTED_SHARE * self.step_ns, OUTLIER * noise)
 
     @cached_property
     def late_hosts(self) -> list[int]:
@@ -157,7 +161,7 @@ class Fleet:
 
     @cached_property
     def because(self) -> dict[int, str]:
-        """What sets a rank apart, by its rank: more syncs, slower kernels, more launches; empty = nothing of these."""
+        """What sets a rank apart, by its rank: more syncs, slower kernels, more launches, else where it loses time."""
         from tuiprof.fleet.differences import differing
 
         found: dict[int, list[str]] = {}
@@ -165,8 +169,24 @@ class Fleet:
             found.setdefault(one.rank, []).append(one.words)
         speed = self.speed.join(self.read.select("file", "rank"), on="file")
         for rank, factor in speed.filter(pl.col("factor") >= SLOWER).select("rank", "factor").iter_rows():
-            found.setdefault(rank, []).append(f"kernels take {factor:.2f}× as long")
+            found.setdefault(rank, []).append(f"kernels {factor:.2f}×")
+        for rank, words in self._places.items():
+            found.setdefault(rank, [words])
         return {rank: ", ".join(words) for rank, words in found.items()}
+
+    @property
+    def _places(self) -> dict[int, str]:
+        """Where in the step stragglers lose most, by rank: ``before collective 7 of 7``."""
+        wait, step = self.meetings.wait, self.meetings.step
+        late = np.nan_to_num(np.nanmedian(wait, axis=0) - wait) if wait.size else wait
+        place = np.arange(len(step)) - np.searchsorted(step, step)
+        found = {}
+        for row in np.flatnonzero(self.late).tolist():
+            each = np.bincount(place, weights=late[row])
+            most = int(each.argmax())
+            if each[most] >= _AT_ONE_PLACE * each.sum():
+                found[int(self.number[row])] = f"before collective {most + 1} of {len(each)}"
+        return found
 
     def name(self, key: int) -> str:
         """Return the text of a name."""
