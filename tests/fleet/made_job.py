@@ -1,8 +1,9 @@
 """The ranks of a job, made from one real trace: shifted, jittered, and with planted causes of which the size is known.
 
 Every rank is the sample with time inserted: a rank that comes late to a collective has more time before it, and the
-others have as much more inside it, so that all ranks leave every collective together, as they do on real devices. The
-bytes of the sample are otherwise left as they are; a sample of one device is given all-reduces first. Run as a program it writes a folder:
+others have as much more inside it, so that all ranks leave every collective together, as on real devices. The
+bytes of the sample are otherwise left as they are; a sample of one device is given
+all-reduces first. Run as a program it writes a folder:
 ``python tests/fleet/made_job.py SAMPLE FOLDER --ranks 1000``.
 """
 
@@ -23,7 +24,7 @@ _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)
 _RANK = re.compile(rb'("distributedInfo":\s*\{[^{}]*?"rank":\s*)\d+(,\s*"world_size":\s*)\d+')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
-#: All-reduces of a step that are added to a sample without any, how long one takes, and the gap that is made for it, µs.
+#: All-reduces of a step that are added to a sample without any, how long one takes, and the gap made for it, µs.
 _ADDED, _TAKES_US, _GAP_US = 2, 300, 320
 
 
@@ -118,8 +119,14 @@ def _with_collectives(trace: dict[str, Any]) -> bytes:
     """Give a trace of one device all-reduces: in gaps made before a kernel at which no other one is running."""
     events = trace["traceEvents"]
     kernels = sorted((e for e in events if e.get("cat") == "kernel"), key=lambda e: float(e["ts"]))
-    calls = {e["args"]["correlation"]: e for e in events if "correlation" in e.get("args", {}) and e["cat"] == "cuda_runtime"}
-    steps = [e for e in events if str(e.get("name")).startswith("ProfilerStep#") and e["cat"] == "user_annotation"]
+    calls = {
+        e["args"]["correlation"]: e
+        for e in events
+        if "correlation" in e.get("args", {}) and e["cat"] == "cuda_runtime"
+    }
+    steps = [
+        e for e in events if str(e.get("name")).startswith("ProfilerStep#") and e["cat"] == "user_annotation"
+    ]
     busy, free = 0.0, []
     for kernel in kernels:
         if float(kernel["ts"]) >= busy:
@@ -138,7 +145,9 @@ def _with_collectives(trace: dict[str, Any]) -> bytes:
         at = float(event["ts"])
         shift = _GAP_US * bisect_right(points, at)
         if event.get("dur"):
-            event["dur"] = float(event["dur"]) + _GAP_US * bisect_left(points, at + float(event["dur"])) - shift
+            event["dur"] = (
+                float(event["dur"]) + _GAP_US * bisect_left(points, at + float(event["dur"])) - shift
+            )
         event["ts"] = at + shift
     for number, (at, step) in enumerate(gaps):
         begin = at + _GAP_US * number + 10
@@ -147,8 +156,26 @@ def _with_collectives(trace: dict[str, Any]) -> bytes:
         launch = float(step["ts"]) + float(step["dur"]) * (number % _ADDED) / _ADDED + 1
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         events += [
-            {"ph": "X", "cat": "kernel", "name": name, "pid": device, "tid": 99, "ts": begin, "dur": float(_TAKES_US), "args": args},
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": step["pid"], "tid": step["tid"], "ts": launch, "dur": 2.0, "args": args},
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": name,
+                "pid": device,
+                "tid": 99,
+                "ts": begin,
+                "dur": float(_TAKES_US),
+                "args": args,
+            },
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernelExC",
+                "pid": step["pid"],
+                "tid": step["tid"],
+                "ts": launch,
+                "dur": 2.0,
+                "args": args,
+            },
         ]
     return msgspec.json.encode(trace)
 

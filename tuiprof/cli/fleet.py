@@ -33,8 +33,8 @@ def fleet_options(function: Function) -> Function:
         click.option(
             "--on",
             metavar="WHERE",
-            help="Read many files on `processes` of this machine (default; processes:N for N of them), or on the workers "
-            "of a Dask scheduler: dask://HOST:PORT.",
+            help="Read many files on `processes` of this machine (default; processes:N for N of them), or on the "
+            "workers of a Dask scheduler: dask://HOST:PORT.",
         ),
         click.option(
             "--dask-workers", type=click.IntRange(min=1), help="Read many files on so many Dask workers here."
@@ -175,7 +175,9 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
         from tuiprof.fleet.processes import Processes, affordable
 
         if rest and not (rest.isdecimal() and int(rest)):
-            raise UsageProblem(f"--on {on}: {rest!r} is no number of processes", "for example --on processes:4")
+            raise UsageProblem(
+                f"--on {on}: {rest!r} is no number of processes", "for example --on processes:4"
+            )
         workers = int(rest) if rest else affordable(max((file.size for file in files), default=0))
         yield Processes(max(1, min(workers, len(files))))
         return
@@ -185,7 +187,9 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 
     address = f"tcp:{rest}" if rest.startswith("//") else f"tcp://{rest}"
     if on is not None and not rest.strip("/"):
-        raise UsageProblem("--on dask needs the address of a scheduler", "dask://HOST:8786, or --dask-workers N")
+        raise UsageProblem(
+            "--on dask needs the address of a scheduler", "dask://HOST:8786, or --dask-workers N"
+        )
     works = Dask(address) if dask_workers is None else Dask(workers=dask_workers)
     try:
         yield works

@@ -123,10 +123,10 @@ def report(
     One page by default: what to change first, what that saves, and one line an analysis; `-v` adds the tables.
     ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
 
-    Of a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in which steps
-    and collectives, what sets them apart, and what a change wins for the job; `--rank N` prints one rank instead.
-    `stragglers job hosts slow_steps slow_kernels differences heat files` name parts of that; `heat -f csv` is a table
-    of ranks and steps. What was read is kept, so that a report that broke off goes on where it stopped.
+    Of a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in which
+    steps and collectives, what sets them apart, and what a change wins for the job; `--rank N` prints one rank
+    instead. `stragglers job hosts slow_steps slow_kernels differences heat files` name parts of that; `heat -f csv` is
+    a table of ranks and steps. What was read is kept: a report that broke off goes on where it stopped.
 
     `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
     FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
@@ -193,7 +193,9 @@ def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses
         )
     for option, given in (("--rank", rank is not None), ("--step", step is not None), ("--brief", brief)):
         if given:
-            raise UsageProblem(f"{option} is for the report of one trace", f"leave {option} out, or name one FILE")
+            raise UsageProblem(
+                f"{option} is for the report of one trace", f"leave {option} out, or name one FILE"
+            )
 
 
 def _snapshot_of(target: str) -> Report | None:

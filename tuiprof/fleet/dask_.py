@@ -43,7 +43,13 @@ class Dask:
         except ImportError:
             raise UsageProblem("Dask is not installed", _REMEDY) from None
         # The worker's stories of connections that closed are no news to whoever waits for a report.
-        for name in ("distributed", "distributed.worker", "distributed.nanny", "distributed.client", "tornado"):
+        for name in (
+            "distributed",
+            "distributed.worker",
+            "distributed.nanny",
+            "distributed.client",
+            "tornado",
+        ):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._closing = contextlib.ExitStack()
         self._address = address or "the cluster on this machine"
@@ -52,9 +58,7 @@ class Dask:
                 target: Any = address
             else:
                 environment = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-                opened.enter_context(
-                    dask.config.set({"distributed.nanny.pre-spawn-environ": environment})
-                )
+                opened.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": environment}))
                 target = opened.enter_context(
                     distributed.LocalCluster(
                         n_workers=workers,
@@ -110,8 +114,8 @@ class Dask:
     def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
         """Work on batches; yields each with its summary, in the order in which they are done.
 
-        Dask gives the batches of a worker that died to another one. A batch that several workers died of is read file by
-        file; the file that kills another worker then is a row with this reason.
+        Dask gives the batches of a worker that died to another one. A batch that several workers died of is read file
+        by file; the file that kills another worker then is a row with this reason.
 
         Raises:
             TuiprofError: The scheduler is lost.

@@ -49,7 +49,9 @@ class Fleet:
     def ranks(self) -> pl.DataFrame:
         """Rows of ``files`` of the ranks that meet, in the order of the rows of :attr:`meetings`."""
         order = pl.DataFrame({"file": self.meetings.files}, schema={"file": pl.Int64})
-        return order.join(self.read.with_columns(pl.col("file").cast(pl.Int64)), on="file", maintain_order="left")
+        return order.join(
+            self.read.with_columns(pl.col("file").cast(pl.Int64)), on="file", maintain_order="left"
+        )
 
     @property
     def number(self) -> Ints:
@@ -113,7 +115,7 @@ class Fleet:
 
     @cached_property
     def late_per_step(self) -> Floats:
-        """How much later than the median rank each comes, summed over the collectives of a step, shape ``(r, steps)``."""
+        """How much later than the median rank each comes, added over a step, shape ``(r, steps)``."""
         wait = self.meetings.wait
         return self.meetings.per_step(np.nanmedian(wait, axis=0) - wait) if wait.size else wait
 
@@ -132,7 +134,9 @@ class Fleet:
             self.read.select("file", "device"), on="file"
         )  # another model of device has other kernels, and other times
         typical = kernels.group_by("name", "device").agg(
-            pl.col("median_ns").median().alias("typical_ns"), pl.len().alias("on"), pl.col("total_ns").sum().alias("all")
+            pl.col("median_ns").median().alias("typical_ns"),
+            pl.len().alias("on"),
+            pl.col("total_ns").sum().alias("all"),
         )
         enough = typical.filter(
             (pl.col("on") > 2)
@@ -154,9 +158,9 @@ class Fleet:
         )
         return sorted_.group_by("file", maintain_order=True).agg(
             pl.col("factor").filter(pl.col("below") >= 0.5).first(),
-            (
-                pl.col("total_ns").filter(pl.col("factor") >= SLOWER).sum() / pl.col("total_ns").sum()
-            ).alias("slower"),
+            (pl.col("total_ns").filter(pl.col("factor") >= SLOWER).sum() / pl.col("total_ns").sum()).alias(
+                "slower"
+            ),
         )
 
     @cached_property

@@ -54,7 +54,8 @@ class Meetings:
     @property
     def wait(self) -> Floats:
         """What each rank waits in each collective for the one that came last, ns, shape ``(r, c)``."""
-        return self.dur - np.nanmin(self.dur, axis=0)
+        waits: Floats = self.dur - np.nanmin(self.dur, axis=0)
+        return waits
 
     def per_step(self, values: Floats) -> Floats:
         """Sum a matrix of collectives over each step, shape ``(r, steps)``; NaN = the rank was in none of it."""
@@ -191,7 +192,7 @@ def clocks(found: Meetings, origin_unix_ns: Floats) -> Clocks:
 
     Args:
         found: Collectives.
-        origin_unix_ns: Unix time of each trace's origin less that of any one of them, ns, shape ``(r,)``; NaN = unknown.
+        origin_unix_ns: Unix time of each trace's origin less that of any one, ns, shape ``(r,)``; NaN = unknown.
     """
     ends = found.start + found.dur + origin_unix_ns[:, None]
     if not ends.size or np.isnan(ends).all():

@@ -67,8 +67,8 @@ class Processes:
         """Work on batches; yields each with its summary, in the order in which they are done.
 
         A worker that dies (the kernel killed it for its memory, a library crashed) takes the whole pool with it, and
-        nobody can say which file it was. What was under way is then read file by file, each in a process of its own: the
-        file that kills that one, too, is a row with this reason.
+        nobody can say which file it was. What was under way is then read file by file, each in a process of its own:
+        the file that kills that one, too, is a row with this reason.
         """
         waiting = deque(batches)
         while waiting:

@@ -75,7 +75,10 @@ def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
     }
     own = pl.lit(file, pl.UInt32).alias("file")
     return Summary(
-        **{name: found[name] if name in ("names", "files") else found[name].with_columns(own) for name in TABLES}
+        **{
+            name: found[name] if name in ("names", "files") else found[name].with_columns(own)
+            for name in TABLES
+        }
     )
 
 
@@ -139,9 +142,7 @@ def _count(steps: Any, length: int) -> Any:
     return np.bincount(steps[steps >= 0], minlength=length)
 
 
-def _collectives(
-    steps: RankSteps, stride: int, names: dict[int, str]
-) -> tuple[pl.DataFrame, int, int]:
+def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[pl.DataFrame, int, int]:
     """Return the collectives of every n-th step, n, and of how many collectives of such a step one is kept."""
     order = np.argsort(steps.step, kind="stable")
     step = steps.step[order]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import polars as pl
+
+_Schema = dict[str, type[pl.DataType]]
 
 #: Bytes of the columns of one rank at most; :mod:`tuiprof.fleet.summarise` keeps to it by the three limits below.
 MOST_BYTES: Final = 100_000
@@ -30,7 +32,7 @@ FACTS: Final = {
     "peak_bytes": ("memory", "peak_bytes"),
 }
 
-_FILES: Final = {
+_FILES: Final[_Schema] = {
     "file": pl.UInt32,  # its number in the list that was gathered
     "path": pl.String,
     "rank": pl.Int64,
@@ -47,7 +49,7 @@ _FILES: Final = {
     "problem": pl.String,  # why the file cannot be read; empty = it was
     "remedy": pl.String,
 }
-_STEPS: Final = {
+_STEPS: Final[_Schema] = {
     "file": pl.UInt32,
     "step": pl.Int64,
     "start": pl.Int64,  # ns since the trace origin
@@ -57,7 +59,7 @@ _STEPS: Final = {
     "syncs": pl.UInt32,
     "launches": pl.UInt32,
 }
-_COLLECTIVES: Final = {
+_COLLECTIVES: Final[_Schema] = {
     "file": pl.UInt32,
     "step": pl.Int64,
     "place": pl.UInt32,  # position among the collectives of its step
@@ -65,19 +67,19 @@ _COLLECTIVES: Final = {
     "start": pl.Int64,
     "dur": pl.Int64,
 }
-_KERNELS: Final = {
+_KERNELS: Final[_Schema] = {
     "file": pl.UInt32,
     "name": pl.UInt64,
     "count": pl.UInt32,
     "total_ns": pl.Int64,
     "median_ns": pl.Int64,
 }
-_FINDINGS: Final = {
+_FINDINGS: Final[_Schema] = {
     "file": pl.UInt32,
     **dict.fromkeys(("rule", "what", "where", "instead"), pl.String),
     **dict.fromkeys(("wins_ns", "wins_low_ns", "wins_high_ns", "step_ns"), pl.Float64),
 }
-_NAMES: Final = {"name": pl.UInt64, "text": pl.String}
+_NAMES: Final[_Schema] = {"name": pl.UInt64, "text": pl.String}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +108,7 @@ class Summary:
         return sum(int(getattr(self, name).estimated_size()) for name in TABLES)
 
 
-SCHEMAS: Final = {
+SCHEMAS: Final[dict[str, _Schema]] = {
     "files": _FILES,
     "steps": _STEPS,
     "collectives": _COLLECTIVES,
@@ -117,7 +119,7 @@ SCHEMAS: Final = {
 TABLES: Final = tuple(field.name for field in fields(Summary))
 
 
-def table(name: str, columns: object = None) -> pl.DataFrame:
+def table(name: str, columns: Any = None) -> pl.DataFrame:
     """Make one of the tables of a summary; columns that are not given are null."""
     schema = SCHEMAS[name]
     if columns is None:

@@ -42,14 +42,19 @@ def heat(table: Table, chart: Chart) -> str:
     kind = table.column(series[0]).kind
     names = [table.column(key).label for key in series]
     label = table.column(chart.at).label if chart.at else "row"
-    at = [str(value) for value in rows[chart.at].to_list()] if chart.at else [str(i) for i in range(len(rows))]
+    at = (
+        [str(value) for value in rows[chart.at].to_list()] if chart.at else [str(i) for i in range(len(rows))]
+    )
     height, width = shade.shape
     after = np.append(first_row[1:], len(values))
     hits = ""
     for y, (low, high) in enumerate(zip(first_row.tolist(), after.tolist(), strict=True)):
         row, column = np.unravel_index(int(np.argmax(filled[low:high])), filled[low:high].shape)
-        said = f"{label} {at[low + int(row)]}: {format_value(float(filled[low + row, column]), kind)}, {names[int(column)]}"
-        hits += f'<rect x="0" y="{y}" width="{width}" height="1" class="hit"><title>{_text(said)}</title></rect>'
+        highest = format_value(float(filled[low + row, column]), kind)
+        said = f"{label} {at[low + int(row)]}: {highest}, {names[int(column)]}"
+        hits += (
+            f'<rect x="0" y="{y}" width="{width}" height="1" class="hit"><title>{_text(said)}</title></rect>'
+        )
     title = _text(chart.title)
     shapes = "".join(
         f'<path class="heat" style="opacity:{level / _SHADES:g}" d="{path}"/>'
@@ -60,10 +65,11 @@ def heat(table: Table, chart: Chart) -> str:
     return (
         f'<figure class="series heatmap"><figcaption>{title} <small>darkest: {escape(format_value(top, kind))}</small>'
         f'</figcaption><div class="ticks" aria-hidden="true"><span>{_text(f"{label} {at[0]}")}</span>'
-        f'<span>{_text(f"{label} {at[-1]}")}</span></div>'
+        f"<span>{_text(f'{label} {at[-1]}')}</span></div>"
         f'<svg viewBox="0 0 {width} {height}" style="height:{size}px" preserveAspectRatio="none" role="img" '
         f'aria-label="{title}, darkest {escape(format_value(top, kind))}">{shapes}{hits}</svg>'
-        f'<div class="ends" aria-hidden="true"><span>{_text(names[0])}</span><span>{_text(names[-1])}</span></div></figure>'
+        f'<div class="ends" aria-hidden="true"><span>{_text(names[0])}</span><span>{_text(names[-1])}</span></div>'
+        "</figure>"
     )
 
 

@@ -24,6 +24,7 @@ def reports(fleet: Fleet, names: Sequence[str] = NAMES) -> list[Report | Unavail
     from tuiprof.analyses import attempt
 
     def made(name: str) -> Callable[[], Report | Unavailable]:
-        return lambda: import_module(f"{__name__}.{name}").report(fleet)  # type: ignore[no-any-return]
+        view = import_module(f"{__name__}.{name}")
+        return lambda: view.report(fleet)
 
     return [attempt(name, made(name)) for name in names]

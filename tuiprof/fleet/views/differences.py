@@ -14,8 +14,8 @@ NAME, TITLE = "differences", "Differences"
 _RULES = (
     Rule(
         "differs",
-        "By half a sync a step, by a launch and 0.5 % of the launches a step, by 64 MiB and 5 % of the peak memory, from "
-        "the median rank. Where more than half the ranks differ (stages of a pipeline), none is listed.",
+        "By half a sync a step, by a launch and 0.5 % of the launches a step, by 64 MiB and 5 % of the peak memory, "
+        "from the median rank. Where more than half the ranks differ (stages of a pipeline), none is listed.",
     ),
 )
 
@@ -23,9 +23,13 @@ _RULES = (
 def report(fleet: Fleet) -> Report | Unavailable:
     """Compare what ranks do."""
     if len(fleet.read) < 3:
-        return Unavailable(NAME, f"{plural(len(fleet.read), 'rank')}: nobody to differ from", "open three ranks or more")
+        return Unavailable(
+            NAME, f"{plural(len(fleet.read), 'rank')}: nobody to differ from", "open three ranks or more"
+        )
     found = list(differing(fleet.read))
-    late = dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.meetings) else {}
+    late = (
+        dict(zip(fleet.number.tolist(), fleet.held.late.tolist(), strict=True)) if len(fleet.meetings) else {}
+    )
     rows = pl.DataFrame(
         {
             "rank": [one.rank for one in found],
@@ -34,7 +38,13 @@ def report(fleet: Fleet) -> Report | Unavailable:
             "others": [one.others for one in found],
             "late_ns": [late.get(one.rank) for one in found],
         },
-        schema={"rank": pl.Int64, "what": pl.String, "own": pl.Float64, "others": pl.Float64, "late_ns": pl.Float64},
+        schema={
+            "rank": pl.Int64,
+            "what": pl.String,
+            "own": pl.Float64,
+            "others": pl.Float64,
+            "late_ns": pl.Float64,
+        },
     )
     if found:
         first = found[0]

@@ -19,7 +19,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
     unread = len(fleet.unread)
     said = f"{plural(len(files), 'file')} ({format_bytes(size)})"
     verdict = (
-        Verdict(f"{said}: {unread} cannot be read", "warn") if unread else Verdict(f"{said}: all were read", "good")
+        Verdict(f"{said}: {unread} cannot be read", "warn")
+        if unread
+        else Verdict(f"{said}: all were read", "good")
     )
     return Report(
         NAME,

@@ -15,7 +15,10 @@ NAME, TITLE = "hosts", "Hosts"
 
 _RULES = (
     Rule("host", "A host comes to a collective when the last of its ranks does."),
-    Rule("late host", f"{format_share(HOST_SHARE)} of its ranks are stragglers, so that the host is the likely cause."),
+    Rule(
+        "late host",
+        f"{format_share(HOST_SHARE)} of its ranks are stragglers, so that the host is the likely cause.",
+    ),
 )
 
 
@@ -39,12 +42,12 @@ def report(fleet: Fleet) -> Report | Unavailable:
         {
             "host": fleet.hosts,
             "ranks": np.bincount(group, minlength=len(fleet.hosts)),
-            "stragglers": np.bincount(group, weights=fleet.late[known], minlength=len(fleet.hosts)).astype(int),
+            "stragglers": np.bincount(group, weights=fleet.late[known], minlength=len(fleet.hosts)).astype(
+                int
+            ),
             "late_ns": cost.late,
             "held_ns": cost.waited,
-            "wins_ns": [
-                wins_as_median(wait, group == index, steps) for index in range(len(fleet.hosts))
-            ],
+            "wins_ns": [wins_as_median(wait, group == index, steps) for index in range(len(fleet.hosts))],
             "kernels": [speed.get(host) for host in fleet.hosts],
             "clock_ns": [
                 _median(fleet.clocks.offset[fleet.host_of == index]) for index in range(len(fleet.hosts))
@@ -56,7 +59,11 @@ def report(fleet: Fleet) -> Report | Unavailable:
     first = rows.row(0, named=True)
     if late:
         slower = [speed.get(host) for host in late]
-        why = f", and its kernels take {slower[0]:.2f}× as long" if len(late) == 1 and (slower[0] or 0) > 1.03 else ""
+        why = (
+            f", and its kernels take {slower[0]:.2f}× as long"
+            if len(late) == 1 and (slower[0] or 0) > 1.03
+            else ""
+        )
         verdict = Verdict(
             f"{', '.join(late[:4])}: most ranks come late{why}; "
             f"as the other hosts, the job wins {format_ns(float(first['wins_ns']))} a step",
@@ -83,8 +90,18 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column("stragglers", "stragglers", "count"),
                     Column("late_ns", "late", "ns", "Later than the median host, a step.", signed=True),
                     Column("held_ns", "others wait", "ns", "In collectives to which it came last, a step."),
-                    Column("wins_ns", "wins", "ns", "What the job wins a step if its ranks came as the median of the rest."),
-                    Column("kernels", "kernels", "number", "How many times as long its kernels take, median of its ranks."),
+                    Column(
+                        "wins_ns",
+                        "wins",
+                        "ns",
+                        "What the job wins a step if its ranks came as the median of the rest.",
+                    ),
+                    Column(
+                        "kernels",
+                        "kernels",
+                        "number",
+                        "How many times as long its kernels take, median of its ranks.",
+                    ),
                     Column("clock_ns", "clock", "ns", "Its clock less the median rank's.", signed=True),
                 ),
                 rows,

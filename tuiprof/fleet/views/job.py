@@ -16,12 +16,18 @@ NAME, TITLE = "job", "What a change wins for the job"
 _RULES = (
     Rule(
         "job",
-        "Between the end of a collective, which all ranks share, and the start of the next one each rank has work of its "
-        "own; the job takes the longest of those, then the collective itself. A change takes from the own work of the "
-        "ranks on which the advice finds it, in proportion.",
+        "Between the end of a collective, which all ranks share, and the start of the next one each rank has work of "
+        "its own; the job takes the longest of those, then the collective itself. A change takes from the own work of "
+        "the ranks on which the advice finds it, in proportion.",
     ),
-    Rule("abstain", f"Rebuilt unchanged, the job must take what was captured, within {format_share(TOLERANCE)}."),
-    Rule("on a rank", "What the replayed step of a rank wins by itself (tuiprof report FILE advice), median of the ranks."),
+    Rule(
+        "abstain",
+        f"Rebuilt unchanged, the job must take what was captured, within {format_share(TOLERANCE)}.",
+    ),
+    Rule(
+        "on a rank",
+        "What the replayed step of a rank wins by itself (tuiprof report FILE advice), median of the ranks.",
+    ),
 )
 
 
@@ -33,8 +39,8 @@ def report(fleet: Fleet) -> Report | Unavailable:
     if not job.fits:
         return Unavailable(
             NAME,
-            f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} where {format_ns(job.captured_ns)} "
-            "were captured: collectives overlap, or ranks belong to several groups",
+            f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} where "
+            f"{format_ns(job.captured_ns)} were captured: collectives overlap, or ranks belong to several groups",
             "the advice on single ranks stands: tuiprof report FOLDER --rank N",
         )
     index = {file: row for row, file in enumerate(fleet.meetings.files.tolist())}
@@ -76,7 +82,8 @@ def report(fleet: Fleet) -> Report | Unavailable:
         where = f", {first['where']}" if first["where"] else ""
         on = f"on {first['ranks']} of {plural(len(index), 'rank')}"
         verdict = Verdict(
-            f"about {format_ns(float(first['wins_ns']))} a step of the job to win: {first['what']}{where} ({on})", "warn"
+            f"about {format_ns(float(first['wins_ns']))} a step of the job to win: {first['what']}{where} ({on})",
+            "warn",
         )
     else:
         verdict = Verdict("the advice finds nothing on any rank whose gain can be told", "good")
@@ -95,7 +102,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
                 (
                     Column("wins_ns", "job wins/step", "ns"),
                     Column("share", "of step", "share"),
-                    Column("rank_ns", "on a rank", "ns", "What the same change wins on a rank by itself, median."),
+                    Column(
+                        "rank_ns", "on a rank", "ns", "What the same change wins on a rank by itself, median."
+                    ),
                     Column("ranks", "ranks", "count", "Ranks on which it is found."),
                     Column("what", "what"),
                     Column("where", "where", elide="start"),
@@ -108,5 +117,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             ),
         ),
         _RULES,
-        ("Gains are estimates for a step without the profiler; the collectives are those that were captured.",),
+        (
+            "Gains are estimates for a step without the profiler; the collectives are those that were captured.",
+        ),
     )

@@ -24,7 +24,7 @@ _RULES = (
     Rule(
         "because of",
         "The rank that comes later than the median rank by "
-        f"{format_share(_REASON)} or more of what the step takes beyond the median step; none = the step is slow on all.",
+        f"{format_share(_REASON)} or more of what the step takes beyond the median step; none = it is slow on all.",
     ),
 )
 
@@ -33,12 +33,18 @@ def report(fleet: Fleet) -> Report | Unavailable:
     """Find slow steps and whose they are."""
     steps = (
         fleet.summary.steps.group_by("step")
-        .agg(pl.col("period_ns").median().alias("step_ns"), pl.len().alias("ranks"), pl.col("period_ns").max().alias("most_ns"))
+        .agg(
+            pl.col("period_ns").median().alias("step_ns"),
+            pl.len().alias("ranks"),
+            pl.col("period_ns").max().alias("most_ns"),
+        )
         .sort("step")
     )
     steps = steps.filter(pl.col("ranks") * 2 > pl.col("ranks").max())
     if len(steps) < 3:
-        return Unavailable(NAME, f"the ranks share {plural(len(steps), 'step')}: too few to call one slow", "record more")
+        return Unavailable(
+            NAME, f"the ranks share {plural(len(steps), 'step')}: too few to call one slow", "record more"
+        )
     median = float(np.median(steps["step_ns"].to_numpy()))
     slow = steps.filter(pl.col("step_ns") >= SLOW * median)
     late, at = fleet.late_per_step, fleet.meetings.steps
@@ -79,7 +85,13 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column("step_ns", "takes", "ns", "Median of the ranks."),
                     Column("over_ns", "beyond the median", "ns"),
                     Column("because", "because of rank", "count", "Empty: the step is slow on all ranks."),
-                    Column("late_ns", "the latest comes", "ns", "How much later than the median rank.", signed=True),
+                    Column(
+                        "late_ns",
+                        "the latest comes",
+                        "ns",
+                        "How much later than the median rank.",
+                        signed=True,
+                    ),
                     Column("most_ns", "longest", "ns", "On any rank."),
                 ),
                 rows,

@@ -26,16 +26,19 @@ _NAMED: Final = 3
 _RULES = (
     Rule(
         "wait",
-        "Time in a collective beyond that of the rank which spends the least in it, the one that came last. Collectives "
-        "are matched by step and order in those steps in which most ranks run the same ones; sends and receives between "
-        "two ranks are left out.",
+        "Time in a collective beyond that of the rank which spends the least in it, the one that came last. "
+        "Collectives are matched by step and order in those steps in which most ranks run the same ones; sends and "
+        "receives between two ranks are left out.",
     ),
-    Rule("held", "What the others waited in collectives to which this rank came last, mean over the others, a step."),
+    Rule(
+        "held",
+        "What the others waited in collectives to which this rank came last, mean over the others, a step.",
+    ),
     Rule(
         "late",
-        "What the median rank waits less what this rank waits, added over the collectives of a step. A rank is called a "
-        f"straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank varies by from step to step "
-        "(median absolute deviation).",
+        "What the median rank waits less what this rank waits, added over the collectives of a step. A rank is called "
+        f"a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank "
+        "varies by from step to step (median absolute deviation).",
     ),
     Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
     Rule("alone wins", "What the job wins a step if this rank alone came when the second to last rank does."),
@@ -74,7 +77,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
             Fact("stragglers", "stragglers", int(fleet.late.sum()), "count"),
             Fact("first_straggler", "waited for most", int(fleet.number[first]), "count"),
             Fact("held_ns_per_step", "the others wait for it a step", float(fleet.held.waited[first]), "ns"),
-            Fact("wait_ns_per_step", "wait a step, median of ranks", float(np.median(fleet.held.slack)), "ns"),
+            Fact(
+                "wait_ns_per_step", "wait a step, median of ranks", float(np.median(fleet.held.slack)), "ns"
+            ),
             Fact("wins_share", "a job without stragglers wins", win, "share"),
             Fact("collectives", "collectives matched", len(found), "count"),
             Fact(
@@ -101,11 +106,13 @@ def _verdict(fleet: Fleet, win: float) -> Verdict:
     if len(units) > _NAMED:
         said += f" and {len(units) - _NAMED} more"
     level: Level = "bad" if win >= BAD_SHARE else "warn" if win >= WARN_SHARE else "info"
-    return Verdict(f"{said} a step; without that a step of the job takes {format_share(win)} less ({over})", level)
+    return Verdict(
+        f"{said} a step; without that a step of the job takes {format_share(win)} less ({over})", level
+    )
 
 
 def _units(fleet: Fleet) -> list[tuple[str, float]]:
-    """Return hosts and ranks that are late, what is latest first: a rank beside its host only where it is no part of it."""
+    """Return hosts and ranks that are late, the latest first; ranks of a late host are not named beside it."""
     late = fleet.held.late
     units = [
         (
@@ -144,17 +151,31 @@ def _ranks(fleet: Fleet) -> Table:
             Column("rank", "rank", "count"),
             Column("host", "host", hidden=not fleet.hosts),
             Column("late_ns", "late", "ns", "Later than the median rank, a step.", signed=True),
-            Column("held_ns", "others wait", "ns", "In collectives to which it came last, a step, mean of the others."),
+            Column(
+                "held_ns",
+                "others wait",
+                "ns",
+                "In collectives to which it came last, a step, mean of the others.",
+            ),
             Column("wins_ns", "alone wins", "ns", "What the job wins a step if this rank alone came sooner."),
             Column("slack_ns", "slack", "ns", "What it waits itself, a step."),
             Column("because", "differs by", help="What sets this rank apart from the others."),
             Column("last", "last", "count", "Collectives to which it came last."),
-            Column("clock_ns", "clock", "ns", "Its clock less the median rank's.", signed=True, hidden=not clocked),
+            Column(
+                "clock_ns",
+                "clock",
+                "ns",
+                "Its clock less the median rank's.",
+                signed=True,
+                hidden=not clocked,
+            ),
             Column("clock_spread_ns", "±", "ns", "Median absolute deviation of that.", hidden=True),
             Column("step_ns", "step", "ns", "Its median step.", hidden=True),
         ),
         rows.sort(["held_ns", "late_ns", "rank"], descending=[True, True, False]),
-        "" if clocked else "clocks are not compared: the traces do not say when they were recorded, or hosts ran the collectives",
+        ""
+        if clocked
+        else "clocks are not compared: the traces do not say when they were recorded, or hosts ran the collectives",
     )
 
 
@@ -219,5 +240,7 @@ def _notes(fleet: Fleet) -> list[str]:
             "process groups may have been matched, and waits are then too long."
         )
     if (thinned := fleet.read["thinned"].max()) and isinstance(thinned, int) and thinned > 1:
-        notes.append(f"Of the collectives of a step every {thinned}th was kept; waits are those in them alone.")
+        notes.append(
+            f"Of the collectives of a step every {thinned}th was kept; waits are those in them alone."
+        )
     return notes
