@@ -81,7 +81,14 @@ def host_ns(trace: Path) -> float | None:
 
 
 def test_first_steps_show_what_the_host_takes_until_the_launch_queue_is_full(tmp_path: Path) -> None:
-    ahead = [900.0, 14.0, 10.0, 10.0, 10.2, 22.0]  # the very first compiles, the last waits for the queue already
+    ahead = [
+        900.0,
+        14.0,
+        10.0,
+        10.0,
+        10.2,
+        22.0,
+    ]  # the very first compiles, the last waits for the queue already
     assert host_ns(steps(tmp_path, [*ahead, *[30.0] * 30])) == pytest.approx(10e6)
 
 

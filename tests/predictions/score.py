@@ -107,7 +107,9 @@ def main() -> None:
         )
         if chosen.markdown:
             unclear = " (unclear)" if row.unclear else ""
-            print(f"| {row.name} | {row.step:.1f} | {row.gain:.2f}{unclear} | {predicted} | {span} | {place} |")
+            print(
+                f"| {row.name} | {row.step:.1f} | {row.gain:.2f}{unclear} | {predicted} | {span} | {place} |"
+            )
         else:
             marks = " ".join(mark for mark in ("near", "covered", "unclear") if getattr(row, mark))
             print(f"{row.name:20}{row.step:8.2f}{row.gain:9.2f}{predicted:>9} {span:>16}  {place} {marks}")

@@ -165,7 +165,9 @@ def test_steps_are_told_apart_by_what_happens_in_them_and_not_by_their_numbers()
         made.launch("gemm", (at + 12, at + 15), (at + 20, at + 60), number + 1)
         at += 410 + (6_000 if number == 1 else 0)
     step = step_of(made.trace(), Uncaptured(40, 400_000.0, 390_000.0, 410_000.0))
-    assert sum(float(clock.hiccup_ns.sum()) for clock in step.graph.clocks) == pytest.approx(6_000_000, rel=0.01)
+    assert sum(float(clock.hiccup_ns.sum()) for clock in step.graph.clocks) == pytest.approx(
+        6_000_000, rel=0.01
+    )
 
 
 def test_of_a_long_run_without_steps_the_middle_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
