@@ -21,8 +21,8 @@ from tuiprof.model.uncaptured import Uncaptured
 LEAST_STEPS: Final = 5
 #: No more of them are kept: the newest before the capture resemble the captured ones most.
 _MOST_STEPS: Final = 1000
-#: The host may run ahead in so many steps after the very first. Those that take less than this part of a steady step do,
-#: if there are at least so many of them.
+#: The host may run ahead in so many steps after the very first. Those that take less than this part of a steady one
+#: do, if there are at least so many of them.
 _FIRST_STEPS: Final = 50
 _AHEAD: Final = 0.9
 _LEAST_AHEAD: Final = 2
