@@ -118,4 +118,5 @@ def _member(rows: Ints, known: Ints) -> Mask:
     """Return which rows are among some that are sorted."""
     if not len(known):
         return np.zeros(len(rows), dtype=bool)
-    return known[np.minimum(np.searchsorted(known, rows), len(known) - 1)] == rows
+    found: Mask = known[np.minimum(np.searchsorted(known, rows), len(known) - 1)] == rows
+    return found
