@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +18,7 @@ from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
+from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
 #: What makes waits those of one place.
@@ -57,6 +58,14 @@ class Finding:
     proof: str = ""
     event: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, step: Calibrated | None) -> Finding:
+        """Return the same with what the change does to the replayed steps alone, which is all that is priced."""
+        if step is None:
+            return self
+        part = step.graph.part_of
+        edit, least, most = (one and part(one) for one in (self.edit, self.least, self.most))
+        return replace(self, edit=edit, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True)
