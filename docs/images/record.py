@@ -15,6 +15,7 @@ import select
 import shutil
 import signal
 import struct
+import sys
 import tempfile
 import termios
 import time
@@ -161,7 +162,7 @@ def main() -> None:
     first.save(
         target, save_all=True, append_images=others, duration=[ms for _, ms in frames], loop=0, optimize=True
     )
-    print(f"{target}: {target.stat().st_size / 1e6:.2f} MB, {len(frames)} frames")
+    sys.stdout.write(f"{target}: {target.stat().st_size / 1e6:.2f} MB, {len(frames)} frames\n")
 
 
 if __name__ == "__main__":
