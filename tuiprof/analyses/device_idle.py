@@ -94,7 +94,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     notes = []
     if len(found) > 1:
         notes.append(f"{len(found)} devices: times are summed over them, shares are of all of them.")
-    if not trace.is_category("python_function").any():
+    if not trace.is_category("python_function").any() and "unrecorded" in causes["cause"]:
         notes.append("No Python frames: time in Python between operators is `unrecorded`.")
     return Report(
         NAME,
