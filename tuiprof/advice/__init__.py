@@ -68,16 +68,17 @@ def priorities(trace: Trace, window: Window | None = None) -> Priorities:
 def _priorities(trace: Trace, window: Window) -> Priorities:
     found: list[tuple[str, Finding]] = []
     missing = dict(unavailable())
+    replay = replayed(trace)
+    step = None if isinstance(replay, str) else replay
     for rule in available().values():
         try:
             evidence = Evidence(trace, {name: _needed(name, trace, window) for name in rule.needs})
-            found += [(rule.name, finding) for finding in rule.find(trace, evidence)]
+            found += [(rule.name, finding.of(step)) for finding in rule.find(trace, evidence)]
         except _Lacking as error:
             missing[rule.name] = str(error)
         except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
             missing[rule.name] = f"it failed: {describe(error)}"
-    step = replayed(trace)
-    return replace(prioritise(found, None if isinstance(step, str) else step), missing=missing)
+    return replace(prioritise(found, step), missing=missing)
 
 
 def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
