@@ -1,4 +1,4 @@
-"""Makes ``tuiprof.gif``: a run is recorded, explained, and an H200 trace of the same script is opened.
+"""Makes ``tuiprof.gif`` and ``trace.png``: a run is recorded, explained, and an H200 trace of the same script is opened.
 
 Everything in the picture is what the program wrote into a real terminal; only waiting is shortened. Run from the
 repository, in the environment of ``make setup``::
@@ -44,7 +44,9 @@ SCENES: tuple[tuple[str, tuple[Step, ...]], ...] = (
         ),
     ),
 )
-_PATIENCE_S = 120.0
+#: What is kept as a picture of its own: the file, by the text that was waited for.
+STILLS = {"3 of 4": "trace.png"}
+_PATIENCE_S = 300.0
 _NAMED = {
     "black": "0f1216",
     "red": "ef7e7e",
@@ -148,6 +150,8 @@ def main() -> None:
             terminal.until(text)
             if hold_ms:
                 frames.append((draw(screen, fonts), hold_ms))
+            if text in STILLS:
+                frames[-1][0].save(HERE / STILLS[text], optimize=True)
             if key:
                 terminal.press(key)
         terminal.end()
