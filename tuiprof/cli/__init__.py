@@ -39,6 +39,7 @@ from tuiprof.cli.running import record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
+from tuiprof.cli.trend import trend
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.system.threads import bound_threads
@@ -157,6 +158,7 @@ _VERBS = (
     open_,
     report,
     why,
+    trend,
     whatif,
     fix,
     compare,
