@@ -84,9 +84,11 @@ def test_the_report_says_with_which_run_it_changed() -> None:
     (found,) = report(points(noisy([(12, 100e6), (10, 106e6)], 1e6)))
     assert isinstance(found, Report)
     assert "with run12" in found.verdict.sentence
-    changed = found.table("runs").rows.filter(changed=1)
-    assert changed["run"].to_list() == ["run12"]
-    assert changed["change"].item() == pytest.approx(0.06, abs=0.01)
+    assert found.table("runs").rows.filter(changed=1)["run"].to_list() == ["run12"]
+    levels = found.table("levels").rows
+    assert levels["since"].to_list() == ["run0", "run12"]
+    assert levels["points"].to_list() == [12, 10]
+    assert levels["change"].to_list() == [None, pytest.approx(0.06, abs=0.01)]
 
 
 @pytest.fixture

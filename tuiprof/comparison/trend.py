@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
@@ -181,27 +182,28 @@ def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable
 def _report(found: Course, by: By) -> Report:
     label, kind = FIGURES[found.key]
     shown = [format_value(value, kind) for value in found.values.tolist()]
-    begins = {at: number + 1 for number, at in enumerate(found.changes)}
-    before = [
-        float(np.median(found.values[low:high]))
-        for low, high in zip((0, *found.changes), (*found.changes, len(found.values)), strict=True)
-    ]
+    first, after = (0, *found.changes), (*found.changes, len(found.values))
+    level = [float(np.median(found.values[low:high])) for low, high in zip(first, after, strict=True)]
+    levels = pl.DataFrame(
+        {
+            "since": [found.points[at].name for at in first],
+            "day": [found.points[at].day for at in first],
+            "commit": [found.points[at].commit[:10] for at in first],
+            "level": level,
+            "change": [None, *(own / last - 1 if last else None for last, own in pairwise(level))],
+            "points": [high - low for low, high in zip(first, after, strict=True)],
+        },
+        schema_overrides={"change": pl.Float64},
+    )
     rows = pl.DataFrame(
         {
             "run": [point.name for point in found.points],
             "day": [point.day for point in found.points],
             "commit": [point.commit[:10] for point in found.points],
             "value": found.values,
-            "change": [
-                before[begins[at]] / before[begins[at] - 1] - 1
-                if at in begins and before[begins[at] - 1]
-                else None
-                for at in range(len(found.values))
-            ],
-            "changed": [int(at in begins) for at in range(len(found.values))],
+            "changed": [int(at in found.changes) for at in range(len(found.values))],
             "runs": [point.runs for point in found.points],
-        },
-        schema_overrides={"change": pl.Float64},
+        }
     )
     notes = () if find_spec("ruptures") is not None else (f"Changes are not looked for: {_REMEDY}.",)
     newest = shown[-1]
@@ -212,8 +214,10 @@ def _report(found: Course, by: By) -> Report:
         )
     elif found.changes:
         at = found.changes[-1]
-        said = f"{format_value(before[-2], kind)} to {format_value(before[-1], kind)} with {found.points[at].name}"
-        verdict = Verdict(f"{label}: last changed from {said}", "warn" if before[-1] > before[-2] else "good")
+        said = (
+            f"{format_value(level[-2], kind)} to {format_value(level[-1], kind)} with {found.points[at].name}"
+        )
+        verdict = Verdict(f"{label}: last changed from {said}", "warn" if level[-1] > level[-2] else "good")
     else:
         steady = "" if found.limit is None else f", at most {format_value(found.limit, kind)} is allowed"
         verdict = Verdict(
@@ -232,6 +236,19 @@ def _report(found: Course, by: By) -> Report:
         ),
         (
             Table(
+                "levels",
+                "Levels, the oldest first",
+                (
+                    Column("since", f"since {by}", elide="start"),
+                    Column("day", "day"),
+                    Column("commit", "commit", hidden=by == "commit"),
+                    Column("level", label, kind, "Median of the level."),
+                    Column("change", "change", "share", "Against the level before.", signed=True),
+                    Column("points", f"{by}s", "count"),
+                ),
+                levels,
+            ),
+            Table(
                 "runs",
                 f"By {by}, the oldest first",
                 (
@@ -239,13 +256,6 @@ def _report(found: Course, by: By) -> Report:
                     Column("day", "day"),
                     Column("commit", "commit", hidden=by == "commit"),
                     Column("value", label, kind),
-                    Column(
-                        "change",
-                        "changed by",
-                        "share",
-                        "Level since this run against the one before.",
-                        signed=True,
-                    ),
                     Column("runs", "runs", "count", hidden=by == "run"),
                     Column("changed", "a new level", "count", hidden=True),
                 ),
