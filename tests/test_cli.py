@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
+
 _TRAIN = """
 import time, sys
 import tuiprof
@@ -260,8 +262,8 @@ def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, t
     assert "Traceback" not in done.stderr
 
 
-def test_report_formats_and_analyses(shared: Path) -> None:
-    trace = str(shared / "traces/hta-alexnet-a100-cuda-sync.json.gz")
+def test_report_formats_and_analyses() -> None:
+    trace = str(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz"))
     assert "sync_events" in tuiprof("report", trace, "sync_events", "-f", "json").stdout
     assert "\n## Syncs\n" in tuiprof("report", trace, "sync_events", "-f", "md").stdout
     wrong = tuiprof("report", trace, "synk")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from analyses.made import BACKWARD, OTHER_STREAM, Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.model import Report, Trace, Unavailable, Window
@@ -255,18 +253,18 @@ REAL = (
         ("hta-mtia-inference-rank0.json.gz", 0),
     ],
 )
-def test_graph_launches_of_real_traces(shared: Path, name: str, graphs: int) -> None:
+def test_graph_launches_of_real_traces(name: str, graphs: int) -> None:
     from tuiprof.formats import open_trace
 
-    assert report("kernel_launches", open_trace(shared / "traces" / name)).fact("graph_launches") == graphs
+    assert report("kernel_launches", open_trace(real_traces.path(name))).fact("graph_launches") == graphs
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_busy_time_and_kernels_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+def test_busy_time_and_kernels_agree_with_the_reference_figures(name: str) -> None:
     from tuiprof.formats import open_trace
 
-    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
-    trace = open_trace(shared / "traces" / name)
+    figures = real_traces.figures(name)
+    trace = open_trace(real_traces.path(name))
     busy = sum(device["busy_union_ns"] for device in figures["gpu"].values())
     assert report("device_idle", trace).fact("busy_ns") == busy
     assert report("kernels", trace).fact("busy_ns") == busy

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from analyses.made import Made
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.ranks import MOST_RANKS
 from tuiprof.formats import open_set
@@ -117,9 +118,10 @@ def test_of_very_large_files_few_are_read() -> None:
     assert report(first).table("ranks").rows["rank"].to_list() == [0, 7]
 
 
-def test_two_ranks_of_a_real_job(shared: Path) -> None:
-    folder = shared / "traces"
-    files = tuple(RankFile(r, folder / f"astrasim-megatron-tp8-rank{r}.json.gz", "name") for r in range(2))
+def test_two_ranks_of_a_real_job() -> None:
+    files = tuple(
+        RankFile(r, real_traces.path(f"astrasim-megatron-tp8-rank{r}.json.gz"), "name") for r in range(2)
+    )
     from tuiprof.formats import open_trace
 
     trace = open_trace(files[0].path)

@@ -82,8 +82,22 @@ CASES = (
         ("--steps", "12"),
         ("--capture", "2@5"),
     ),
+    Case(
+        "hf-evaluate",
+        "hf_trainer.py",
+        "Transformers Trainer, evaluation and checkpoints",
+        ("transformers", "accelerate"),
+        ("--accumulate", "2", "--steps", "50", "--evaluate", "20"),
+    ),
     Case("accelerate", "accelerate_loop.py", "Accelerate, accumulate()", ("accelerate",)),
     Case("lightning", "lightning_fit.py", "Lightning in 15 minutes, validation", ("lightning",)),
+    Case(
+        "lightning-profiler",
+        "lightning_fit.py",
+        "the same with Lightning's SimpleProfiler",
+        ("lightning",),
+        ("--profiler", "simple"),
+    ),
     Case(
         "keras-torch",
         "keras_fit.py",
@@ -173,6 +187,8 @@ class Outcome:
     same: bool
     cost_ns: float
     said: str
+    #: How far the share of a phase is from what the framework's own profiler says, at most; None = it has none.
+    phases_off: float | None = None
 
     @property
     def right(self) -> str:
@@ -242,7 +258,16 @@ def survey(case: Case, folder: Path, python: str = sys.executable) -> Outcome:
         own == recorded,
         facts.get("probe_ns_per_step") or float("nan"),
         report["verdict"]["sentence"],
+        _phases_off((session / "stdout.log").read_text(), rows.get("phases", ())),
     )
+
+
+def _phases_off(output: str, phases: list[dict[str, Any]]) -> float | None:
+    """Return the largest difference between the script's own phases and those of the report, as shares of its time."""
+    own = {name: float(share) for name, share in re.findall(r"^phase (\S+) (\S+)$", output, re.MULTILINE)}
+    total = sum(row["mean_ns"] or 0.0 for row in phases)
+    shares = {row["phase"]: (row["mean_ns"] or 0.0) / total for row in phases}
+    return max((abs(share - shares.get(name, 0.0)) for name, share in own.items()), default=None)
 
 
 def _capture(row: dict[str, Any], notes: list[str]) -> str:
@@ -270,7 +295,14 @@ def table(outcomes: list[Outcome]) -> str:
             one.case.idiom,
             f"{one.right} ({one.steps if one.steps is not None else 0} of {one.own_steps})",
             one.steps_are,
-            one.phases,
+            one.phases
+            + (
+                f" (the framework's own within {one.phases_off:.1%})"
+                if one.phases_off is not None and one.phases_off <= 0.05
+                else f" (**off** by {one.phases_off:.1%})"
+                if one.phases_off is not None
+                else ""
+            ),
             one.captured,
             "yes" if one.same else "**no**",
             f"{one.cost_ns / 1e3:.1f} µs" if one.cost_ns == one.cost_ns else "–",

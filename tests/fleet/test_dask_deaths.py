@@ -123,7 +123,7 @@ def test_a_killed_scheduler_is_said_and_what_was_done_is_kept(
             os.kill(cluster.scheduler.pid, signal.SIGKILL)
             cluster.scheduler.wait()
 
-    with pytest.raises(TuiprofError, match="scheduler of tcp://.* is lost") as lost:
+    with pytest.raises(TuiprofError, match=r"scheduler of tcp://.* is lost") as lost:
         gather(files, works, kill_it)
     assert "run the same command again" in lost.value.remedy
     works.close()

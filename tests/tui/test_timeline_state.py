@@ -35,6 +35,9 @@ def test_every_change_is_reported_once_and_complete() -> None:
 
 def test_lanes_that_fit_follow_the_size_and_the_chosen_one_stays_chosen() -> None:
     state, _ = shown(lines=8)
+    assert [lane.label for lane in state.visible_lanes] == ["main", "runtime", "stream 7", "idle"]
+    assert state.has_nested
+    state.show_nested(True)
     assert [lane.label.strip() for lane in state.visible_lanes] == [
         "main",
         "ops",

@@ -39,6 +39,7 @@ from tuiprof.cli.running import record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
+from tuiprof.cli.steps import steps
 from tuiprof.cli.trend import trend
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
@@ -154,6 +155,7 @@ _VERBS = (
     detach,
     replay,
     stacks,
+    steps,
     ladder,
     open_,
     report,

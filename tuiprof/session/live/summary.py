@@ -21,7 +21,7 @@ from tuiprof.session.live.crowding import crowded
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
-from tuiprof.session.live.stats import JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, refusals
 from tuiprof.session.live.writer_state import WriterState
@@ -41,6 +41,7 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 _MUCH, _MUCH_DATA = 0.2, 0.15
 #: Lines are named from so many samples on, and each from this share on.
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
+_BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
 _OTHER_NOTE = (
@@ -84,9 +85,10 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         rules=(
             Rule(
                 "step time",
-                "host time from the end of one step to the end of the next; captured steps left out, and later ones "
-                "where a capture has slowed them down",
+                "host time from the end of one step to the end of the next, without evaluations and checkpoints that "
+                "come now and then; captured steps left out, and later ones where a capture has slowed them down",
             ),
+            *([Rule("on the device", AHEAD_RULE)] if stats is not None and stats.on_device else []),
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
@@ -138,7 +140,7 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
     slowdown = _slowdown(fold.lead)
     return (
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
-        f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
     )
@@ -176,7 +178,13 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
         Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
-        Fact("steps_per_s", "steps/s", stats.rate_hz, "number"),
+        Fact(
+            "steps_per_s",
+            "steps/s",
+            stats.rate_hz,
+            "number",
+            "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not.",
+        ),
         *_left_behind(lead),
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
         Fact(
@@ -254,9 +262,9 @@ def _phases(lead: WriterState | None) -> Table | None:
             "phase": _REST if name == "other" else name,
             "step_ns": ordinary.get(name, 0.0),
             "share": ordinary.get(name, 0.0) / total,
-            "mean_ns": ns,
+            "mean_ns": means.get(name),
         }
-        for name, ns in means.items()
+        for name in {**means, **ordinary}
     ]
     columns = (
         Column("phase", "phase"),
@@ -265,7 +273,7 @@ def _phases(lead: WriterState | None) -> Table | None:
             "a step",
             "ns",
             "Host time of an ordinary step, of the half of the steps nearest to the median: these add up to the "
-            "median step. The device may still be working on it.",
+            "median step. Where the host runs ahead of the device, the rest of the device's step is a line of its own.",
         ),
         Column("share", "share", "share"),
         Column(
@@ -314,9 +322,13 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
-    grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items()}
+    between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
+    if sum(between.values()) >= _MUCH * mean:
+        shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
+        said.append(f"between the steps, {shares} of the time")
+    grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
-    if mean - total >= _MUCH * total and grown[largest] > 0:
+    if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:
         name = _REST if largest == "other" else largest
         said.append(f"rare long steps make the mean step {format_ns(mean)}, most of the excess in {name}")
     return "; ".join(said)

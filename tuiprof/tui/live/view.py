@@ -183,6 +183,8 @@ def stats_row(
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
     left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
+    if stats.on_device:
+        left.append((" on the device", "dim"))
     parts: list[Row] = [
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
         [("jitter ", "dim"), (format_share(stats.jitter), "text")],
