@@ -148,9 +148,12 @@ class FleetScreen(Screen[None]):
         )
         title = sanitize(self._place.name or str(self._place))
 
+        role = "text" if level == "info" else level
+
         def head(width: int, _: int) -> list[Row]:
-            lines = wrap(sanitize(said), max(width, 8))
-            return [[(title, "title")], *([(line, "text" if level == "info" else level)] for line in lines)]
+            rows: list[Row] = [[(title, "title")]]
+            rows += [[(line, role)] for line in wrap(sanitize(said), max(width, 8))]
+            return rows
 
         painted, shown = Painted(id="fleet-head"), RankMap(self._shown)
         with self.app.batch_update():
