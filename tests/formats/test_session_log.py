@@ -54,3 +54,62 @@ def test_what_the_recorder_did_not_measure_is_not_known(
     found = read_uncaptured(session(tmp_path, host, *more))
     assert found is not None
     assert (found.busy_cores, found.idle_cores) == (None, None)
+
+
+def steps(folder: Path, durations_ms: list[float], phases: list[list[str]] | None = None) -> Path:
+    """Write a session of steps of which the last two are captured; return its trace."""
+    for name in ("log", "traces"):
+        (folder / name).mkdir()
+    records: list[dict[str, Any]] = [
+        {
+            "t": "step",
+            "n": n,
+            "dur": round(ms * 1e6),
+            "ph": dict.fromkeys(phases[n] if phases else ["forward", "backward"], 1),
+            "cap": n >= len(durations_ms) - 2,
+        }
+        for n, ms in enumerate(durations_ms)
+    ]
+    (folder / "log" / "rank0.jsonl").write_text("".join(map(_line, records)))
+    return folder / "traces" / "rank0.1.pt.trace.json.gz"
+
+
+def host_ns(trace: Path) -> float | None:
+    found = read_uncaptured(trace)
+    assert found is not None
+    return found.host_ns
+
+
+def test_first_steps_show_what_the_host_takes_until_the_launch_queue_is_full(tmp_path: Path) -> None:
+    ahead = [
+        900.0,
+        14.0,
+        10.0,
+        10.0,
+        10.2,
+        22.0,
+    ]  # the very first compiles, the last waits for the queue already
+    assert host_ns(steps(tmp_path, [*ahead, *[30.0] * 30])) == pytest.approx(10e6)
+
+
+def test_a_host_that_never_runs_ahead_is_not_known(tmp_path: Path) -> None:
+    assert host_ns(steps(tmp_path, [900.0, 33.0, 31.0, *[30.0] * 30])) is None
+
+
+def test_one_short_step_says_nothing_of_the_host(tmp_path: Path) -> None:
+    assert host_ns(steps(tmp_path, [900.0, 10.0, *[30.0] * 30])) is None
+
+
+def test_steps_that_leave_a_phase_out_are_not_ahead(tmp_path: Path) -> None:
+    phases = [["forward"]] * 6 + [["forward", "backward"]] * 30
+    assert host_ns(steps(tmp_path, [900.0, *[10.0] * 5, *[30.0] * 30], phases)) is None
+
+
+@pytest.mark.parametrize("bf16", ["amx_bf16", "", None])
+def test_what_the_processor_can_do_is_that_of_the_sessions_host(bf16: str | None, tmp_path: Path) -> None:
+    details = {"usable_cores": 4} | ({} if bf16 is None else {"bf16": bf16})
+    trace = session(tmp_path, [])
+    (tmp_path / "session.json").write_text(json.dumps({"devices": [{"kind": "host", "details": details}]}))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert (found.usable_cores, found.bf16) == (4, bf16)

@@ -9,6 +9,7 @@ near     its gain is within 30 % of the measured one, or 1.5 % of the step; or s
          timed run and the recorded one are two processes, and the host may be slower in one of them
 covered  the measured gain lies in the predicted range, widened by 1 % of the step
 absurd   some advice promises more than the whole step takes
+unclear  the rounds of the measurement itself overlap: some round with the cost was no slower than some without it
 =======  ======================================================================================================
 """
 
@@ -40,6 +41,7 @@ class Scored:
     near: bool
     covered: bool
     absurd: bool
+    unclear: bool
     before: str
 
 
@@ -76,6 +78,7 @@ def score(folder: Path, name: str, truth: dict[str, Any]) -> Scored:
         near,
         covered,
         any(one > bad for one in wins),
+        min(truth["bad_all"]) <= max(truth["good_all"]),
         ", ".join(ahead),
     )
 
@@ -103,9 +106,12 @@ def main() -> None:
             else f"{row.rank}. behind {row.before or 'others'}"
         )
         if chosen.markdown:
-            print(f"| {row.name} | {row.step:.1f} | {row.gain:.2f} | {predicted} | {span} | {place} |")
+            unclear = " (unclear)" if row.unclear else ""
+            print(
+                f"| {row.name} | {row.step:.1f} | {row.gain:.2f}{unclear} | {predicted} | {span} | {place} |"
+            )
         else:
-            marks = f"{'near ' if row.near else ''}{'covered' if row.covered else ''}"
+            marks = " ".join(mark for mark in ("near", "covered", "unclear") if getattr(row, mark))
             print(f"{row.name:20}{row.step:8.2f}{row.gain:9.2f}{predicted:>9} {span:>16}  {place} {marks}")
     total = {
         "cases": len(rows),
@@ -114,6 +120,7 @@ def main() -> None:
         "near": sum(row.near for row in rows),
         "covered": sum(row.covered for row in rows),
         "absurd": sum(row.absurd for row in rows),
+        "unclear": sum(row.unclear for row in rows),
     }
     print(json.dumps(total))
 

@@ -53,6 +53,11 @@ def test_what_holds_up_a_single_step_is_no_part_of_the_others() -> None:
     assert hiccup.replayed_ns == pytest.approx(600_000, rel=0.01)
 
 
+def test_what_holds_up_half_of_the_steps_is_no_part_of_the_median_one() -> None:
+    session = Uncaptured(40, 600_000.0, 590_000.0, 610_000.0)
+    assert step_of(operators(slow_at=(1, 3)), session).replayed_ns == pytest.approx(600_000, rel=0.01)
+
+
 def test_what_happens_in_most_steps_is_no_hiccup() -> None:
     session = Uncaptured(40, 5_500_000.0, 5_400_000.0, 5_600_000.0)
     often = step_of(operators(slow_at=(0, 2, 3)), session)
@@ -125,6 +130,44 @@ def test_the_more_a_sessions_steps_differ_the_less_is_known(spread: float) -> No
 def test_a_step_that_its_device_fills_is_known_best() -> None:
     session = Uncaptured(40, 900_000.0, 800_000.0, 1_000_000.0)
     assert step_of(operators(works=44), session).noise_ns < step_of(operators(), session).noise_ns / 4
+
+
+def queued_ahead() -> Trace:
+    """Steps of twenty operators of 40 µs, whose works of 100 µs the device is still at when the next step begins."""
+    made, free = Made(), 0.0
+    for number in range(4):
+        begin = number * 800.0
+        for index in range(20):
+            at = begin + 40 * index
+            made.op("aten::mm", at, at + 35)
+            free = max(free, at + 9) + 100
+            made.launch("gemm", (at + 2, at + 6), (free - 100, free), number * 100 + index + 1)
+        made.step(number, begin, begin + 800)
+    return made.trace()
+
+
+def test_a_host_that_was_seen_to_run_ahead_sets_the_pace_once_the_device_is_faster() -> None:
+    trace = queued_ahead()
+    works = trace.device_work
+    no_work = Edit(work=works, keep=np.full(len(works), 0.01))
+    known = step_of(trace, Uncaptured(40, 2_000_000.0, 1_990_000.0, 2_010_000.0, host_ns=500_000.0))
+    win = known.win(no_work)
+    assert known.step_ns - win.ns == pytest.approx(500_000, rel=0.15)
+    slower = step_of(queued_ahead(), Uncaptured(40, 2_000_000.0, 1_990_000.0, 2_010_000.0, host_ns=700_000.0))
+    assert slower.win(no_work).ns < win.ns - 150_000
+
+
+def test_steps_are_told_apart_by_what_happens_in_them_and_not_by_their_numbers() -> None:
+    """A thread may lose its core between the end of one step and the beginning of the next."""
+    made, at = Made(), 0.0
+    for number in range(4):
+        made.step(number, at, at + 400).op("aten::mm", at + 10, at + 380)
+        made.launch("gemm", (at + 12, at + 15), (at + 20, at + 60), number + 1)
+        at += 410 + (6_000 if number == 1 else 0)
+    step = step_of(made.trace(), Uncaptured(40, 400_000.0, 390_000.0, 410_000.0))
+    assert sum(float(clock.hiccup_ns.sum()) for clock in step.graph.clocks) == pytest.approx(
+        6_000_000, rel=0.01
+    )
 
 
 def test_of_a_long_run_without_steps_the_middle_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,11 @@ def launch_options(function: Function) -> Function:
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
-        click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
+        click.option(
+            "--shapes",
+            is_flag=True,
+            help="Capture operator input shapes: how near kernels come to the limits of the chip.",
+        ),
         click.option(
             "--memory",
             is_flag=True,
@@ -203,7 +207,11 @@ def trace_options(function: Function) -> Function:
 
 
 def traces_at(
-    target: str | Path, run: str | None = None, rank: int | None = None, convert: bool | None = None
+    target: str | Path,
+    run: str | None = None,
+    rank: int | None = None,
+    convert: bool | None = None,
+    several: bool = False,
 ) -> TraceSet:
     """Return the traces that a target stands for, and say on stderr which one is taken of several.
 
@@ -212,6 +220,7 @@ def traces_at(
         run: Name of the run; None = the newest.
         rank: The rank that will be shown; None = the lowest.
         convert: Whether a raw capture is converted first; None = ask, where there is somebody to ask.
+        several: Whether all ranks are taken.
 
     Raises:
         TraceError: There is no trace.
@@ -228,7 +237,11 @@ def traces_at(
     path = converted(path, convert)
     found = open_set(path, run=run, opener=open_with_progress)
     found.file(rank)  # a rank that is not there is said before anything else
-    if line := found.line(rank):
+    if several:
+        said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
+        if line := " · ".join((*said, *found.notes)):
+            say(f"tuiprof: {line}")
+    elif line := found.line(rank):
         say(f"tuiprof: {line}")
     return found
 

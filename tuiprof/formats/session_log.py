@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,6 +21,11 @@ from tuiprof.model.uncaptured import Uncaptured
 LEAST_STEPS: Final = 5
 #: No more of them are kept: the newest before the capture resemble the captured ones most.
 _MOST_STEPS: Final = 1000
+#: The host may run ahead in so many steps after the very first. Those that take less than this part of a steady one
+#: do, if there are at least so many of them.
+_FIRST_STEPS: Final = 50
+_AHEAD: Final = 0.9
+_LEAST_AHEAD: Final = 2
 #: Steps after a capture that its end may still disturb.
 _DISTURBED: Final = 3
 _LONGEST_LINE: Final = 1 << 20
@@ -52,6 +58,7 @@ class _Host(msgspec.Struct):
 
 class _Details(msgspec.Struct):
     usable_cores: int | None = None
+    bf16: str | None = None
 
 
 class _Device(msgspec.Struct):
@@ -71,6 +78,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         return None
     before: deque[_Line] = deque(maxlen=_MOST_STEPS)
     after: deque[_Line] = deque(maxlen=_MOST_STEPS)
+    first: list[_Line] = []
     captured_at = None
     decode = msgspec.json.Decoder(_Line).decode
     try:
@@ -88,6 +96,8 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
                         break
                 elif captured_at is None:
                     before.append(step)
+                    if 0 < step.n <= _FIRST_STEPS:
+                        first.append(step)
                 elif step.n > captured_at + _DISTURBED:
                     after.append(step)
     except OSError:
@@ -98,28 +108,41 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     if captured_at is None or len(chosen) < LEAST_STEPS:
         return None
     low, median, high = (float(ns) for ns in np.percentile([step.dur for step in chosen], (10, 50, 90)))
-    names = {name for step in chosen for name in step.ph}
-    phases = {name: float(np.median([step.ph.get(name, 0) for step in chosen])) for name in sorted(names)}
+    host = _host(session / "session.json")
     return Uncaptured(
         len(chosen),
         median,
         low,
         high,
-        phases,
+        _ahead(first, chosen),
         is_after,
-        _usable_cores(session / "session.json"),
+        host.usable_cores,
         *_cores(session / "log" / "recorder.jsonl"),
+        host.bf16,
     )
 
 
-def _usable_cores(meta: Path) -> int | None:
+def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
+    """Return what the first steps of a run take while the host runs ahead, ns; None = it does not, as far as is known.
+
+    They have the phases of a steady step, and take clearly less.
+    """
+    limit = _AHEAD * float(np.median([step.dur for step in steady]))
+    phases = {frozenset(step.ph) for step in steady}
+    ahead = [step.dur for step in first if 0 < step.dur < limit and frozenset(step.ph) in phases]
+    # Some of them are still cold, and the last of them wait for the queue already: both take longer.
+    return float(np.percentile(ahead, 25)) if len(ahead) >= _LEAST_AHEAD else None
+
+
+def _host(meta: Path) -> _Details:
+    """Return what a session knows of the host."""
     if not meta.is_file():  # a pipe would hold up its reader
-        return None
+        return _Details()
     try:
         devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
     except (OSError, *_UNDECODABLE):
-        return None
-    return next((device.details.usable_cores for device in devices if device.kind == "host"), None)
+        return _Details()
+    return next((device.details for device in devices if device.kind == "host"), _Details())
 
 
 def _cores(log: Path) -> tuple[float | None, float | None]:

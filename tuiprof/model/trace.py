@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -147,6 +148,8 @@ class Trace:
         self._raw = raw
         #: What its session recorded of the same steps while no profiler ran; None = it is of no session, or too short.
         self.uncaptured: Uncaptured | None = None
+        #: Whether figures are of its steps as they were captured, with what the profiler added to them.
+        self.as_captured = False
         #: Finds the ranks of its job; None = nobody looks, or it was done.
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
@@ -154,6 +157,12 @@ class Trace:
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
         self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
+
+    def captured(self) -> Trace:
+        """Return the same trace, whose figures are those of its steps as captured instead of without the profiler."""
+        other = copy(self)
+        other.as_captured, other.derivations = True, {}
+        return other
 
     def __len__(self) -> int:
         """Return the number of events in the table."""
@@ -182,7 +191,9 @@ class Trace:
             rows: Rows in ``events``; None = all.
         """
         series = self.events[column] if rows is None else self.events[column].gather(rows)
-        return series.cast(pl.Int64).fill_null(-1).to_numpy()
+        if series.null_count():
+            series = series.cast(pl.Int64).fill_null(-1)
+        return series.to_numpy().astype(np.int64, copy=False)
 
     @derived
     def starts(self) -> Ints:
@@ -192,25 +203,27 @@ class Trace:
     @derived
     def ends(self) -> Ints:
         """End of every event, ns."""
-        return self.starts + self.ints("dur")
+        ends: Ints = self.starts.copy()
+        for part, lengths in _chunks(self.events["dur"]):
+            ends[part] += lengths
+        return ends
 
     # Codes are as narrow as can be, but signed: -1 may stand for none.
 
     @derived
     def category_codes(self) -> npt.NDArray[np.uint8]:
         """Category of every event as an index into ``CATEGORIES``."""
-        return self.events["category"].to_physical().cast(pl.UInt8).to_numpy()
+        return _narrowed(self.events["category"].to_physical(), np.dtype(np.uint8))
 
     @derived
     def name_codes(self) -> Ints:
         """Name of every event as an index into :attr:`names`."""
-        codes = self.events["name"].to_physical().to_numpy()
-        return codes.astype(np.min_scalar_type(-len(self.names) - 1))
+        return _narrowed(self.events["name"].to_physical(), np.min_scalar_type(-len(self.names) - 1))
 
     @derived
     def track_codes(self) -> Ints:
         """Track of every event as an index into :attr:`tracks`."""
-        return self.events["track"].to_numpy().astype(np.min_scalar_type(-len(self.tracks) - 1))
+        return _narrowed(self.events["track"], np.min_scalar_type(-len(self.tracks) - 1))
 
     @derived
     def on_host(self) -> Mask:
@@ -384,3 +397,19 @@ class Trace:
         if self._raw is None:
             return ""
         return self._raw.text(int(self.events["ordinal"][row]))
+
+
+def _chunks(column: pl.Series) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
+    """Yield the parts in which a column lies, each with where it begins and ends, so that none is put together."""
+    at = 0
+    for chunk in column.get_chunks() if len(column) else ():  # an array of nothing may be of any type
+        yield slice(at, at + len(chunk)), chunk.to_numpy()
+        at += len(chunk)
+
+
+def _narrowed(column: pl.Series, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return a column as an array of a narrower type."""
+    result = np.empty(len(column), dtype=dtype)
+    for part, values in _chunks(column):
+        result[part] = values
+    return result

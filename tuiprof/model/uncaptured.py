@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +17,23 @@ class Uncaptured:
         step_ns: Their median time, ns.
         low_ns: Their 10th percentile, ns.
         high_ns: Their 90th percentile, ns.
-        phases_ns: Median host time of each phase, ns.
+        host_ns: What the host takes for a step while it runs ahead of its device, ns: where the device sets the pace,
+            the first steps of a run take no longer until the launch queue is full. None = no such steps were seen.
         after_capture: They come after a capture, because too few came before it.
         usable_cores: Processor cores that the run may use; None = not recorded.
         busy_cores: How many of them its processes kept busy in the median, workers included; None = not recorded.
         idle_cores: How many cores of the host were idle in the median; None = not recorded.
+        bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
+            it has none; None = not recorded.
     """
 
     steps: int
     step_ns: float
     low_ns: float
     high_ns: float
-    phases_ns: Mapping[str, float] = field(default_factory=dict)
+    host_ns: float | None = None
     after_capture: bool = False
     usable_cores: int | None = None
     busy_cores: float | None = None
     idle_cores: float | None = None
+    bf16: str | None = None

@@ -16,7 +16,7 @@ import numpy as np
 
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.whatif.edit import Edit
-from tuiprof.whatif.graph import Graph
+from tuiprof.whatif.graph import WORK, Graph
 from tuiprof.whatif.replay import Replay
 
 #: How the host's time was corrected: fitted to the session's own steps, by the table of costs, or not at all.
@@ -96,7 +96,7 @@ class Calibrated:
     @cached_property
     def replayed_ns(self) -> float:
         """What the replayed step takes without the profiler, ns."""
-        return self._likely.unchanged_ns
+        return self.likely.unchanged_ns
 
     @property
     def step_ns(self) -> float:
@@ -120,7 +120,7 @@ class Calibrated:
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
         """Return what a change likely wins a step, ns."""
-        return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
+        return min(max(self._wins(self.likely, edit, on), 0.0), self.step_ns)
 
     def win(
         self,
@@ -162,7 +162,8 @@ class Calibrated:
         return NOISE * self.step_ns + idle * scatter
 
     @cached_property
-    def _likely(self) -> Replay:
+    def likely(self) -> Replay:
+        """The step as it likely is without the profiler."""
         return Replay(self.graph, self.scale)
 
     @cached_property
@@ -194,6 +195,12 @@ def calibrate(graph: Graph, uncaptured: Uncaptured | None, *, recorded_events: b
             return Calibrated(graph, 0.0, (0.0,), "none")
         return Calibrated(graph, 1.0, RANGE, "table")
     fitted = fit(graph, uncaptured.step_ns)
+    if fitted.paced and uncaptured.host_ns is not None:
+        # The host alone: its calls, and no work on a device for it to wait for.
+        alone = Edit(work=graph.row[graph.kind == WORK], keep=np.zeros(int((graph.kind == WORK).sum())))
+        scale = max(fitted.scale, fit(graph, uncaptured.host_ns, alone).scale)
+        scales = tuple(max(scale * part, fitted.scale) for part in _FIT_RANGE)
+        return Calibrated(graph, scale, scales, "session", uncaptured)
     if fitted.paced:
         # No more is known to be the profiler's than what the host needs to keep up; likely it is somewhat more.
         scale = max(_KEEPS_UP * fitted.scale, 1.0)
@@ -217,14 +224,14 @@ class Fit:
     paced: bool
 
 
-def fit(graph: Graph, step_ns: float) -> Fit:
-    """Find the factor at which the replayed step takes a given time."""
+def fit(graph: Graph, step_ns: float, edit: Edit | None = None) -> Fit:
+    """Find the factor at which the replayed step, with a change, takes a given time."""
     low, high = 0.0, _MOST_SCALE
-    floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns()
+    floor = (1 + _PACED_BY_DEVICE) * Replay(graph, high).step_ns(edit)
     paced, wanted = floor >= step_ns, max(floor, step_ns)
-    if Replay(graph, low).step_ns() <= wanted:
+    if Replay(graph, low).step_ns(edit) <= wanted:
         return Fit(low, paced)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if Replay(graph, middle).step_ns() > wanted else (low, middle)
+        low, high = (middle, high) if Replay(graph, middle).step_ns(edit) > wanted else (low, middle)
     return Fit(high, paced)

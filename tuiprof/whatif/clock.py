@@ -7,6 +7,7 @@ longer while it is captured. So captured host time is corrected event by event, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +21,9 @@ Floats = npt.NDArray[np.float64]
 #: What recording one event costs the host, ns, where no session says better: docs/predictions.md has what was fitted.
 OPERATOR_NS, CALL_NS, FRAME_NS = 10_000.0, 10_000.0, 2_500.0
 #: A stretch of host time is a hiccup (a thread that lost its core, a buffer of the profiler that was handed over) where
-#: it takes at least so long, ns, and so many times what it takes elsewhere, and that in fewer than half of the steps.
+#: it takes at least so long, ns, and so many times what it takes elsewhere, and that in no more than half of the steps.
 HICCUP_NS, HICCUP_TIMES = 200_000, 6.0
+_NUMBER = re.compile(r"#\d+$")
 #: With fewer steps it is not known what an ordinary one is.
 LEAST_STEPS = 3
 
@@ -60,7 +62,7 @@ class HostClock:
         order = np.flatnonzero(inside)[np.argsort(at[inside], kind="stable")]
         at, half = at[order], half[order]
         captured = (np.diff(at) - profiler.between(at[:-1], at[1:])).astype(np.float64)
-        names = trace.name_codes[rows].astype(np.int64)
+        names = _numberless(trace)[trace.name_codes[rows]]
         # Which event begins (even) or ends (odd) at each instant.
         events = np.concatenate(([-2], 2 * names, 2 * names + 1, [-1]))[order]
         # Recording the beginning of an event takes time after it, recording its end before it; on either side of the
@@ -85,6 +87,13 @@ class HostClock:
         return np.concatenate(([0.0], np.cumsum(left if keep is None else left * keep)))
 
 
+def _numberless(trace: Trace) -> Ints:
+    """Return a code for each name that is the same for ``ProfilerStep#50`` and ``ProfilerStep#51``."""
+    first: dict[str, int] = {}
+    bare = (_NUMBER.sub("", name) for name in trace.names)
+    return np.array([first.setdefault(name, code) for code, name in enumerate(bare)], dtype=np.int64)
+
+
 def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Floats:
     """Return by how much each stretch exceeds what the same stretch takes elsewhere, where that is a hiccup, ns.
 
@@ -99,8 +108,9 @@ def _hiccups(trace: Trace, at: Ints, captured_ns: Floats, events: Ints) -> Float
     step = np.searchsorted(steps, at[:-1], side="right")
     for one in np.unique(kind[long]):
         same = np.flatnonzero(kind == one)
-        usual = float(np.median(captured_ns[same]))
+        # The lower one of two in the middle: a session's step is a median as well.
+        usual = float(np.percentile(captured_ns[same], 50, method="lower"))
         longer = same[captured_ns[same] >= max(HICCUP_NS, HICCUP_TIMES * usual)]
-        if len(np.unique(step[longer])) < len(steps) / 2:
+        if len(np.unique(step[longer])) <= len(steps) / 2:
             excess[longer] = captured_ns[longer] - usual
     return excess

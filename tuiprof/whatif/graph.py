@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.clock import Floats, HostClock
+from tuiprof.whatif.edit import Edit, HostTime
 
 Mask = npt.NDArray[np.bool_]
 
@@ -99,6 +100,23 @@ class Graph:
         result: list[int] = self.other.tolist()
         return result
 
+    def part_of(self, edit: Edit) -> Edit:
+        """Return what a change does to this stretch: of a long trace a small part is replayed."""
+        host = edit.host
+        kept = (host.starts < self.high) & (host.ends > self.low)
+        calls, works = (np.sort(self.row[which]) for which in (self.kind == WAIT, self.kind == WORK))
+        waits, work = _member(edit.waits, calls), _member(edit.work, works)
+        columns = (getattr(host, name)[kept] for name in HostTime.__slots__)
+        return Edit(edit.waits[waits], HostTime(*columns), edit.work[work], edit.keep[work])
+
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self.kind)
+
+
+def _member(rows: Ints, known: Ints) -> Mask:
+    """Return which rows are among some that are sorted."""
+    if not len(known):
+        return np.zeros(len(rows), dtype=bool)
+    found: Mask = known[np.minimum(np.searchsorted(known, rows), len(known) - 1)] == rows
+    return found

@@ -34,7 +34,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     steps = trace.steps
     low, high = int(steps.starts.min()), int(steps.ends.max())
-    recorded = np.flatnonzero(trace.is_category("cpu_op", "runtime", "driver", "compile"))
+    outer = trace.is_category("cpu_op", "runtime", "driver", "compile")
+    recorded = np.flatnonzero(outer).astype(trace.nesting.parent.dtype)
+    recorded = recorded[~trace.nesting.directly_in(outer, recorded)]  # covered by what it lies in
     mine = recorded[trace.track_codes[recorded] == main]
     known = np.flatnonzero((trace.named(_idle.GARBAGE) | trace.named(r"^Optimizer\.step#")) & trace.on_host)
     taken = np.concatenate((mine, fetches(trace), known))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +18,7 @@ from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
+from tuiprof.whatif.calibration import Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
 
 #: What makes waits those of one place.
@@ -43,6 +44,8 @@ class Finding:
         proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
         event: Row of the typical event; None = none.
         environment: Variables that make the change, or the nearest to it, without an edit of the script.
+        switch: What the probe can switch in a trial to make it: ``"loader_workers=4"`` (see
+            :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
     """
 
     what: str
@@ -57,6 +60,15 @@ class Finding:
     proof: str = ""
     event: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    switch: str = ""
+
+    def of(self, step: Calibrated | None) -> Finding:
+        """Return the same with what the change does to the replayed steps alone, which is all that is priced."""
+        if step is None:
+            return self
+        part = step.graph.part_of
+        edit, least, most = (one and part(one) for one in (self.edit, self.least, self.most))
+        return replace(self, edit=edit, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,10 @@ class Evidence:
     def rhythm(self, row: WaitPlace) -> str:
         """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
         return times(row.per_step, row.count)
+
+    def how_often(self, count: int) -> str:
+        """Return how often something that was counted in the whole trace happens, for a sentence."""
+        return times(count / self.step_count if self.stepped else None, count)
 
     def place(self, row: WaitPlace) -> str:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""

@@ -138,7 +138,9 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     allowance = np.where(begin > starts, SUBMISSION_NS, submission_ns(trace))
     launching_until = np.where(known, np.clip(end + allowance, begin, ends), begin)
 
-    causes = np.zeros((len(CAUSES), len(starts)), dtype=np.int64)
+    # There may be as many gaps as kernels, so that a row a cause takes much memory.
+    narrow = np.int32 if (ends - starts).max(initial=0) < 2**31 else np.int64
+    causes = np.zeros((len(CAUSES), len(starts)), dtype=narrow)
     late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
     before: Ints = np.zeros(len(late), dtype=np.int64)
     for index, coverage in enumerate(_host_activity(trace)):

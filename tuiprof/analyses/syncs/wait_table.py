@@ -271,8 +271,11 @@ def saved(trace: Trace, waits: pl.DataFrame, by: Sequence[str], step: Calibrated
     key = "saves_ns_per_step" if stepped else "saves_ns"
     found = found.sort(key, descending=True, maintain_order=True)
     values = found[key].to_list()
+    calls_of = waits.select(*by, "event", "begun_by")
     for index, row in enumerate(found.head(MOST_REPLAYED).iter_rows(named=True)):
-        mine = waits.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else waits
+        mine = (
+            calls_of.filter(pl.all_horizontal(pl.col(name) == row[name] for name in by)) if by else calls_of
+        )
         values[index] = step.likely_ns(without(trace, mine))
     return found.with_columns(pl.Series(key, values, dtype=pl.Float64))
 
