@@ -31,8 +31,8 @@ def steps(
     before are withdrawn. The script is not touched; it goes on meanwhile. MODULE of the script itself is __main__.
     """
     from tuiprof.report.sanitize import sanitize
+    from tuiprof.session.attaching.change_steps import change_request, change_steps, said
     from tuiprof.session.live.summary import read_fold
-    from tuiprof.session.run.change_steps import change_request, change_steps, said
     from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session or "last")
