@@ -21,8 +21,8 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _RULES = (
     Rule(
         "late",
-        "How much later than the median of the others a rank comes to the collectives of a step, added; below 0 it is earlier. "
-        "The line of a rank is drawn from 0 to the latest of all ranks and steps.",
+        "How much later than the median of the others a rank comes to the collectives of a step, added; below 0 it is "
+        "earlier. The line of a rank is drawn from 0 to the latest of all ranks and steps.",
     ),
 )
 

@@ -37,8 +37,8 @@ _RULES = (
     Rule(
         "late",
         "What the median of the others waits less what this rank waits, added over the collectives of a step. A rank "
-        f"is called a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median "
-        "rank varies by from step to step (median absolute deviation).",
+        f"is a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank "
+        "varies by from step to step (median absolute deviation).",
     ),
     Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
     Rule("alone wins", "What the job wins a step if this rank alone came when the second to last rank does."),
