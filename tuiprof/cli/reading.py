@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.answering import black_box_reports, page
+from tuiprof.cli.answering import black_box_reports, page, write_page_of_trace
 from tuiprof.cli.common import (
     Invocation,
     chart_option,
@@ -173,6 +173,9 @@ def report(
     style = replace(style, charts=style.charts and not no_chart)
     if session is None and (snapshot := _snapshot_of(target)) is not None:
         sys.stdout.write(render_all([snapshot], format_, style=style))
+        return 0
+    if not analyses and session is None and format_ == "text" and not (verbose or brief):
+        write_page_of_trace(target, style, rank, run_, step, convert)
         return 0
     if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
         sys.stdout.write(
