@@ -84,6 +84,22 @@ def test_measuring_counts_where_nothing_is_selected() -> None:
     assert (state.chosen_range, state.mark) == (None, None)
 
 
+def test_what_was_measured_stays_until_it_is_cleared_or_measured_anew() -> None:
+    state, _ = shown()
+    state.go_to(4 * MS)
+    state.toggle_mark()
+    state.go_to(9 * MS)
+    state.toggle_mark()
+    state.go_to(20 * MS)
+    assert (state.mark, state.chosen_range) == (None, (4 * MS, 9 * MS))
+    state.toggle_mark()
+    state.go_to(21 * MS)
+    assert state.chosen_range == (20 * MS, 21 * MS)
+    state.toggle_mark()
+    state.clear_range()
+    assert state.chosen_range is None
+
+
 def test_a_second_bookmark_in_a_column_removes_the_first() -> None:
     state, _ = shown()
     for at in (9 * MS, 3 * MS, 9 * MS + 1):

@@ -402,7 +402,7 @@ class Trace:
 def _chunks(column: pl.Series) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
     """Yield the parts in which a column lies, each with where it begins and ends, so that none is put together."""
     at = 0
-    for chunk in column.get_chunks():
+    for chunk in column.get_chunks() if len(column) else ():  # an array of nothing may be of any type
         yield slice(at, at + len(chunk)), chunk.to_numpy()
         at += len(chunk)
 

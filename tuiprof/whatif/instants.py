@@ -25,11 +25,13 @@ class Losses:
         starts: Begin of each, captured ns.
         ends: End of each, captured ns.
         ns: What is lost in each and not regained later, ns without the profiler. They add up to what the change saves.
+        high: End of the stretch that is replayed, captured ns; of what comes later nothing is known.
     """
 
     starts: Ints
     ends: Ints
     ns: Floats
+    high: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,10 +104,9 @@ def losses(trace: Trace, step: Calibrated, edit: Edit, saved_ns: float, *, on: E
     some = (lost > 0) & (at[1:] > at[:-1])
     if not some.any():
         nothing = np.empty(0, dtype=np.int64)
-        return Losses(nothing, nothing, np.empty(0))
-    return Losses(
-        at[:-1][some], at[1:][some], lost[some] * (saved_ns * max(graph.step_count, 1) / lost[some].sum())
-    )
+        return Losses(nothing, nothing, np.empty(0), graph.high)
+    scale = saved_ns * max(graph.step_count, 1) / lost[some].sum()
+    return Losses(at[:-1][some], at[1:][some], lost[some] * scale, graph.high)
 
 
 def _of_pacing_stream(trace: Trace, replay: Replay, before: Edit, after: Edit) -> tuple[Ints, Floats]:

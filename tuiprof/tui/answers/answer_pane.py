@@ -114,7 +114,7 @@ class AnswerPane(Vertical):
             self.set_class(not verdict, "-quiet")
             return
         self._keep()
-        self.tab, self.answer, self._table, self.needle = tab, answer, 0, ""
+        self.tab, self.answer, self._table, self.needle = tab, answer, _first_table(answer), ""
         self._close_filter()
         line = self.query_one("#answer-verdict", VerdictLine)
         self.set_class(not verdict, "-quiet")
@@ -326,6 +326,12 @@ class AnswerPane(Vertical):
 
     def _close_filter(self) -> None:
         self._bar.close()
+
+
+def _first_table(answer: Answer | None) -> int:
+    """Return the first table of an answer that has rows; without any, the first."""
+    tables = answer.tables if isinstance(answer, Report) else ()
+    return next((place for place, table in enumerate(tables) if len(table.rows)), 0)
 
 
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:

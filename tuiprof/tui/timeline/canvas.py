@@ -226,6 +226,8 @@ class Canvas:
         return self._strip(head, chars, cells.kinds, over)
 
     def _label(self, text: str, style: str, cells: int, background: Style) -> list[Segment]:
+        if len(text) > cells:  # its number tells it from others
+            text = text.replace("stream ", "str ")
         return [Segment(" " + fit_text(text, cells), self._component_style(style)), Segment(" ", background)]
 
     def _strip(

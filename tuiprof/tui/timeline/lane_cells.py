@@ -29,6 +29,7 @@ _LEAST_WAIT = 0.05
 #: From this share of a column on, what is lost shows; and a step as wide as this says what it loses.
 _LEAST_LOST = 0.004
 _FEWEST_FOR_COST = 12
+_NOT_REPLAYED = "later steps are not replayed"
 
 
 class Kind(IntEnum):
@@ -162,6 +163,12 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
         if place is not None:
             chars[begin + place : begin + place + len(label)] = label
             kinds[begin + place : begin + place + len(label)] = Kind.NOTE
+    # Of a long trace only the first steps are replayed: what is blank behind them is not without loss.
+    later = trace.steps.ends > lost.losses.high
+    begin = int(np.searchsorted(edges, lost.losses.high)) + 1
+    if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
+        chars[begin : begin + len(_NOT_REPLAYED)] = _NOT_REPLAYED
+        kinds[begin : begin + len(_NOT_REPLAYED)] = Kind.NOTE
     return Cells(chars, kinds)
 
 

@@ -252,9 +252,13 @@ class Lanes:
         """Return these lanes with one of what a finding costs, below the first stream; None = without."""
         lanes = [lane for lane in self.lanes if lane.style != "lost"]
         if lost is not None:
-            device = [place for place, lane in enumerate(lanes) if lane.style in ("device", "calls")]
+            styles = [lane.style for lane in lanes]
             lane = Lane("lost", "lost", Bars(self.trace, _none()), 1, lost=lost)
-            lanes.insert(device[-1] + 1 if device else len(lanes), lane)
+            begin = styles.index("device") if "device" in styles else len(styles)
+            end = next(
+                (place for place in range(begin, len(styles)) if styles[place] != "device"), len(styles)
+            )
+            lanes.insert(end, lane)
         return replace(self, lanes=tuple(lanes))
 
 

@@ -341,6 +341,8 @@ class VirtualTable(ScrollView, can_focus=True):
             mark = ("▼" if order[1] else "▲") if order is not None and index == order[0] else ""
             mark = "…" if index == self.sorting else mark
             label = f"{heading.label} {mark}" if mark else heading.label
+            if cell_len(label) > width and self.sorted_by is None and index != self.sorting:
+                label = heading.label  # nobody asked for an order: its mark may give way
             if cell_len(label) > width:  # the mark takes the place of what is cut
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
             style = under if place == self.column and self.has_focus else plain
