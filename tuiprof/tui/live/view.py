@@ -465,7 +465,7 @@ def no_step_lines(
 ) -> list[str]:
     """Return why there is no step time to draw, and what to do; ``waiting`` is what the script does meanwhile."""
     if replayed:
-        return ["no step yet at this moment of the run"]
+        return ["no step yet at this moment of the run: → goes on in it, > plays it faster"]
     if status.over:
         lines = [f"{status}, and no step was marked", *errors]
         return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
