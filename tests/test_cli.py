@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests import real_traces
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import find_session
 
 _TRAIN = """
 import time, sys
@@ -229,10 +231,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)
-    state = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"]
-    assert state in ("running", "finished")
-    while json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"] == "running":
-        time.sleep(0.2)
+    assert wait(find_session(tmp_path, "last"), 60).state == "finished"
     summary = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)
     assert (summary["state"], summary["steps"]) == ("finished", 400)
 

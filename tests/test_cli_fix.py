@@ -9,6 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+LOADED = """
+import time, torch, tuiprof
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, index):
+        time.sleep(0.015)
+        return torch.tensor([float(index)])
+
+for batch in DataLoader(Slow(), 2):
+    time.sleep(0.03)
+    tuiprof.step(loss=batch.sum().item())
+"""
 SCRIPT = """
 import os, time, tuiprof
 blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") != "0"
@@ -66,3 +82,47 @@ def test_a_setting_is_listed_with_its_variable_and_tried(tmp_path: Path) -> None
     assert "what the script logs is the same with it" in tried.stdout
     assert tried.stderr.count("a step") == 4, "a line a trial"
     assert (tmp_path / "train.py").read_text() == SCRIPT
+
+
+def loading_trace() -> dict[str, Any]:
+    """Steps that wait for their batch, made in the process itself, for half of their time."""
+    events = []
+    for number in range(10):
+        at, ids = number * 1000.0, {"correlation": number + 1}
+        events.append(event("user_annotation", f"ProfilerStep#{number}", at, 990, 9))
+        name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        events.append(event("user_annotation", name, at + 10, 500, 9))
+        events.append(event("cuda_runtime", "cudaLaunchKernel", at + 600, 10, 9, **ids))
+        events.append(event("kernel", "k", at + 615, 300, 7, device=0, stream=7, **ids))
+    return {"schemaVersion": 1, "traceEvents": events}
+
+
+def recorded_with(folder: Path, script: str, trace: dict[str, Any]) -> Path:
+    (folder / "train.py").write_text(script)
+    recorded = tuiprof(folder, "record", "--no-capture", "--", sys.executable, str(folder / "train.py"))
+    assert recorded.returncode == 0, recorded.stderr
+    [session] = (folder / "sessions").iterdir()
+    (session / "traces").mkdir(exist_ok=True)
+    (session / "traces" / "rank0.1.pt.trace.json").write_text(json.dumps(trace))
+    return session
+
+
+def test_loader_workers_are_switched_inside_of_the_process(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    session = recorded_with(tmp_path, LOADED, loading_trace())
+    listed = tuiprof(tmp_path, "fix", str(session))
+    assert "TUIPROF_TRY=loader_workers=" in listed.stdout, listed.stdout + listed.stderr
+    tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "loader-workers: faster" in tried.stdout
+    assert "switched: DataLoader(num_workers=" in tried.stdout
+    assert "what the script logs is the same with it" in tried.stdout
+    assert (tmp_path / "train.py").read_text() == LOADED
+
+
+def test_a_switch_that_meets_nothing_is_told(tmp_path: Path) -> None:
+    script = "import tuiprof\nfor n in range(24): tuiprof.step(loss=1.0)\n"
+    session = recorded_with(tmp_path, script, loading_trace())
+    tried = tuiprof(tmp_path, "fix", str(session), "--try", "loader-workers", "--trials", "2")
+    assert tried.returncode == 1
+    assert "nothing was switched" in tried.stdout

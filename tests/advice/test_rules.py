@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -452,3 +453,62 @@ def test_operators_on_one_core_of_several(
     if row is not None and threads is not None:
         assert f"set_num_threads({threads})" in row["instead"]
         assert row["wins_ns"] == pytest.approx(900_000 * (1 - 1 / (1 + 0.5 * (threads - 1))), rel=0.02)
+
+
+def products(bf16: str | None, *, cast: bool = False, name: str = "aten::linear", us: float = 600) -> Trace:
+    """Four steps on a CPU, most of them in one product."""
+    made = Made()
+    for number in range(4):
+        at = number * 1000
+        made.step(number, at, at + 1000).op(name, at + 10, at + 10 + us).op("aten::relu", at + 950, at + 990)
+        if cast:
+            made.op("aten::to", at + 11, at + 40).op("aten::_to_copy", at + 12, at + 39)
+    trace = made.trace()
+    trace.uncaptured = Uncaptured(40, 1e6, 1e6, 1e6, bf16=bf16)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("bf16", "cast", "us", "keep"),
+    [
+        ("amx_bf16", False, 600, 0.4),
+        ("avx512_bf16", False, 600, 0.65),
+        ("bf16", False, 600, 0.6),
+        ("", False, 600, None),  # some 20 times slower there
+        (None, False, 600, None),
+        ("amx_bf16", True, 600, None),  # it is autocast already
+        ("amx_bf16", False, 100, None),
+    ],
+)
+def test_bfloat16_is_advised_where_the_processor_has_it(
+    bf16: str | None, cast: bool, us: float, keep: float | None
+) -> None:
+    row = finding(products(bf16, cast=cast, us=us), "cpu-bfloat16")
+    assert (row is None) == (keep is None)
+    if row is not None and keep is not None:
+        assert row["wins_ns"] == pytest.approx(us * 1000 * (1 - keep), rel=0.02)
+        assert bf16 is not None
+        assert bf16 in row["what"]
+
+
+@pytest.mark.parametrize(
+    ("strides", "advised"),
+    [
+        ([3 * 64 * 64, 64 * 64, 64, 1], True),
+        ([3 * 64 * 64, 1, 3 * 64, 3], False),  # channels last
+        (None, False),  # not recorded
+    ],
+)
+def test_channels_first_on_a_cpu(strides: list[int] | None, advised: bool) -> None:
+    trace = products(None, name="aten::conv2d")
+    arguments = {"Input Dims": [[8, 3, 64, 64]]} | ({"Input Strides": [strides]} if strides else {})
+
+    class Texts:
+        def text(self, ordinal: int) -> str:
+            return json.dumps({"args": arguments})
+
+    trace._raw = Texts()
+    row = finding(trace, "cpu-channels-last")
+    assert (row is not None) == advised
+    if row is not None:
+        assert row["wins_ns"] == pytest.approx(600_000 * 0.25, rel=0.02)

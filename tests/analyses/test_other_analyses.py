@@ -172,6 +172,31 @@ def test_a_step_takes_what_the_device_needs_where_the_host_runs_ahead() -> None:
     assert "ahead" not in beside.verdict.sentence
 
 
+@pytest.mark.parametrize(("device", "runs_ahead"), [(105, True), (104, False)])
+def test_the_host_runs_ahead_from_5_percent_on(device: int, runs_ahead: bool) -> None:
+    found = report("steps", ahead(host=100, device=device))
+    assert found.fact("step_period_ns") == (device if runs_ahead else 100) * 1000
+    assert ("the host runs ahead" in found.verdict.sentence) == runs_ahead
+
+
+def test_two_steps_are_enough_to_see_the_host_run_ahead() -> None:
+    assert report("steps", ahead(host=40, device=100, steps=2)).fact("step_period_ns") == 100_000
+    assert report("steps", ahead(host=40, device=100, steps=1)).fact("step_period_ns") == 40_000
+
+
+def test_slow_steps_are_said_to_take_what_they_take_beyond_the_median() -> None:
+    made = Made()
+    for number in range(8):
+        at = number * 100 if number < 7 else 900
+        length = 300 if number == 6 else 100
+        made.step(number, at, at + length)
+        made.op("aten::mm", at, at + length)
+        if number == 6:
+            made.op("enumerate(DataLoader)#_It.__next__", at + 10, at + 200)
+    said = report("steps", made.trace()).verdict.sentence
+    assert "; 1 slow step took 200 µs longer, 190 µs of it data loading" in said
+
+
 def test_compare_does_not_take_a_host_that_runs_ahead_for_a_faster_step() -> None:
     found = compare(ahead(host=100, device=100), ahead(host=50, device=100))
     assert "takes the same" in found.verdict.sentence

@@ -59,6 +59,15 @@ def test_the_rank_that_waits_least_is_the_straggler() -> None:
     assert found.table("steps").rows["last"].to_list() == [1] * 4
 
 
+@pytest.mark.parametrize(("arrives", "straggler"), [(22, 1), (21, None)])
+def test_a_rank_holds_up_the_others_from_2_percent_of_the_step_on(
+    arrives: int, straggler: int | None
+) -> None:
+    found = report(together([rank_trace([20] * 4), rank_trace([arrives] * 4)]))
+    assert found.fact("straggler") == straggler
+    assert ("keep pace" in found.verdict.sentence) == (straggler is None)
+
+
 def test_even_ranks_have_no_straggler() -> None:
     found = report(together([rank_trace([20, 22, 21, 20]), rank_trace([21, 21, 20, 22])]))
     assert found.fact("straggler") is None

@@ -153,6 +153,47 @@ CASES = (
         ("--steps", "300"),
         ("--step-function", "__main__:make_step"),
     ),
+    Case("grad-scaler", "grad_scaler.py", "PyTorch AMP recipe: GradScaler leaves steps out", ("torch",)),
+    Case("averaged", "averaged.py", "torch.optim.swa_utils: SWA, schedulers, update_bn", ("torch",)),
+    Case(
+        "word-lm", "word_lm.py", "PyTorch examples, word language model: SGD by hand", ("torch",), late=True
+    ),
+    Case(
+        "own-optimizer", "own_optimizer.py", "an optimizer that derives from nothing", ("torch",), late=True
+    ),
+    Case("hogwild", "hogwild.py", "PyTorch examples, hogwild: the parent evaluates", ("torch",)),
+    Case("reinforce", "reinforce.py", "PyTorch examples, REINFORCE on CartPole", ("torch", "gymnasium")),
+    Case("torch-func", "torch_func.py", "torch.func: no backward(), no optimizer", ("torch",), late=True),
+    Case("ignite", "ignite_trainer.py", "PyTorch-Ignite quick start", ("ignite",)),
+    Case("skorch", "skorch_fit.py", "skorch README: NeuralNetClassifier", ("skorch",)),
+    Case("sb3", "sb3_ppo.py", "Stable-Baselines3 quick start: PPO", ("stable_baselines3",)),
+    Case("fabric", "fabric_loop.py", "Lightning Fabric: convert PyTorch code", ("lightning",)),
+    Case("lightning-manual", "lightning_manual.py", "Lightning manual optimization: GAN", ("lightning",)),
+    Case("peft", "peft_lora.py", "PEFT quick tour: LoRA", ("peft", "transformers")),
+    Case(
+        "metric-learning",
+        "metric_learning.py",
+        "pytorch-metric-learning README",
+        ("pytorch_metric_learning",),
+    ),
+    Case(
+        "keras-custom",
+        "keras_custom.py",
+        "Keras guide: custom training loop in PyTorch",
+        ("keras", "torch"),
+        environment={"KERAS_BACKEND": "torch"},
+        late=True,
+    ),
+    Case("haiku", "haiku_loop.py", "Haiku MNIST: hk.transform and Optax", ("haiku", "optax"), late=True),
+    Case(
+        "haiku-function",
+        "haiku_loop.py",
+        "the same with --step-function __main__:update",
+        ("haiku", "optax"),
+        options=("--step-function", "__main__:update"),
+    ),
+    Case("flax-linen", "flax_linen.py", "Flax Linen MNIST: TrainState", ("flax", "optax"), late=True),
+    Case("numpyro", "numpyro_svi.py", "NumPyro SVI tutorial: jitted update", ("numpyro",), late=True),
     Case(
         "inference",
         "torch_inference.py",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from analyses.made import Made
 from conftest import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED_SHARE, files_in
 from made_job import Job, Plan, Sample
 
@@ -190,4 +191,25 @@ def test_several_targets_are_one_job(folder: Path, capsys: pytest.CaptureFixture
     two = [str(path) for path in sorted(folder.iterdir())[:2]]
     assert main(["report", *two, "stragglers", "-f", "json"]) == 0
     facts = json.loads(capsys.readouterr().out)["reports"][0]["facts"]
-    assert facts["ranks"]["value"] == 2
+    assert facts["ranks"] == 2
+
+
+def test_a_long_trace_keeps_to_the_bound() -> None:
+    """Of 3 000 steps with 4 collectives each, every 4th step and its collectives of every 16th are kept."""
+    from tuiprof.fleet.summarise import summarise
+
+    made = Made()
+    for number in range(3_000):
+        at = number * 100
+        made.step(number, at, at + 100)
+        for n in range(4):
+            name = f"ncclDevKernel_AllReduce_Sum_f32_{n}"
+            made.launch(
+                name, (at + 2 * n, at + 2 * n + 1), (at + 20 * n + 5, at + 20 * n + 15), number * 10 + n + 1
+            )
+    summary = summarise(made.trace(), 0, 0, 1)
+    assert summary.nbytes <= MOST_BYTES
+    assert summary.steps["step"].to_list() == list(range(0, 3_000, 4))
+    kept = summary.collectives
+    assert set(kept["step"]) == set(range(0, 3_000, 16))
+    assert set(kept["place"]) == {0, 1, 2, 3}

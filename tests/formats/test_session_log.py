@@ -103,3 +103,13 @@ def test_one_short_step_says_nothing_of_the_host(tmp_path: Path) -> None:
 def test_steps_that_leave_a_phase_out_are_not_ahead(tmp_path: Path) -> None:
     phases = [["forward"]] * 6 + [["forward", "backward"]] * 30
     assert host_ns(steps(tmp_path, [900.0, *[10.0] * 5, *[30.0] * 30], phases)) is None
+
+
+@pytest.mark.parametrize("bf16", ["amx_bf16", "", None])
+def test_what_the_processor_can_do_is_that_of_the_sessions_host(bf16: str | None, tmp_path: Path) -> None:
+    details = {"usable_cores": 4} | ({} if bf16 is None else {"bf16": bf16})
+    trace = session(tmp_path, [])
+    (tmp_path / "session.json").write_text(json.dumps({"devices": [{"kind": "host", "details": details}]}))
+    found = read_uncaptured(trace)
+    assert found is not None
+    assert (found.usable_cores, found.bf16) == (4, bf16)

@@ -146,7 +146,8 @@ def test_a_line(python: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "train.py:9" in steps("--at", "train.py:9")
         wait_for(lambda: source_and_steps(session)[1] > 10)
         outer = read_fold(session).lead
-        assert inner is not None and outer is not None
+        assert inner is not None
+        assert outer is not None
         assert outer.steps.whole_run().median_ns > 2 * inner.steps.whole_run().median_ns, "four times as long"
         assert "__main__:inner" not in steps("--function", "__main__:inner")
         wait_for(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40)

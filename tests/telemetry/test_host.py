@@ -196,3 +196,23 @@ def test_keys_carry_their_unit() -> None:
             assert key.endswith("_bytes_per_s") == (item.unit == "/s")
         if item.kind == "ns":
             assert key.endswith("_ns")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("processor: 0\nflags\t\t: fpu avx512f avx512_bf16 amx_bf16 amx_tile\n", "amx_bf16"),
+        ("flags : fpu avx2 avx512_bf16\n", "avx512_bf16"),
+        ("Features : fp asimd bf16 i8mm\n", "bf16"),
+        ("flags : fpu avx2\n", ""),
+        ("processor: 0\n", None),
+    ],
+)
+def test_what_a_processor_has_for_bfloat16(text: str, found: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(text)
+    assert host.bf16_instructions(path) == found
+
+
+def test_a_system_without_cpuinfo_does_not_say(tmp_path: Path) -> None:
+    assert host.bf16_instructions(tmp_path / "none") is None

@@ -18,6 +18,7 @@ from tuiprof.advice.shared.pricing import LEAST_SHARE, Priced, Priorities, all_o
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import in_part, replayed
+from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
@@ -152,7 +153,7 @@ def advise(trace: Trace, window: Window | None = None) -> Report:
         "advice",
         "Advice",
         _verdict(found, trace),
-        tuple(_facts(found, step)),
+        tuple(_facts(found, trace, step)),
         (_table(found, trace, step),),
         _RULES,
         (*_notes(found, trace, step), *_missing(found)),
@@ -180,7 +181,7 @@ _RULES = (
 )
 
 
-def _facts(found: Priorities, step: Calibrated | str) -> list[Fact]:
+def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact]:
     facts = [Fact("findings", "findings", len(found.findings), "count")]
     if isinstance(step, str):
         return facts
@@ -205,6 +206,18 @@ def _facts(found: Priorities, step: Calibrated | str) -> list[Fact]:
                 "The busiest device, without any gap: no change on the host goes below it.",
             )
         )
+        limits = roofline(trace)
+        if not isinstance(limits, str) and limits.ns:
+            least = step.graph.device_busy_ns * limits.least_ns / limits.ns
+            facts.append(
+                Fact(
+                    "roofline_ns",
+                    "the same at the chip's limits",
+                    least,
+                    "ns",
+                    "Operators whose shapes are known at the chip's peak arithmetic and bandwidth, others as they are.",
+                )
+            )
     if found.together is not None:
         facts.append(
             Fact("together_ns", "all of it together wins", found.together.ns, "ns", "Findings may overlap.")

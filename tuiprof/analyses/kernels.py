@@ -10,6 +10,7 @@ from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
+from tuiprof.analyses.shared.roofline import roofline
 from tuiprof.analyses.shared.scope import Scope, device_word
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.intervals import Ints, clip, total, union
@@ -154,10 +155,58 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
                 ),
                 by_name,
             ),
+            _beside_limits(trace),
         ),
-        _DEVICE_RULES,
+        _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
         window=scope.window,
     )
+
+
+def _beside_limits(trace: Trace) -> Table:
+    """Return what kernels reach of their chip's arithmetic and bandwidth, where the trace has shapes."""
+    found = roofline(trace)
+    rows, note, empty = [], "", "not known"
+    if isinstance(found, str):
+        empty = found
+    else:
+        of = "one step" if found.steps else "the middle of the trace"
+        note = (
+            f"{found.chip.name}, {of}: {format_ns(found.ns)} of device time would take {format_ns(found.least_ns)} at "
+            "the chip's limits, what is not known as it is."
+        )
+        rows = [
+            (
+                word,
+                kind.count,
+                kind.ns + kind.unknown_ns,
+                kind.ns / max(kind.ns + kind.unknown_ns, 1.0),
+                min(kind.at_peak_ns / kind.ns, 1.0) if kind.at_peak_ns else None,
+                min(kind.at_bandwidth_ns / kind.ns, 1.0) if kind.ns else None,
+                kind.least_ns if kind.ns else None,
+            )
+            for word, kind in found.kinds.items()
+        ]
+    columns = (
+        Column("kind", "kind"),
+        Column("operators", "operators", "count", "Operators whose shapes and needs are known."),
+        Column("took_ns", "took", "ns", "Device time of kernels of this kind."),
+        Column("known", "known", "share", "The part of that whose operators' needs are known."),
+        Column("arithmetic_share", "of FLOP/s", "share", "Of the chip's peak in the type of each operator."),
+        Column("bandwidth_share", "of bandwidth", "share", "Of the chip's memory bandwidth."),
+        Column("least_ns", "at the limit", "ns", "What the known ones take by the stricter of both limits."),
+    )
+    schema = dict(zip((column.key for column in columns), _ROOFLINE_TYPES, strict=True))
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return Table("roofline", "Beside the chip's limits", columns, frame, note, empty, whole=bool(rows))
+
+
+_ROOFLINE_TYPES = (pl.String, pl.Int64, pl.Float64, pl.Float64, pl.Float64, pl.Float64, pl.Float64)
+_ROOFLINE_RULE = Rule(
+    "chip's limits",
+    "An operator does so many operations (a multiply-add is two, as torch.utils.flop_counter counts) and moves its "
+    "inputs and outputs once; the chip's peaks are its maker's, dense. Shares stop at 100 %: a cache may serve what "
+    "memory did not, and some algorithms of convolutions do fewer operations.",
+)
 
 
 def _brief(name: str, most: int = 60) -> str:

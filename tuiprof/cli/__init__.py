@@ -40,6 +40,7 @@ from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
 from tuiprof.cli.steps import steps
+from tuiprof.cli.trend import trend
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.system.threads import bound_threads
@@ -159,6 +160,7 @@ _VERBS = (
     open_,
     report,
     why,
+    trend,
     whatif,
     fix,
     compare,

@@ -85,7 +85,11 @@ def launch_options(function: Function) -> Function:
         ),
         click.option("--no-capture", is_flag=True, help="Record step times and devices only."),
         click.option("--stack", is_flag=True, help="Capture Python stacks: names source lines, costs time."),
-        click.option("--shapes", is_flag=True, help="Capture operator input shapes."),
+        click.option(
+            "--shapes",
+            is_flag=True,
+            help="Capture operator input shapes: how near kernels come to the limits of the chip.",
+        ),
         click.option(
             "--memory",
             is_flag=True,

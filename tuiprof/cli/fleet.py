@@ -116,11 +116,15 @@ def gathered(
         TuiprofError: There is no trace, or what reads them is lost.
         UsageProblem: ``on`` says nothing that is known.
     """
+    from tuiprof.analyses.shared.scope import plural
     from tuiprof.fleet.fleet import Fleet
     from tuiprof.fleet.gather import gather
 
     files = files_of(invocation, targets, run)
-    with executor(on, dask_workers, files) as works, _progress(len(files), works) as progress:
+    with (
+        executor(on, dask_workers, files) as works,
+        progress_of(f"reading {plural(len(files), 'file')} on {works.name}") as progress,
+    ):
         return Fleet(gather(files, works, progress))
 
 
@@ -198,11 +202,8 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
 
 
 @contextlib.contextmanager
-def _progress(files: int, works: Executor) -> Iterator[Callable[[Progress], None]]:
+def progress_of(what: str) -> Iterator[Callable[[Progress], None]]:
     """Show on stderr how far reading is and how long it still takes: a bar on a terminal, else a line now and then."""
-    from tuiprof.analyses.shared.scope import plural
-
-    what = f"reading {plural(files, 'file')} on {works.name}"
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -210,14 +211,19 @@ def _progress(files: int, works: Executor) -> Iterator[Callable[[Progress], None
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[files]}/" + str(files)),
+            TextColumn("{task.fields[files]}"),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None, files=0)
+            task = bar.add_task(what, total=None, files="")
 
             def shown(now: Any) -> None:
-                bar.update(task, completed=now.bytes, total=now.bytes_in_all or None, files=now.files)
+                bar.update(
+                    task,
+                    completed=now.bytes,
+                    total=now.bytes_in_all or None,
+                    files=f"{now.files}/{now.files_in_all}",
+                )
 
             yield shown
         return

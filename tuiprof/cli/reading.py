@@ -40,6 +40,9 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 @trace_options
 @convert_option
 @click.option("--against", metavar="OTHER", help="Compare with this, which came before.")
+@click.option(
+    "--ranks", is_flag=True, help="All ranks of a DIRECTORY at once: who comes late, in which step."
+)
 @click.pass_obj
 def open_(
     invocation: Invocation,
@@ -48,6 +51,7 @@ def open_(
     run_: str | None,
     convert: bool | None,
     against: str | None,
+    ranks: bool,
 ) -> int:
     """Open a trace FILE, a DIRECTORY of them, a URL, a SESSION or a measured LADDER."""
     from tuiprof.tui.start import Start
@@ -58,6 +62,8 @@ def open_(
     if ladder is not None:
         return open_screen(Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios))
     session = session_or_none(invocation, target)
+    if ranks:
+        return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
     from tuiprof.blackbox.unpickle import is_pickle
@@ -78,6 +84,23 @@ def open_(
     sniff(path)
     refuse(path)
     return open_screen(Start.trace(path, place=place if place in path.parents else None))
+
+
+def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> Path:
+    """Return the folder in which the ranks of a job lie.
+
+    Raises:
+        TraceError: It holds no trace.
+        UsageProblem: It holds one rank.
+    """
+    from tuiprof.errors import UsageProblem
+
+    place = session.path / "traces" if session is not None else Path(target)
+    found = traces_at(place if session is not None else target, run, several=True)
+    if len(found) < 2:
+        raise UsageProblem(f"{target} holds the trace of one rank", f"tuiprof open {target}")
+    folders = {file.path.parent for file in found.files}
+    return folders.pop() if len(folders) == 1 else place
 
 
 @click.command(short_help="Print what a trace, a directory of them or a session tells.")

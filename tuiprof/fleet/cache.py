@@ -2,8 +2,8 @@
 
 An entry is named after the version of tuiprof and the content of the file: its size, time of change, and a digest of
 its first and last 64 KiB. A digest of all of it would cost about as much as reading the trace; a change in the middle
-that leaves the size alone moves the time of change. The path is no part of it, so a folder may be moved or copied with its
-times. Workers on other hosts write into the cache of their host: on a shared file system, set ``TUIPROF_FLEET_CACHE``.
+that leaves the size alone moves the time of change. The path is no part of it, so a folder may be moved or copied with
+its times. Workers on other hosts write into the cache of their host; ``TUIPROF_FLEET_CACHE`` may name a shared one.
 """
 
 from __future__ import annotations

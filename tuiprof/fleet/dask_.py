@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -30,13 +30,14 @@ class Dask:
     Args:
         address: Address of the scheduler, as ``tcp://host:8786``; empty = a cluster on this machine.
         workers: Workers of a cluster on this machine.
+        task: What a worker does with a batch.
 
     Raises:
         TuiprofError: Dask is not installed, the scheduler does not answer, or has no workers.
         UsageProblem: A worker runs another version of tuiprof.
     """
 
-    def __init__(self, address: str = "", workers: int = 0) -> None:
+    def __init__(self, address: str = "", workers: int = 0, task: Callable[[Batch], Summary] = run) -> None:
         try:
             import dask
             import distributed
@@ -52,6 +53,7 @@ class Dask:
         ):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._closing = contextlib.ExitStack()
+        self._task = task
         self._address = address or "the cluster on this machine"
         with contextlib.ExitStack() as opened:
             if address:
@@ -130,7 +132,7 @@ class Dask:
         under_way: dict[str, Batch] = {}
 
         def hand_over(batch: Batch) -> None:
-            future = self._client.submit(run, batch, pure=False)
+            future = self._client.submit(self._task, batch, pure=False)
             under_way[future.key] = batch
             done.add(future)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Final
 
 from tuiprof.fleet.task import Batch, bound_worker, run
@@ -124,5 +127,8 @@ class Processes:
 
 
 def _new_pool(workers: int) -> ProcessPoolExecutor:
+    # multiprocessing hands the descriptor of sys.stderr to its helper, and Textual's stand-in for that has none.
+    with contextlib.redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()
     # Not forked: Polars has threads, and a fork of a process with threads may hang.
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)

@@ -58,6 +58,7 @@ class _Host(msgspec.Struct):
 
 class _Details(msgspec.Struct):
     usable_cores: int | None = None
+    bf16: str | None = None
 
 
 class _Device(msgspec.Struct):
@@ -107,6 +108,7 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
     if captured_at is None or len(chosen) < LEAST_STEPS:
         return None
     low, median, high = (float(ns) for ns in np.percentile([step.dur for step in chosen], (10, 50, 90)))
+    host = _host(session / "session.json")
     return Uncaptured(
         len(chosen),
         median,
@@ -114,8 +116,9 @@ def read_uncaptured(trace: Path) -> Uncaptured | None:
         high,
         _ahead(first, chosen),
         is_after,
-        _usable_cores(session / "session.json"),
+        host.usable_cores,
         *_cores(session / "log" / "recorder.jsonl"),
+        host.bf16,
     )
 
 
@@ -131,14 +134,15 @@ def _ahead(first: list[_Line], steady: Sequence[_Line]) -> float | None:
     return float(np.percentile(ahead, 25)) if len(ahead) >= _LEAST_AHEAD else None
 
 
-def _usable_cores(meta: Path) -> int | None:
+def _host(meta: Path) -> _Details:
+    """Return what a session knows of the host."""
     if not meta.is_file():  # a pipe would hold up its reader
-        return None
+        return _Details()
     try:
         devices = msgspec.json.decode(meta.read_bytes(), type=_Meta).devices
     except (OSError, *_UNDECODABLE):
-        return None
-    return next((device.details.usable_cores for device in devices if device.kind == "host"), None)
+        return _Details()
+    return next((device.details for device in devices if device.kind == "host"), _Details())
 
 
 def _cores(log: Path) -> tuple[float | None, float | None]:

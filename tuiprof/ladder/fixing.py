@@ -1,6 +1,7 @@
-"""Tries what the environment alone can change: the command of a session with and without it, in turns.
+"""Tries what can be changed without an edit: the command of a session with and without it, in turns.
 
-No file is changed, and every trial is an ordinary session without a capture, which stays.
+That is what environment variables change, and what the probe switches inside of the process. No file is changed, and
+every trial is an ordinary session without a capture, which stays.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from tuiprof.session.run.control import stop_unless_over
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
 
+#: How the probe knows what to switch, and how its notes on that begin (see ``probe/frameworks/trial_hooks.py``).
+VARIABLE: Final = "TUIPROF_TRY"
+NOTED: Final = "trial: "
 #: A number that a script logs may differ by this share of it, or by so many times what two unchanged runs differ by.
 _SAME: Final = 0.02
 _TIMES_OWN: Final = 3.0
@@ -34,12 +38,14 @@ class Trial:
         changed: Whether it ran with the change.
         step_ns: Median of its steps, without the first ones, ns.
         numbers: What it logged at its last step, by name.
+        switched: What the probe switched in it, in words.
     """
 
     session: Session
     changed: bool
     step_ns: float
     numbers: Mapping[str, float]
+    switched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +110,21 @@ def _run(session: Session, environment: Mapping[str, str], changed: bool, root: 
         raise
     if status.state != "finished":
         raise SessionError(f"a trial {status}", f"see {trial.stderr}")
-    lead = load(trial).lead
+    fold = load(trial)
+    lead = fold.lead
     if lead is None or len(lead.steps.rows["dur_ns"]) < 2:
         raise SessionError(f"{trial.id} marks no steps: nothing to time", "mark them with tuiprof.step()")
     rows, count = lead.steps.rows, len(lead.steps.rows["dur_ns"])
     timed = slice(min(DEFAULT_WARMUP, count // 2), count)
     measured = rows["dur_ns"][timed][lead.steps.comparable(timed)]
+    switched = tuple(note.text.removeprefix(NOTED) for note in fold.notes if note.text.startswith(NOTED))
     numbers = {}
     for name in lead.steps.metrics:
         values = rows[f"v:{name}"]
         known = values[np.isfinite(values)]
         if len(known):
             numbers[name] = float(known[-1])
-    return Trial(trial, changed, float(np.median(measured)), numbers)
+    return Trial(trial, changed, float(np.median(measured)), numbers, switched)
 
 
 def _differing(without: list[Trial], with_it: list[Trial]) -> dict[str, tuple[float, float]]:

@@ -23,6 +23,8 @@ class Uncaptured:
         usable_cores: Processor cores that the run may use; None = not recorded.
         busy_cores: How many of them its processes kept busy in the median, workers included; None = not recorded.
         idle_cores: How many cores of the host were idle in the median; None = not recorded.
+        bf16: The processor's instructions for bfloat16, ``"amx_bf16"``, ``"avx512_bf16"`` or ``"bf16"`` (Arm); empty =
+            it has none; None = not recorded.
     """
 
     steps: int
@@ -34,3 +36,4 @@ class Uncaptured:
     usable_cores: int | None = None
     busy_cores: float | None = None
     idle_cores: float | None = None
+    bf16: str | None = None

@@ -37,6 +37,9 @@ WATCHED = {
     "flax.nnx.transforms.compilation": "frameworks.jit_hooks",
     "equinox._jit": "frameworks.jit_hooks",
 }
+#: Set in trials of ``tuiprof fix --try`` alone: what they change, and where.
+TRIAL = "TUIPROF_TRY"
+TRIED = {"torchmetrics.aggregation": "frameworks.trial_hooks"}
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -120,6 +123,8 @@ def _imported(name: str, module: Any) -> None:
         from .runtime import RUNTIME
 
         RUNTIME.install(WATCHED[name], module)
+        if os.environ.get(TRIAL):
+            RUNTIME.install("frameworks.trial_hooks", module)
     except Exception as error:  # the script's import must not fail because of us
         from .guest.exceptions import raised_by_signal_handler
 
@@ -131,6 +136,8 @@ def _imported(name: str, module: Any) -> None:
 def watch() -> None:
     """Start watching; frameworks that are already there (a user's sitecustomize) are hooked at once."""
     given_steps.install()
+    if os.environ.get(TRIAL):
+        WATCHED.update(TRIED)
     sys.meta_path.insert(0, FrameworkFinder())
     sys.meta_path.append(TuiprofFinder())
     for name in WATCHED:

@@ -12,8 +12,8 @@ which no model is seen, as its functions are the script's own, has as ``forward`
 that the script timed itself in between. Where the script times a phase ``forward`` itself, only that counts.
 ``evaluation`` is a model's call in evaluation mode without gradients; it is ``forward`` where batches are the steps,
 as in inference, and all that a framework calls evaluation. ``checkpoint`` is ``torch.save``, and what a framework does
-to write one. What is found inside these two is part of them. What is found inside a phase of the script belongs to that phase
-alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
+to write one. What is found inside these two is part of them. What is found inside a phase of the script belongs to that
+phase alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Runtime:
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
         self.log.on_steps = self._steps_ended
-        self.log.sampled = lambda: (self.sampler.samples, self.sampler.top())
+        self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
         return triggers
 
     def _new_black_box(self) -> BlackBox:

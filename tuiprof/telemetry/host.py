@@ -51,6 +51,8 @@ class Host:
             "kernel": platform.release(),
             "hostname": platform.node(),
         }
+        if (bf16 := bf16_instructions()) is not None:
+            details["bf16"] = bf16
         memory = min(total, self._memory_limit or total)
         return [Device("host", "host", cpu_name(), memory, details)]
 
@@ -176,3 +178,15 @@ def _open(root: int | None) -> Source | Absent:
 
 
 BACKEND = Backend("host", _open, order=0)
+
+
+def bf16_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the best instructions for bfloat16 that the processor has; empty = none, None = not known."""
+    try:
+        text = cpuinfo.read_text(errors="replace")
+    except OSError:
+        return None
+    line = next((line for line in text.splitlines() if line.lower().startswith(("flags", "features"))), None)
+    if line is None:
+        return None
+    return next((word for word in ("amx_bf16", "avx512_bf16", "bf16") if word in line.split()), "")

@@ -52,6 +52,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         proof="cpu-training:baseline,workers-1",
         event=fetch.event,
+        switch=f"loader_workers={workers}" if kind == IN_PROCESS and workers and not evidence.is_jax else "",
     )
 
 

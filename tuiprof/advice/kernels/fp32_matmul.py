@@ -64,15 +64,12 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         most,
         proof="cpu-training:baseline,bf16",
         event=largest,
-        environment=_environment(evidence.is_jax) if "float16" not in rates else {},
+        environment=_JAX_TF32 if evidence.is_jax and "float16" not in rates else {},
+        switch="matmul_precision=high" if not evidence.is_jax and "float16" not in rates else "",
     )
 
 
-def _environment(is_jax: bool) -> dict[str, str]:
-    """Return what switches TF32 on for matrix products (ATen/Context.h; JAX's configuration by environment)."""
-    if is_jax:
-        return {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
-    return {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+_JAX_TF32: Final = {"JAX_DEFAULT_MATMUL_PRECISION": "tensorfloat32"}
 
 
 RULE = AdviceRule("fp32-matmul", find)

@@ -38,6 +38,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         evidence.without_operators(rows, 2 * _HOST, _LEAST_WORK),
         evidence.without_operators(rows, _HOST / 2, _MOST_WORK),
         event=int(rows[0]),
+        switch="fused_optimizer=1",
     )
 
 

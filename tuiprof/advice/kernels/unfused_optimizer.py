@@ -51,6 +51,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         event=int(rows[0]),
+        switch="fused_optimizer=1",
     )
 
 

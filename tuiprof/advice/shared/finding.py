@@ -44,6 +44,8 @@ class Finding:
         proof: ``ladder:variants`` of the scenario that shows it before and after; empty = none yet.
         event: Row of the typical event; None = none.
         environment: Variables that make the change, or the nearest to it, without an edit of the script.
+        switch: What the probe can switch in a trial to make it: ``"loader_workers=4"`` (see
+            :mod:`tuiprof.probe.frameworks.trial_hooks`); empty = nothing.
     """
 
     what: str
@@ -58,6 +60,7 @@ class Finding:
     proof: str = ""
     event: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    switch: str = ""
 
     def of(self, step: Calibrated | None) -> Finding:
         """Return the same with what the change does to the replayed steps alone, which is all that is priced."""

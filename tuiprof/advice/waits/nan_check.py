@@ -22,6 +22,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
                 evidence.without_reading(row),
                 proof="metrics:naive,no-nan-check",
                 event=row.event,
+                switch="nan_strategy=disable",
             )
 
 

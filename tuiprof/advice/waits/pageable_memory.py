@@ -53,6 +53,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             least,
             most,
             event=row.event,
+            switch="pin_memory=1" if to_device and not evidence.is_jax else "",
         )
 
 

@@ -1,9 +1,9 @@
 """What a step is, changed while the script runs: ``tuiprof steps SESSION --at FILE:LINE`` and its like.
 
-A request names a line, a function, or one of what the hooks see. Steps are numbered from 0 again, and those before are
-withdrawn. A line is counted by ``sys.monitoring`` (Python 3.12 and newer) each time it is reached: all other lines of its
-code object are switched off as they first run, and no other code is touched. A function is counted each time it returns;
-before Python 3.12 what its module calls by that name is replaced by a wrapper.
+A request names a line, a function, or one of what the hooks see. Steps are numbered from 0 again, and those before
+are withdrawn. A line is counted by ``sys.monitoring`` (Python 3.12 and newer) each time it is reached: all other lines
+of its code object are switched off as they first run, and no other code is touched. A function is counted each time it
+returns; before Python 3.12 what its module calls by that name is replaced by a wrapper.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from ..lines import RECORD
 from ..marks import END
 from ..steps import LOOP, NONE
 from .sampler import RECENT, Loop
@@ -71,11 +72,10 @@ class LoopSteps:
         name = f"{os.path.basename(loop.code.co_filename)}:{loop.line}"
         if self._monitoring is None:
             self._armed = loop
-            self._runtime.note(
-                "warn",
-                f"no step has been seen, and the script is in the loop at {name}: record with --step-at {name} to "
-                "count its iterations (from Python 3.12 on they are found without it)",
-            )
+            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
+                self._runtime.record()  # not in torchrun's agent and its like
+            where = f"{loop.code.co_filename}:{loop.line}"
+            self._runtime.steps.out.append((RECORD, {"t": "likely", "at": monotonic_ns(), "where": where}))
             return
         steps = self._runtime.steps
         again = steps.n > 0

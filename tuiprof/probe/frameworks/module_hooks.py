@@ -125,8 +125,15 @@ class Models:
         __call__._tuiprof = True  # type: ignore[attr-defined]
         kind.__call__ = __call__
 
-    def wrap_method(self, kind: Any, name: str, part: int) -> None:
-        """Time a method in which a framework runs the model, or writes it."""
+    def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
+        """Time a method in which a framework runs the model, or writes it.
+
+        Args:
+            kind: Its class or module.
+            name: Its name.
+            part: What it is.
+            when: Asked with the object whether this call is; None = each is.
+        """
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):
             return
@@ -135,7 +142,7 @@ class Models:
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
-            if inside[0]:
+            if inside[0] or (when is not None and not when(args[0])):
                 return original(*args, **kwargs)
             inside[0] = True
             began = clock()

@@ -42,4 +42,9 @@ def install(runtime: Runtime, module: Any) -> None:
         owner = getattr(module, name, None) if name else module
         for method, part in methods.items():
             if hasattr(owner, method):  # not every version has each of them
-                models.wrap_method(owner, method, part)
+                models.wrap_method(owner, method, part, _is_forward if part == FORWARD else None)
+
+
+def _is_forward(strategy: Any) -> bool:
+    """Whether Lightning's training step is no more than forward, as opposed to manual optimization."""
+    return bool(getattr(strategy.lightning_module, "automatic_optimization", True))

@@ -24,7 +24,7 @@ KEEP_MEMORY: Final = 1 << 11
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1
-#: What a script does between steps now and then: no part of a step's time while at most this share of the steps have it.
+#: What a script does between steps now and then: no part of a step's time while at most this share of steps have it.
 _APART: Final = ("evaluation", "checkpoint")
 _APART_SHARE: Final = 0.25
 #: Phase: what a step takes on the device longer than on a host that runs ahead.
@@ -429,6 +429,7 @@ class WriterState:
         offset_ns: What to add to its ``at`` to get session time.
         steps: Its steps.
         step_source: What ends its steps; None = it does not tell.
+        likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
         lines: Where its main thread was; None = it does not tell.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
@@ -443,6 +444,7 @@ class WriterState:
         self.offset_ns = 0
         self.steps = StepSeries()
         self.step_source: StepSource | None = None
+        self.likely_step = ""
         self.lines: Lines | None = None
         self.memory: dict[int, MemorySeries] = {}
         self.uses: dict[int, Uses] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -108,7 +109,7 @@ def change_steps(session: Session, wanted: dict[str, str], patience_s: float = P
         feed.close()
 
 
-def _answers(fold: Fold, before: dict[str, object], since_ns: int) -> list[Answer]:
+def _answers(fold: Fold, before: Mapping[str, object], since_ns: int) -> list[Answer]:
     refused = {
         note.writer: note.text.removeprefix(REFUSED)
         for note in fold.notes

@@ -1,0 +1,192 @@
+"""What operators need at least, and how near their kernels come to what the chip allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analyses.made import Made
+
+from tuiprof.analyses import run
+from tuiprof.analyses.shared.roofline import Roofline, roofline
+from tuiprof.model import DeviceInfo, Report, Trace
+
+H100 = "NVIDIA H100 80GB HBM3"
+#: Its peaks: FLOP/s in bf16 and in TF32, bytes/s.
+BF16, TF32, FP32, MEMORY = 989.4e12, 494.7e12, 66.9e12, 3352e9
+
+
+class Texts:
+    """The raw text of events by their ordinal."""
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self.texts = texts
+
+    def text(self, ordinal: int) -> str:
+        return self.texts.get(ordinal, "")
+
+
+def traced(
+    operator: str,
+    kernel: str,
+    took_us: float,
+    dims: list[object],
+    types: list[str],
+    values: list[str] | None = None,
+    device: str = H100,
+) -> Trace:
+    """Return a trace of one operator that launches one kernel, with the operator's arguments."""
+    trace = Made().op(operator, 0, 20).launch(kernel, (5, 10), (12, 12 + took_us), 1).trace()
+    row = int(trace.named("::").nonzero()[0][0])
+    arguments = {"Input Dims": dims, "Input type": types, "Concrete Inputs": values or []}
+    texts = {int(trace.events["ordinal"][row]): json.dumps({"name": operator, "args": arguments})}
+    trace._raw = Texts(texts)
+    trace.info = replace(trace.info, devices=(DeviceInfo(0, device),))
+    return trace
+
+
+def found(trace: Trace) -> Roofline:
+    result = roofline(trace)
+    assert isinstance(result, Roofline), result
+    return result
+
+
+BFLOAT = "c10::BFloat16"
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "dims", "types", "values", "operations", "rate", "moved"),
+    [
+        (
+            "aten::addmm",
+            "nvjet_sm90_tst",
+            [[512], [4096, 1024], [1024, 512], [], []],
+            [BFLOAT] * 3 + ["Scalar"] * 2,
+            [],
+            2 * 4096 * 1024 * 512,
+            BF16,
+            2 * (512 + 4096 * 1024 + 1024 * 512 + 4096 * 512),
+        ),
+        (
+            "aten::bmm",
+            "sm80_xmma_gemm_f32f32_f32f32",
+            [[8, 256, 64], [8, 64, 256]],
+            ["float"] * 2,
+            [],
+            2 * 8 * 256 * 64 * 256,
+            FP32,
+            4 * (8 * 256 * 64 * 2 + 8 * 256 * 256),
+        ),
+        (
+            "aten::mm",
+            "sm90_xmma_gemm_f32f32_tf32f32_f32",
+            [[256, 64], [64, 256]],
+            ["float"] * 2,
+            [],
+            2 * 256 * 64 * 256,
+            TF32,
+            4 * (256 * 64 * 2 + 256 * 256),
+        ),
+        (
+            "aten::cudnn_convolution",  # padding, stride, dilation
+            "sm90_xmma_fprop_implicit_gemm",
+            [[16, 3, 224, 224], [64, 3, 7, 7], [], [], [], [], []],
+            [BFLOAT] * 2 + ["ScalarList"] * 3 + ["Scalar"] * 2,
+            ["", "", "[3, 3]", "[2, 2]", "[1, 1]", "1", "False"],
+            2 * 16 * 64 * 112 * 112 * 3 * 7 * 7,
+            BF16,
+            2 * (16 * 3 * 224 * 224 + 64 * 3 * 7 * 7 + 16 * 64 * 112 * 112),
+        ),
+        (
+            "aten::_flash_attention_forward",  # batch, sequence, heads, width
+            "flash_fwd_kernel",
+            [[2, 512, 8, 64]] * 3 + [[], []],
+            [BFLOAT] * 3 + ["Scalar", "Scalar"],
+            ["", "", "", "0.", "True"],
+            2 * 2 * 2 * 8 * 512 * 512 * 64 / 2,
+            BF16,
+            2 * 4 * (2 * 512 * 8 * 64),
+        ),
+    ],
+)
+def test_arithmetic_is_counted_by_shapes(
+    operator: str,
+    kernel: str,
+    dims: list[object],
+    types: list[str],
+    values: list[str],
+    operations: float,
+    rate: float,
+    moved: float,
+) -> None:
+    [kind] = found(traced(operator, kernel, 1000, dims, types, values)).kinds.values()
+    assert kind.at_peak_ns == pytest.approx(operations / rate * 1e9)
+    assert kind.at_bandwidth_ns == pytest.approx(moved / MEMORY * 1e9)
+    assert kind.least_ns == pytest.approx(max(kind.at_peak_ns, kind.at_bandwidth_ns))
+    assert kind.ns == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "dims", "elements"),
+    [
+        ("aten::add", "vectorized_elementwise_kernel", [[1 << 20], [1 << 20], []], 3 << 20),
+        ("aten::add_", "vectorized_elementwise_kernel", [[1 << 20], [1 << 20], []], 3 << 20),
+        ("aten::copy_", "direct_copy_kernel_cuda", [[1 << 20], [1 << 20], []], 2 << 20),
+        ("aten::sum", "reduce_kernel", [[1 << 20], [], []], 1 << 20),
+    ],
+)
+def test_bytes_are_inputs_and_results(operator: str, kernel: str, dims: list[object], elements: int) -> None:
+    types = ["float" if one else "Scalar" for one in dims]
+    [kind] = found(traced(operator, kernel, 1000, dims, types)).kinds.values()
+    assert kind.at_bandwidth_ns == pytest.approx(4 * elements / MEMORY * 1e9)
+    assert kind.at_peak_ns == 0
+
+
+def test_what_no_rule_counts_is_not_known_and_takes_what_it_took() -> None:
+    limits = found(traced("aten::index", "index_elementwise_kernel", 100, [[1 << 20], []], ["float", ""]))
+    assert limits.least_ns == limits.ns == 100_000
+    [kind] = limits.kinds.values()
+    assert (kind.count, kind.ns, kind.unknown_ns) == (0, 0, 100_000)
+
+
+def test_a_kernel_that_a_cache_served_takes_no_less_than_it_took() -> None:
+    limits = found(traced("aten::add", "vectorized_elementwise_kernel", 1, [[1 << 20]] * 2, ["float"] * 2))
+    assert limits.least_ns == 1_000
+
+
+def test_without_shapes_the_remedy_is_told() -> None:
+    trace = traced("aten::add", "vectorized_elementwise_kernel", 1, [], [])
+    report = run("kernels", trace)
+    assert isinstance(report, Report)
+    table = report.table("roofline")
+    assert table.rows.is_empty()
+    assert "--shapes" in table.empty
+
+
+def test_a_chip_that_is_not_known_is_named() -> None:
+    said = roofline(traced("aten::add", "elementwise_kernel", 1, [[8]], ["float"], device="Voodoo 2"))
+    assert isinstance(said, str)
+    assert "Voodoo 2" in said
+
+
+def test_a_recorded_step_of_resnet_50(shared: Path) -> None:
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(shared / "traces" / "kineto-resnet50-v100-torch19-steps.pt.trace.json.gz")
+    report = run("kernels", trace)
+    assert isinstance(report, Report)
+    rows = {row["kind"]: row for row in report.table("roofline").rows.iter_rows(named=True)}
+    # Batch norms and activations of a V100 are bound by its memory, convolutions by its arithmetic.
+    assert rows["elementwise"]["bandwidth_share"] > 0.8
+    assert rows["convolution"]["arithmetic_share"] > 0.5
+    assert rows["convolution"]["bandwidth_share"] < 0.3
+    assert all((row["arithmetic_share"] or 0) <= 1 and row["known"] <= 1 for row in rows.values())
+    advice = run("advice", trace)
+    assert isinstance(advice, Report)
+    floor, limit = advice.fact("floor_ns"), advice.fact("roofline_ns")
+    assert isinstance(floor, float)
+    assert isinstance(limit, float)
+    assert 0.3 * floor < limit < floor

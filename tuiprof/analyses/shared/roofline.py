@@ -1,0 +1,372 @@
+"""How near kernels come to the limits of their chip, where the trace has the shapes of operators.
+
+An operator has to do so many operations and to move so many bytes at least: its inputs and outputs once (the roofline
+model, Williams et al., CACM 2009). Operations are counted as ``torch.utils.flop_counter`` does, a multiply-add as two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.model import Trace
+from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.intervals import Ints
+from tuiprof.whatif.chips import Chip, find_chip
+
+#: Operators that are read at most: those of one step, else as many from the middle.
+MOST_OPERATORS: Final = 5_000
+#: Bytes of an element, as Kineto names types.
+_SIZES: Final = {
+    "double": 8,
+    "long": 8,
+    "long int": 8,
+    "float": 4,
+    "int": 4,
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "short": 2,
+    "bool": 1,
+    "unsigned char": 1,
+    "signed char": 1,
+}
+_HALF: Final = ("c10::BFloat16", "c10::Half")
+#: If so many operators have no shapes, none has.
+_ASKED: Final = 50
+#: Operators whose kind does not depend on how their kernels are called.
+_BY_OPERATOR: Final = {
+    "convolution": ("convolution",),
+    "attention": ("attention",),
+    "gemm": ("::mm", "::addmm", "::bmm", "::baddbmm", "::_addmm_activation"),
+}
+#: What an operator of this kind of kernel reads and writes beside its inputs: once more the largest of them.
+_SAME_SIZE: Final = ("elementwise", "copy", "norm", "softmax or loss")
+#: Operators whose result is much smaller than their inputs, or that read only a part of them.
+_SMALL_RESULT: Final = (
+    "nll",
+    "index",
+    "embedding",
+    "gather",
+    "select",
+    "where",
+    "masked",
+    "cat",
+    "stack",
+    "arange",
+)
+#: What writes its first input without reading it.
+_OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that an operator was given.
+
+    Attributes:
+        dims: Its shape.
+        type: Its type as Kineto writes it.
+    """
+
+    dims: tuple[int, ...]
+    type: str
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return prod(self.dims) * _SIZES[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an operator has to do at least.
+
+    Attributes:
+        operations: Arithmetic operations.
+        bytes: Bytes read and written.
+    """
+
+    operations: float
+    bytes: float
+
+
+@dataclass(slots=True)
+class Kind:
+    """Kernels of a kind, of the operators whose shapes are known.
+
+    Attributes:
+        count: Number of operators.
+        ns: Device time.
+        unknown_ns: Device time of kernels of the kind whose operators' needs are not known.
+        at_peak_ns: What their arithmetic takes at the chip's peak.
+        at_bandwidth_ns: What their bytes take at the chip's bandwidth.
+        least_ns: What each of them takes by the stricter of both, summed.
+    """
+
+    count: int = 0
+    ns: float = 0.0
+    unknown_ns: float = 0.0
+    at_peak_ns: float = 0.0
+    at_bandwidth_ns: float = 0.0
+    least_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Kernels beside the limits of their chip.
+
+    Attributes:
+        chip: The chip.
+        kinds: What was found by kind of kernel.
+        steps: Steps that were looked at; 0 = the trace marks none.
+    """
+
+    chip: Chip
+    kinds: Mapping[str, Kind]
+    steps: int
+
+    @property
+    def ns(self) -> float:
+        """Device time of all of it, summed."""
+        return sum(kind.ns + kind.unknown_ns for kind in self.kinds.values())
+
+    @property
+    def least_ns(self) -> float:
+        """What all of it takes at the chip's limits; what is not known, as long as it took."""
+        return sum(kind.least_ns + kind.unknown_ns for kind in self.kinds.values())
+
+
+class _Arguments(msgspec.Struct):
+    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)
+
+
+class _Event(msgspec.Struct):
+    args: _Arguments = msgspec.field(default_factory=_Arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator's arguments.
+
+    Attributes:
+        name: Its name.
+        tensors: Tensors among its arguments, in order.
+        values: All arguments that are no tensors, as the trace writes them, by position.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    values: Mapping[int, str] = field(default_factory=dict)
+
+
+@cached_on_trace
+def roofline(trace: Trace) -> Roofline | str:
+    """Return how near kernels come to the limits of their chip; else why that is not known, and what to do."""
+    device = next((device.name for device in trace.info.devices if device.name), "")
+    chip = find_chip(device)
+    if chip is None:
+        return f"the limits of {device or 'its chip, which the trace does not name,'} are not known"
+    work, operators, steps = _chosen(trace)
+    calls = _calls(trace, np.unique(operators[operators >= 0]))
+    if not calls:
+        return "the trace has no shapes of operators: record with --shapes (record_shapes=True)"
+    lengths = (trace.ends - trace.starts)[work]
+    kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
+    copies = trace.is_category("memcpy", "memset", rows=work)
+    found: dict[str, Kind] = defaultdict(Kind)
+    order = np.argsort(operators, kind="stable")
+    changes = np.flatnonzero(np.diff(operators[order])) + 1
+    for mine in np.split(order, changes) if len(order) else []:
+        if (operator := int(operators[mine[0]])) < 0:  # launched by no operator, one by one
+            for one in mine.tolist():
+                word = "copy" if copies[one] else kinds_of[int(trace.name_codes[work[one]])]
+                found[word].unknown_ns += float(lengths[one])
+            continue
+        longest = mine[np.argmax(lengths[mine])]
+        word = "copy" if copies[longest] else kinds_of[int(trace.name_codes[work[longest]])]
+        call = calls.get(operator)
+        kernels = [trace.names[code] for code in np.unique(trace.name_codes[work[mine]]).tolist()]
+        _add(found, chip, word, call, float(lengths[mine].sum()), kernels)
+    return Roofline(
+        chip, dict(sorted(found.items(), key=lambda item: -item[1].ns - item[1].unknown_ns)), steps
+    )
+
+
+def _add(
+    found: dict[str, Kind], chip: Chip, word: str, call: Call | None, took: float, kernels: list[str]
+) -> None:
+    """Add an operator and what its kernels took, ns."""
+    need = None
+    if call is not None:
+        word = next(
+            (kind for kind, names in _BY_OPERATOR.items() if any(n in call.name for n in names)), word
+        )
+        need = _need(call, word)
+    kind = found[word]
+    peak = _peak(chip, call, kernels) if call is not None else None
+    if need is None or (need.operations and peak is None):
+        kind.unknown_ns += took
+        return
+    at_peak = need.operations / peak * 1e9 if peak else 0.0
+    at_bandwidth = need.bytes / chip.bytes_per_s * 1e9
+    kind.count += 1
+    kind.ns += took
+    kind.at_peak_ns += at_peak
+    kind.at_bandwidth_ns += at_bandwidth
+    kind.least_ns += min(max(at_peak, at_bandwidth), took)
+
+
+def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
+    """Return device work, the innermost operator that launched each (-1 = none), and of how many steps that is."""
+    work = trace.device_work
+    if len(trace.steps):
+        work = work[trace.steps.step_of[work] == len(trace.steps) // 2]
+    elif len(work) > MOST_OPERATORS:
+        first = (len(work) - MOST_OPERATORS) // 2
+        work = work[first : first + MOST_OPERATORS]
+    launch = trace.links.launch_of[work]
+    operators = np.full(len(work), -1, dtype=np.int64)
+    asked = np.flatnonzero(launch >= 0)
+    for level in trace.nesting.outward(launch[asked].astype(np.int64)):
+        at = np.maximum(level, 0)
+        first_seen = (operators[asked] < 0) & (level >= 0) & trace.is_category("cpu_op", rows=at)
+        operators[asked[first_seen]] = level[first_seen]
+    return work, operators, int(bool(len(trace.steps)))
+
+
+def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
+    """Return the arguments of operators by row, of those that have any in the trace."""
+    # In the order of the file, whose parts are unpacked one after the other.
+    rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
+    found: dict[int, Call] = {}
+    for asked, row in enumerate(rows.tolist()):
+        if asked == _ASKED and not found:
+            break
+        try:
+            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        tensors, values = [], {}
+        for at, (dims, type_) in enumerate(zip(given.dims, given.types, strict=False)):
+            if (
+                type_ in _SIZES
+                and isinstance(dims, list)
+                and all(isinstance(n, int) and n >= 0 for n in dims)
+            ):
+                tensors.append(Tensor(tuple(dims), type_))
+            elif at < len(given.values):
+                values[at] = str(given.values[at])
+        if tensors:
+            found[row] = Call(trace.name(row), tuple(tensors), values)
+    return found
+
+
+def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
+    """Return how many operations a second the chip does in the type of an operator; None = not known."""
+    rates, kind = chip.operations_per_s, call.tensors[0].type
+    if kind in _HALF:
+        return rates.get("bfloat16", rates.get("float16"))
+    if kind == "float":
+        reduced = any("tf32" in kernel.lower() for kernel in kernels)
+        return rates.get("tfloat32" if reduced else "float32", rates.get("float32"))
+    return None
+
+
+def _need(call: Call, kind: str) -> Need | None:
+    """Return what an operator has to do at least; None where no rule says.
+
+    Args:
+        call: The operator and its arguments.
+        kind: Kind of its longest kernel.
+    """
+    name, tensors = call.name, call.tensors
+    base = name.rsplit("::", 1)[-1]
+    read = float(sum(tensor.bytes for tensor in tensors))
+    dims = [tensor.dims for tensor in tensors]
+    size = _SIZES[tensors[0].type]
+    if base in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"):
+        a, b = dims[-2:] if base in ("mm", "bmm") else dims[1:3]
+        if len(a) < 2 or len(a) != len(b) or a[-1] != b[-2]:
+            return None
+        result = prod(a[:-1]) * b[-1]
+        return Need(2.0 * result * a[-1], read + result * size)
+    if "attention" in base:
+        return _attention(base, call, read)
+    if "convolution" in base:
+        return _convolution(base, call, read)
+    if any(word in base for word in _SMALL_RESULT):
+        return None
+    largest = max(tensor.bytes for tensor in tensors)
+    if name in _OVERWRITES:
+        return Need(0.0, read)
+    if kind in _SAME_SIZE:
+        return Need(0.0, read + (tensors[0].bytes if base.endswith("_") else largest))
+    return Need(0.0, read) if kind == "reduction" else None
+
+
+def _attention(base: str, call: Call, read: float) -> Need | None:
+    """Count the two products of an attention, and the five of its backward, each over all of the scores.
+
+    Behind a causal mask half of them; the kernels of PyTorch have heads before or after the sequence.
+    """
+    backward = "backward" in base
+    tensors = call.tensors[1:] if backward else call.tensors  # the gradient comes first
+    dims = [tensor.dims for tensor in tensors[:3]]
+    if len(dims) < 3 or any(len(one) != 4 for one in dims) or dims[0][0] != dims[1][0]:
+        return None
+    heads_last = base.startswith(("_flash_attention", "_efficient_attention"))
+    batch, length, heads = dims[0][0], dims[0][1 if heads_last else 2], dims[0][2 if heads_last else 1]
+    keys = dims[1][1 if heads_last else 2]
+    causal = "True" in call.values.values()
+    products = (5 if backward else 2) * 2.0 * batch * heads * length * keys * dims[0][3]
+    written = sum(tensor.bytes for tensor in tensors[: 3 if backward else 1])
+    return Need(products / 2 if causal else products, read + written)
+
+
+def _convolution(base: str, call: Call, read: float) -> Need | None:
+    """Count a convolution, or one or two of its gradients."""
+    tensors = call.tensors
+    if "backward" in base:
+        if len(tensors) < 2:
+            return None
+        if base == "convolution_backward" and len(tensors) >= 3:  # of the input, and of the weight
+            gradient, given, weight = (tensor.dims for tensor in tensors[:3])
+            mask = call.values.get(10, "").count("True") or 2
+            operations = 2.0 * prod(gradient) * prod(weight[1:]) * min(mask, 2)
+            return Need(operations, read + prod(given) * _SIZES[tensors[1].type])
+        if "input" in base:  # (sizes, gradient, weight)
+            return Need(2.0 * prod(tensors[0].dims) * prod(tensors[1].dims[1:]), 2.0 * read)
+        return None
+    if len(tensors) < 2 or len(tensors[0].dims) < 3 or len(tensors[1].dims) != len(tensors[0].dims):
+        return None
+    given, weight = tensors[0].dims, tensors[1].dims
+    lists = [_numbers(text) for _, text in sorted(call.values.items()) if text.startswith("[")]
+    spatial = len(given) - 2
+    if len(lists) < 3 or any(len(one) != spatial for one in lists[:3]) or "transpose" in base:
+        return None
+    # PyTorch's own order is stride, padding, dilation; its wrappers of libraries have padding first.
+    padding, stride, dilation = (
+        lists[:3] if base.startswith(("cudnn", "miopen")) else (lists[1], lists[0], lists[2])
+    )
+    sides = [
+        (n + 2 * p - d * (k - 1) - 1) // max(s, 1) + 1
+        for n, p, d, k, s in zip(given[2:], padding, dilation, weight[2:], stride, strict=True)
+    ]
+    result = given[0] * weight[0] * prod(sides)
+    if result <= 0:
+        return None
+    return Need(2.0 * result * prod(weight[1:]), read + result * _SIZES[tensors[0].type])
+
+
+def _numbers(text: str) -> Sequence[int]:
+    """Return the numbers of a list as the trace writes it: ``[1, 1]``."""
+    parts = text.strip("[] ").split(",")
+    return [int(part) for part in parts] if all(part.strip().lstrip("-").isdigit() for part in parts) else []
