@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
+from tuiprof.session.run.launch import wait
+from tuiprof.session.store.folders import find_session
+
 _TRAIN = """
 import time, sys
 import tuiprof
@@ -227,10 +231,7 @@ def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=30)
-    state = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"]
-    assert state in ("running", "finished")
-    while json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)["state"] == "running":
-        time.sleep(0.2)
+    assert wait(find_session(tmp_path, "last"), 60).state == "finished"
     summary = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)
     assert (summary["state"], summary["steps"]) == ("finished", 400)
 
@@ -260,8 +261,8 @@ def test_mistakes_are_explained(args: tuple[str, ...], status: int, says: str, t
     assert "Traceback" not in done.stderr
 
 
-def test_report_formats_and_analyses(shared: Path) -> None:
-    trace = str(shared / "traces/hta-alexnet-a100-cuda-sync.json.gz")
+def test_report_formats_and_analyses() -> None:
+    trace = str(real_traces.path("hta-alexnet-a100-cuda-sync.json.gz"))
     assert "sync_events" in tuiprof("report", trace, "sync_events", "-f", "json").stdout
     assert "\n## Syncs\n" in tuiprof("report", trace, "sync_events", "-f", "md").stdout
     wrong = tuiprof("report", trace, "synk")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
 from tuiprof.cli import main
 
 #: Writes what neuron-explorer would: a directory of Parquet tables, beside a line on stdout that tries an escape code.
@@ -37,12 +38,12 @@ pl.DataFrame(
 class Machine:
     """A folder with a capture, and a PATH with or without the program."""
 
-    def __init__(self, folder: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.capture = folder / "capture" / "fused.ntff"
         self.capture.parent.mkdir()
         for ending in ("ntff", "neff"):
             shutil.copy(
-                shared / "traces" / f"neuron-fused-fp32-s512.{ending}", folder / "capture" / f"fused.{ending}"
+                real_traces.path(f"neuron-fused-fp32-s512.{ending}"), folder / "capture" / f"fused.{ending}"
             )
         self.log = folder / "log"
         self._bin = folder / "bin"
@@ -60,8 +61,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, shared, monkeypatch)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
 
 
 def test_without_the_program_the_command_is_said(

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from analyses.made import BACKWARD, Made, site
 
 from tuiprof.advice import advise
+from tuiprof.advice.shared.finding import Evidence
+from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
+from tuiprof.analyses.shared.calls import calls
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.uncaptured import Uncaptured
 
@@ -125,6 +129,49 @@ def test_a_chain_of_elementwise_operators_is_one_kernel() -> None:
     assert row["wins_ns"] == pytest.approx(540_000 - 90_000, rel=0.02)
     broken = [op for op in chain[:2] for _ in (0,)] + [("aten::linear", GEMM, 300.0)] + chain[:2]
     assert finding(gpu_bound(("aten::linear", GEMM, 300), *broken), "elementwise-chain") is None
+
+
+@pytest.mark.parametrize("operator", ["aten::zero_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"])
+def test_what_is_done_to_one_tensor_after_the_other_is_no_chain(operator: str) -> None:
+    loop = [(operator, ELEMENTWISE, 30.0)] * 20
+    assert finding(gpu_bound(("aten::linear", GEMM, 300), *loop), "elementwise-chain") is None
+
+
+def test_what_else_the_host_does_between_two_calls_of_a_chain_stays() -> None:
+    made, correlation = Made(), 0
+    for number in range(4):
+        at = number * 10_000
+        made.step(number, at, at + 10_000)
+        for index in range(4):
+            begin, correlation = at + 5 + 2_000 * index, correlation + 1
+            made.op("aten::mul", begin, begin + 8, sequence=correlation)
+            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (begin + 6, begin + 16), correlation)
+    found_calls = calls(made.trace())
+    host = found_calls.edit(np.ones(len(found_calls.rows), dtype=bool)).host
+    assert set((host.ends - host.starts).tolist()) == {8_000}
+
+
+def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() -> None:
+    """Both are outside of steps, and all steps lie between them."""
+    made, free, correlation = Made(), 20.0, 0
+
+    def call(operator: str, kernel: str, at: float, works: float) -> None:
+        nonlocal free, correlation
+        correlation += 1
+        made.op(operator, at, at + 8, sequence=correlation)
+        made.launch(kernel, (at + 2, at + 5), (free, free + works), correlation)
+        free += works
+
+    for index in range(2):
+        call("aten::mul", ELEMENTWISE, 5 + 10 * index, 5)
+    for number in range(4):
+        at = 30 + 50 * number
+        made.step(number, at, at + 50)
+        for index in range(4):
+            call("aten::linear", GEMM, at + 5 + 10 * index, 300)
+    for index in range(2):
+        call("aten::mul", ELEMENTWISE, 235 + 10 * index, 5)
+    assert finding(made.trace(), "elementwise-chain") is None
 
 
 def test_a_chain_goes_with_the_backward_that_it_made() -> None:
@@ -284,6 +331,23 @@ def test_a_batch_that_is_waited_for(memory: str, rule: str) -> None:
     assert found(trace, rule)["wins_ns"] > 0
     other = {"blocking-copy", "pageable-memory"} - {rule}
     assert finding(trace, other.pop()) is None
+
+
+def test_a_copy_that_starts_the_device_is_not_what_pinned_memory_saves() -> None:
+    made, at = Made(), 0
+    for number in range(6):
+        begun = at + (1_000_000 if number == 0 else 100)
+        made.op("aten::copy_", at + 5, begun + 120)
+        made.call("cudaMemcpyAsync", at + 10, begun + 110, correlation=number * 10 + 1)
+        name = "Memcpy HtoD (Pageable -> Device)"
+        made.kernel(name, begun, begun + 100, number * 10 + 1, category="memcpy", bytes=1 << 20)
+        made.launch(GEMM, (begun + 130, begun + 135), (begun + 140, begun + 390), number * 10 + 2)
+        at = begun + 400
+    trace = made.trace()
+    reports = {"sync_events": run("sync_events", trace)}
+    [advised] = pageable_memory.find(trace, Evidence(trace, reports))
+    assert advised.edit.host.keep[0] > 0.99
+    assert advised.edit.host.keep[1:].max() == 0
 
 
 def test_a_metric_that_is_computed_in_every_step() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from analyses.made import BACKWARD, OTHER_STREAM, Made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
+from tuiprof.analyses.shared import kernel_names
 from tuiprof.model import Report, Trace, Unavailable, Window
 
 
@@ -106,6 +105,38 @@ def test_launch_bound_by_its_rule() -> None:
     loop = found.table("sequences").rows.row(0, named=True)
     assert (loop["shape"], loop["times"], loop["kernels"]) == ("loop", 20, "add")
     assert found.table("by_operator").rows["operator"].to_list() == ["add"]
+
+
+def test_launch_latency_is_counted_by_class_and_by_what_the_launch_found() -> None:
+    made = Made()
+    for i in range(20):  # each finds the device idle; latencies of 1 to 20 µs
+        made.launch("k", (i * 100, i * 100 + 2), (i * 100 + 3 + i, i * 100 + 13 + i), i + 1)
+    made.launch("k", (1924, 1925), (1940, 1950), 30)  # while the last kernel runs
+    table = report("kernel_launches", made.trace()).table("latency")
+    rows = table.rows.filter(table.rows["launches"] > 0)
+    assert rows.select("from_ns", "to_ns", "launches", "unqueued").rows() == [
+        (0, 5_000, 4, 4),
+        (5_000, 10_000, 5, 5),
+        (10_000, 20_000, 11, 10),
+        (20_000, 50_000, 1, 1),
+    ]
+    assert table.note == "p5 2.00 µs, p50 11.0 µs, p95 19.0 µs, p99 19.8 µs, longest 20.0 µs"
+
+
+def test_kernels_go_by_a_short_name_and_operators_by_their_own() -> None:
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, float)"
+    made = Made().op("aten::fill_", 0, 10).launch(name, (1, 3), (5, 9), 1)
+    made.op("aten::mm", 20, 30).launch("g" * 60, (21, 23), (25, 39), 2).launch(
+        "h" * 61, (31, 33), (39, 40), 3
+    )
+    found = report("kernel_launches", made.trace())
+    kernels = found.table("by_kernel").rows
+    assert dict(kernels.select("kernel", "short").iter_rows())[name] == kernel_names.short_name(name) != name
+    operators = found.table("by_operator").rows
+    assert operators["short"].to_list() == operators["operator"].to_list()
+    assert "g" * 60 in report("kernels", made.trace()).verdict.sentence  # as long as fits whole
+    longer = made.launch("h" * 61, (40, 41), (50, 90), 4).trace()
+    assert "h" * 59 + "… (" in report("kernels", longer).verdict.sentence
 
 
 def test_a_full_queue_is_not_launch_bound() -> None:
@@ -255,18 +286,18 @@ REAL = (
         ("hta-mtia-inference-rank0.json.gz", 0),
     ],
 )
-def test_graph_launches_of_real_traces(shared: Path, name: str, graphs: int) -> None:
+def test_graph_launches_of_real_traces(name: str, graphs: int) -> None:
     from tuiprof.formats import open_trace
 
-    assert report("kernel_launches", open_trace(shared / "traces" / name)).fact("graph_launches") == graphs
+    assert report("kernel_launches", open_trace(real_traces.path(name))).fact("graph_launches") == graphs
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_busy_time_and_kernels_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+def test_busy_time_and_kernels_agree_with_the_reference_figures(name: str) -> None:
     from tuiprof.formats import open_trace
 
-    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
-    trace = open_trace(shared / "traces" / name)
+    figures = real_traces.figures(name)
+    trace = open_trace(real_traces.path(name))
     busy = sum(device["busy_union_ns"] for device in figures["gpu"].values())
     assert report("device_idle", trace).fact("busy_ns") == busy
     assert report("kernels", trace).fact("busy_ns") == busy

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from made import Made, site
 
+from tests import real_traces
 from tuiprof.formats import open_trace
 from tuiprof.ladder.report import report
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
@@ -89,8 +90,8 @@ def test_variants_that_did_the_same_on_the_device_are_told() -> None:
     assert same_work(told) == ["flash, cudnn: the same kernels in the captured steps, as often and as long"]
 
 
-def test_real_traces_of_two_devices_can_be_held_against_each_other(shared: Path) -> None:
-    steps = open_trace(shared / "traces" / "kineto-resnet50-v100-torch19-steps.pt.trace.json.gz")
+def test_real_traces_of_two_devices_can_be_held_against_each_other() -> None:
+    steps = open_trace(real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz"))
     assert changes(steps, steps) == ()
     told = changes(cpu("aten::mm"), steps)  # operators are what both have
     assert told[0] == "gone: aten::mm (1 a step)" or told[0].startswith("new: ")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from analyses.made import Made
+from analyses.made import BACKWARD, Made
 
+from tests import real_traces
 from tuiprof.analyses import available, run
 from tuiprof.analyses.compare.traces import compare
 from tuiprof.model import Report, Trace, Unavailable, Window
@@ -18,7 +17,7 @@ def report(name: str, trace: Trace) -> Report:
     return found
 
 
-def loading(wait: int, steps: int = 4) -> Trace:
+def loading(wait: float, steps: int = 4) -> Trace:
     made = Made()
     for number in range(steps):
         at = number * 100
@@ -39,6 +38,40 @@ def test_the_wait_for_a_batch_is_counted_once() -> None:
     assert found.verdict.level == "bad"
 
 
+@pytest.mark.parametrize(
+    ("wait", "level"), [(9, "bad"), (8.999, "warn"), (2, "warn"), (1.999, "good")]
+)  # one more is the frame's
+def test_where_waiting_for_a_batch_gets_a_warning(wait: float, level: str) -> None:
+    assert report("data_loading", loading(wait)).verdict.level == level
+
+
+def test_a_loader_in_the_training_process_is_said_to_be_one_with_what_runs_in_it() -> None:
+    assert "in the training process" not in report("data_loading", loading(40)).verdict.sentence
+    made = Made()
+    for number in range(2):
+        at = number * 100
+        made.step(number, at, at + 100)
+        made.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, at + 30)
+        made.add("python_function", "data.py(10): read", at + 1, at + 30)
+        made.add("python_function", "data.py(20): decode", at + 5, at + 9)
+        made.add("python_function", "data.py(20): decode", at + 10, at + 20 + number)
+        made.add("python_function", "data.py(30): other", at + 6, at + 8, track=BACKWARD)  # of another thread
+        made.add("python_function", "train.py(5): step", at + 40, at + 50)
+    trace = made.trace()
+    found = report("data_loading", trace)
+    assert "loaded in the training process itself (num_workers=0)" in found.verdict.sentence
+    rows = found.table("functions").rows
+    assert {row["function"].split()[1]: row["count"] for row in rows.iter_rows(named=True)} == {
+        "read()": 2,
+        "decode()": 4,
+    }
+    times = {row["function"].split()[1]: row["total_ns"] for row in rows.iter_rows(named=True)}
+    assert times == {"read()": 29_000, "decode()": 29_000}  # own time, without the others'
+    decode = rows.filter(rows["function"].str.contains("decode")).row(0, named=True)
+    assert (decode["per_step"], decode["per_step_ns"]) == (2, 14_500)
+    assert trace.ends[decode["event"]] - trace.starts[decode["event"]] == 11_000  # the longest
+
+
 def test_recompiles_and_compiling_in_the_window() -> None:
     made = (
         Made()
@@ -54,10 +87,10 @@ def test_recompiles_and_compiling_in_the_window() -> None:
     assert isinstance(run("compile", loading(40)), Unavailable)
 
 
-def test_memory_peaks_where_the_allocator_says(shared: Path) -> None:
+def test_memory_peaks_where_the_allocator_says() -> None:
     from tuiprof.formats import open_trace
 
-    trace = open_trace(shared / "traces" / "particle-a100-memory-events.json.gz")
+    trace = open_trace(real_traces.path("particle-a100-memory-events.json.gz"))
     found = report("memory", trace)
     assert trace.instants is not None
     assert found.fact("peak_bytes") == trace.instants["total_allocated"].max()
@@ -137,6 +170,31 @@ def test_a_step_takes_what_the_device_needs_where_the_host_runs_ahead() -> None:
     beside = report("steps", ahead(host=100, device=40))
     assert (beside.fact("step_median_ns"), beside.fact("step_period_ns")) == (100_000, 100_000)
     assert "ahead" not in beside.verdict.sentence
+
+
+@pytest.mark.parametrize(("device", "runs_ahead"), [(105, True), (104, False)])
+def test_the_host_runs_ahead_from_5_percent_on(device: int, runs_ahead: bool) -> None:
+    found = report("steps", ahead(host=100, device=device))
+    assert found.fact("step_period_ns") == (device if runs_ahead else 100) * 1000
+    assert ("the host runs ahead" in found.verdict.sentence) == runs_ahead
+
+
+def test_two_steps_are_enough_to_see_the_host_run_ahead() -> None:
+    assert report("steps", ahead(host=40, device=100, steps=2)).fact("step_period_ns") == 100_000
+    assert report("steps", ahead(host=40, device=100, steps=1)).fact("step_period_ns") == 40_000
+
+
+def test_slow_steps_are_said_to_take_what_they_take_beyond_the_median() -> None:
+    made = Made()
+    for number in range(8):
+        at = number * 100 if number < 7 else 900
+        length = 300 if number == 6 else 100
+        made.step(number, at, at + length)
+        made.op("aten::mm", at, at + length)
+        if number == 6:
+            made.op("enumerate(DataLoader)#_It.__next__", at + 10, at + 200)
+    said = report("steps", made.trace()).verdict.sentence
+    assert "; 1 slow step took 200 µs longer, 190 µs of it data loading" in said
 
 
 def test_compare_does_not_take_a_host_that_runs_ahead_for_a_faster_step() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from analyses.made import Made
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.ranks import MOST_RANKS
 from tuiprof.formats import open_set
@@ -56,6 +57,15 @@ def test_the_rank_that_waits_least_is_the_straggler() -> None:
     assert found.verdict.level == "bad"
     assert "rank 1 holds up the step" in found.verdict.sentence
     assert found.table("steps").rows["last"].to_list() == [1] * 4
+
+
+@pytest.mark.parametrize(("arrives", "straggler"), [(22, 1), (21, None)])
+def test_a_rank_holds_up_the_others_from_2_percent_of_the_step_on(
+    arrives: int, straggler: int | None
+) -> None:
+    found = report(together([rank_trace([20] * 4), rank_trace([arrives] * 4)]))
+    assert found.fact("straggler") == straggler
+    assert ("keep pace" in found.verdict.sentence) == (straggler is None)
 
 
 def test_even_ranks_have_no_straggler() -> None:
@@ -117,9 +127,10 @@ def test_of_very_large_files_few_are_read() -> None:
     assert report(first).table("ranks").rows["rank"].to_list() == [0, 7]
 
 
-def test_two_ranks_of_a_real_job(shared: Path) -> None:
-    folder = shared / "traces"
-    files = tuple(RankFile(r, folder / f"astrasim-megatron-tp8-rank{r}.json.gz", "name") for r in range(2))
+def test_two_ranks_of_a_real_job() -> None:
+    files = tuple(
+        RankFile(r, real_traces.path(f"astrasim-megatron-tp8-rank{r}.json.gz"), "name") for r in range(2)
+    )
     from tuiprof.formats import open_trace
 
     trace = open_trace(files[0].path)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,6 +9,7 @@ from analyses.made import BACKWARD, Made, site
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.syncs import emptied as _emptied
@@ -94,6 +92,26 @@ def test_what_the_host_has_to_catch_up_after_a_wait_is_charged_to_it() -> None:
     assert row["empty_ns"] == 30_000
     assert row["refill_ns"] == (5 + 5 * 5 + 5) * 1000  # the last from 220 to 225
     assert found.fact("device_refill_ns_per_step") == row["refill_ns"] / 2  # of two steps
+
+
+@pytest.mark.parametrize(
+    ("queued", "after"),
+    [
+        ((190, 200), 0),  # 100 µs before its kernel can start: ahead
+        ((190, 200.001), 45),  # 1 ns less: what the device lacks afterwards still is the wait's
+        ((96, 97), 0),  # made at the very end of the wait, not before it
+    ],
+)
+def test_the_host_has_caught_up_once_it_is_100_us_ahead(queued: tuple[float, float], after: int) -> None:
+    made = item_step().launch("long", (132, 134), (135, 300), 8)
+    made.launch("queued", queued, (300, 310), 7).launch("later", (350, 352), (355, 480), 6)
+    assert report(made.trace()).fact("device_refill_ns") == (5 + after) * 1000
+
+
+@pytest.mark.parametrize(("called", "idle"), [(130, 0), (130.001, 5)])
+def test_a_launch_is_late_when_the_device_ran_dry_before_it(called: float, idle: int) -> None:
+    made = item_step().launch("long", (called, 134), (135, 300), 8).launch("last", (140, 150), (300, 310), 7)
+    assert report(made.trace()).fact("device_refill_ns") == idle * 1000
 
 
 def test_a_loop_that_is_always_late_is_not_the_fault_of_a_short_sync() -> None:
@@ -398,11 +416,11 @@ REAL = (
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_calls_agree_with_the_reference_figures(shared: Path, name: str) -> None:
+def test_calls_agree_with_the_reference_figures(name: str) -> None:
     from tuiprof.formats import open_trace
 
-    figures = json.loads((shared / "traces" / "reference_counts.json").read_text())["files"][name]["figures"]
-    trace = open_trace(shared / "traces" / name)
+    figures = real_traces.figures(name)
+    trace = open_trace(real_traces.path(name))
     found = report(trace)
     calls = {
         row["call"]: (row["count"], row["total_ns"])

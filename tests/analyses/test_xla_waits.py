@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from analyses.made import BACKWARD, Made
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable
@@ -20,10 +19,10 @@ def report(trace: Trace) -> Report:
     return found
 
 
-def test_the_same_waits_in_both_formats_of_one_recording(shared: Path) -> None:
+def test_the_same_waits_in_both_formats_of_one_recording() -> None:
     waits = []
     for ending in ("xplane.pb", "trace.json.gz", "perfetto_trace.json.gz"):
-        found = report(open_trace(shared / "traces" / f"selfgen-jax0102-cpu.{ending}"))
+        found = report(open_trace(real_traces.path(f"selfgen-jax0102-cpu.{ending}")))
         rows = found.table("syncs").rows.sort("start_ns")
         assert rows["kind"].to_list() == ["await"] * 5
         waits.append(rows["blocked_ns"].to_list())
@@ -35,8 +34,8 @@ def test_the_same_waits_in_both_formats_of_one_recording(shared: Path) -> None:
         assert all(abs(other - exact) <= 2 for other in others)
 
 
-def test_a_tpus_read_is_the_hosts_and_not_the_transfer_of_the_runtimes_threads(shared: Path) -> None:
-    found = report(open_trace(shared / "traces" / "xprof-tpu-inference.xplane.pb"))
+def test_a_tpus_read_is_the_hosts_and_not_the_transfer_of_the_runtimes_threads() -> None:
+    found = report(open_trace(real_traces.path("xprof-tpu-inference.xplane.pb")))
     assert found.table("calls").rows.select("call", "count").rows() == [("np.asarray(jax.Array)", 9)]
     assert found.table("groups").rows["kind"].to_list() == ["device read"]
 

@@ -66,6 +66,9 @@ def damage(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+#: Characters that one change may add.
+_MOST_TEXT = 4_000_000
+
 # -- JSON -----------------------------------------------------------------------------------------------------
 
 
@@ -115,8 +118,8 @@ def _change(holder: Any, key: Any, root: list[Any], rng: random.Random) -> None:
             rng.shuffle(holder)
         case 4:
             # The same in all that are alike: a column of another type.
-            value = value if len(repr(value)) < 100_000 else None
             same = [each for each in _objects(root) if key in each] if isinstance(holder, dict) else []
+            value = value if len(repr(value)) * len(same) < _MOST_TEXT else None
             share = rng.choice((0.1, 0.5, 1.0))
             for each in same:
                 if rng.random() < share:

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import real_traces
 from tests.formats import xspace
 from tests.formats.test_neuron_profiles import ORIGIN, device_profile, system_profile
 from tuiprof.resources import shipped
-
-#: Real traces that are not shipped; the campaigns run without them, too.
-REAL = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def in_lines(event: dict[str, Any]) -> str:
@@ -62,7 +60,7 @@ def kineto_documents() -> tuple[dict[str, Any], ...]:
 
 
 def _real(names: Sequence[str]) -> list[Any]:
-    return [_load(REAL / name) for name in names if (REAL / name).exists()]
+    return [_load(real_traces.path(name)) for name in names]
 
 
 def _load(path: Path) -> Any:
@@ -274,6 +272,6 @@ def monitor_documents() -> tuple[list[Any], ...]:
         [{"1": document}] * 2,
         *(
             [json.loads(line) for line in path.read_bytes().splitlines()]
-            for path in sorted(REAL.glob("neuron-monitor-*.ndjson"))
+            for path in real_traces.paths("neuron-monitor-*.ndjson")
         ),
     )

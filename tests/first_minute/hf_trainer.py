@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 parser = argparse.ArgumentParser()
 parser.add_argument("--accumulate", type=int, default=40)
 parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--evaluate", type=int, default=0, help="evaluate and save every so many steps")
 parser.add_argument("--out", default="out")
 options = parser.parse_args()
 
@@ -15,8 +16,11 @@ torch.manual_seed(0)
 
 
 class Tokens(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.count = count
+
     def __len__(self):
-        return 100_000
+        return self.count
 
     def __getitem__(self, index):
         tokens = torch.randint(0, 512, (32,), generator=torch.Generator().manual_seed(index))
@@ -30,12 +34,15 @@ arguments = TrainingArguments(
     gradient_accumulation_steps=options.accumulate,
     max_steps=options.steps,
     logging_steps=5,
-    save_strategy="no",
+    save_strategy="steps" if options.evaluate else "no",
+    save_steps=options.evaluate or 500,
+    eval_strategy="steps" if options.evaluate else "no",
+    eval_steps=options.evaluate or None,
     report_to=[],
     use_cpu=True,
     disable_tqdm=True,
 )
-trainer = Trainer(model=model, args=arguments, train_dataset=Tokens())
+trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(100_000), eval_dataset=Tokens(64))
 result = trainer.train()
 print("steps", trainer.state.global_step)
 print("loss", f"{result.training_loss:.12f}")

@@ -53,3 +53,11 @@ trainer = L.Trainer(
 trainer.fit(LitAutoEncoder(), DataLoader(data, batch_size=16), DataLoader(data, batch_size=80))
 print("steps", trainer.global_step)
 print("loss", f"{trainer.callback_metrics['train_loss'].item():.12f}")
+if options.profiler == "simple":  # what Lightning itself measured, as shares of its epochs
+    took = {key.rpartition(".")[2]: sum(times) for key, times in trainer.profiler.recorded_durations.items()}
+    for phase, action in (
+        ("data", "train_dataloader_next"),
+        ("forward", "training_step"),
+        ("backward", "backward"),
+    ):
+        print("phase", phase, f"{took[action] / took['run_training_epoch']:.4f}")

@@ -82,8 +82,22 @@ CASES = (
         ("--steps", "12"),
         ("--capture", "2@5"),
     ),
+    Case(
+        "hf-evaluate",
+        "hf_trainer.py",
+        "Transformers Trainer, evaluation and checkpoints",
+        ("transformers", "accelerate"),
+        ("--accumulate", "2", "--steps", "50", "--evaluate", "20"),
+    ),
     Case("accelerate", "accelerate_loop.py", "Accelerate, accumulate()", ("accelerate",)),
     Case("lightning", "lightning_fit.py", "Lightning in 15 minutes, validation", ("lightning",)),
+    Case(
+        "lightning-profiler",
+        "lightning_fit.py",
+        "the same with Lightning's SimpleProfiler",
+        ("lightning",),
+        ("--profiler", "simple"),
+    ),
     Case(
         "keras-torch",
         "keras_fit.py",
@@ -139,6 +153,47 @@ CASES = (
         ("--steps", "300"),
         ("--step-function", "__main__:make_step"),
     ),
+    Case("grad-scaler", "grad_scaler.py", "PyTorch AMP recipe: GradScaler leaves steps out", ("torch",)),
+    Case("averaged", "averaged.py", "torch.optim.swa_utils: SWA, schedulers, update_bn", ("torch",)),
+    Case(
+        "word-lm", "word_lm.py", "PyTorch examples, word language model: SGD by hand", ("torch",), late=True
+    ),
+    Case(
+        "own-optimizer", "own_optimizer.py", "an optimizer that derives from nothing", ("torch",), late=True
+    ),
+    Case("hogwild", "hogwild.py", "PyTorch examples, hogwild: the parent evaluates", ("torch",)),
+    Case("reinforce", "reinforce.py", "PyTorch examples, REINFORCE on CartPole", ("torch", "gymnasium")),
+    Case("torch-func", "torch_func.py", "torch.func: no backward(), no optimizer", ("torch",), late=True),
+    Case("ignite", "ignite_trainer.py", "PyTorch-Ignite quick start", ("ignite",)),
+    Case("skorch", "skorch_fit.py", "skorch README: NeuralNetClassifier", ("skorch",)),
+    Case("sb3", "sb3_ppo.py", "Stable-Baselines3 quick start: PPO", ("stable_baselines3",)),
+    Case("fabric", "fabric_loop.py", "Lightning Fabric: convert PyTorch code", ("lightning",)),
+    Case("lightning-manual", "lightning_manual.py", "Lightning manual optimization: GAN", ("lightning",)),
+    Case("peft", "peft_lora.py", "PEFT quick tour: LoRA", ("peft", "transformers")),
+    Case(
+        "metric-learning",
+        "metric_learning.py",
+        "pytorch-metric-learning README",
+        ("pytorch_metric_learning",),
+    ),
+    Case(
+        "keras-custom",
+        "keras_custom.py",
+        "Keras guide: custom training loop in PyTorch",
+        ("keras", "torch"),
+        environment={"KERAS_BACKEND": "torch"},
+        late=True,
+    ),
+    Case("haiku", "haiku_loop.py", "Haiku MNIST: hk.transform and Optax", ("haiku", "optax"), late=True),
+    Case(
+        "haiku-function",
+        "haiku_loop.py",
+        "the same with --step-function __main__:update",
+        ("haiku", "optax"),
+        options=("--step-function", "__main__:update"),
+    ),
+    Case("flax-linen", "flax_linen.py", "Flax Linen MNIST: TrainState", ("flax", "optax"), late=True),
+    Case("numpyro", "numpyro_svi.py", "NumPyro SVI tutorial: jitted update", ("numpyro",), late=True),
     Case(
         "inference",
         "torch_inference.py",
@@ -173,6 +228,8 @@ class Outcome:
     same: bool
     cost_ns: float
     said: str
+    #: How far the share of a phase is from what the framework's own profiler says, at most; None = it has none.
+    phases_off: float | None = None
 
     @property
     def right(self) -> str:
@@ -242,7 +299,16 @@ def survey(case: Case, folder: Path, python: str = sys.executable) -> Outcome:
         own == recorded,
         facts.get("probe_ns_per_step") or float("nan"),
         report["verdict"]["sentence"],
+        _phases_off((session / "stdout.log").read_text(), rows.get("phases", ())),
     )
+
+
+def _phases_off(output: str, phases: list[dict[str, Any]]) -> float | None:
+    """Return the largest difference between the script's own phases and those of the report, as shares of its time."""
+    own = {name: float(share) for name, share in re.findall(r"^phase (\S+) (\S+)$", output, re.MULTILINE)}
+    total = sum(row["mean_ns"] or 0.0 for row in phases)
+    shares = {row["phase"]: (row["mean_ns"] or 0.0) / total for row in phases}
+    return max((abs(share - shares.get(name, 0.0)) for name, share in own.items()), default=None)
 
 
 def _capture(row: dict[str, Any], notes: list[str]) -> str:
@@ -270,7 +336,14 @@ def table(outcomes: list[Outcome]) -> str:
             one.case.idiom,
             f"{one.right} ({one.steps if one.steps is not None else 0} of {one.own_steps})",
             one.steps_are,
-            one.phases,
+            one.phases
+            + (
+                f" (the framework's own within {one.phases_off:.1%})"
+                if one.phases_off is not None and one.phases_off <= 0.05
+                else f" (**off** by {one.phases_off:.1%})"
+                if one.phases_off is not None
+                else ""
+            ),
             one.captured,
             "yes" if one.same else "**no**",
             f"{one.cost_ns / 1e3:.1f} µs" if one.cost_ns == one.cost_ns else "–",

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled, open_set, open_trace
 from tuiprof.formats.kineto import clock
 from tuiprof.formats.open import open_file
 from tuiprof.model import Report, Trace, Unavailable
-
-ODD = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def event(name: str, ts: float, dur: float = 1, **fields: object) -> str:
@@ -395,7 +394,7 @@ def test_progress_and_cancel(tmp_path: Path) -> None:
         open_trace(path, cancelled=lambda: True, workers=1)
 
 
-ODD_FILES = sorted(ODD.glob("odd/*"))
+ODD_FILES = real_traces.paths("odd/*")
 
 
 @pytest.mark.parametrize("path", ODD_FILES, ids=[p.name for p in ODD_FILES])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
 from tuiprof.cli import main
 from tuiprof.errors import TraceError, UsageProblem
 from tuiprof.formats import open_set, open_trace
@@ -99,11 +100,11 @@ def test_tensorboards_log_directory(tmp_path: Path) -> None:
     assert shape(tmp_path, "resnet/bs32") == [(0, "host_1.1795296530000.pt.trace.json", "order")]
 
 
-def test_xprofs_layout_takes_the_planes_and_not_their_copies(tmp_path: Path, shared: Path) -> None:
+def test_xprofs_layout_takes_the_planes_and_not_their_copies(tmp_path: Path) -> None:
     run = tmp_path / "plugins" / "profile" / "2026_11_21_09_30_00"
     run.mkdir(parents=True)
     for host in ("vm-b", "vm-a"):
-        shutil.copy(shared / "traces" / "selfgen-jax0102-cpu.xplane.pb", run / f"{host}.xplane.pb")
+        shutil.copy(real_traces.path("selfgen-jax0102-cpu.xplane.pb"), run / f"{host}.xplane.pb")
         write(run / f"{host}.trace.json.gz")
     write(run / "perfetto_trace.json.gz")
     found = open_set(tmp_path)
@@ -112,8 +113,8 @@ def test_xprofs_layout_takes_the_planes_and_not_their_copies(tmp_path: Path, sha
     assert found.open(1).info.format == "xplane"
 
 
-def test_planes_among_other_traces_are_runs_of_their_own(tmp_path: Path, shared: Path) -> None:
-    plane = (shared / "traces" / "selfgen-jax0102-cpu.xplane.pb").read_bytes()
+def test_planes_among_other_traces_are_runs_of_their_own(tmp_path: Path) -> None:
+    plane = real_traces.path("selfgen-jax0102-cpu.xplane.pb").read_bytes()
     for name in ("steps", "waits"):
         (tmp_path / f"{name}.xplane.pb.gz").write_bytes(gzip.compress(plane))
         write(tmp_path / f"{name}.trace.json.gz")
@@ -123,10 +124,8 @@ def test_planes_among_other_traces_are_runs_of_their_own(tmp_path: Path, shared:
     assert open_set(tmp_path, run="waits").open(0).info.format == "xplane"
 
 
-def test_nothing_is_lost_where_names_are_equal_and_a_compressed_copy_is_no_host(
-    tmp_path: Path, shared: Path
-) -> None:
-    plane = (shared / "traces" / "selfgen-jax0102-cpu.xplane.pb").read_bytes()
+def test_nothing_is_lost_where_names_are_equal_and_a_compressed_copy_is_no_host(tmp_path: Path) -> None:
+    plane = real_traces.path("selfgen-jax0102-cpu.xplane.pb").read_bytes()
     for name in ("a", "b"):
         (tmp_path / f"{name}.xplane.pb").write_bytes(plane)
         (tmp_path / f"{name}.xplane.pb.gz").write_bytes(gzip.compress(plane))
@@ -207,8 +206,8 @@ def test_the_verbs_choose_rank_and_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "there are ranks 0, 1" in capsys.readouterr().err
 
 
-def test_a_limit_on_a_figure_of_any_analysis(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = str(shared / "traces" / "astrasim-megatron-tp8-rank0.json.gz")
+def test_a_limit_on_a_figure_of_any_analysis(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(real_traces.path("astrasim-megatron-tp8-rank0.json.gz"))
     assert main(["check", trace, "--max", "straggler_share=0.5", "--max", "syncs_per_step=1000"]) == 0
     assert main(["check", trace, "--max", "straggler_share=0.1"]) == 1
     assert "straggler_share is 40.3 %, allowed ≤ 10.0 %" in capsys.readouterr().out

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import xspace
 
+from tests import real_traces
 from tuiprof.advice import Evidence
 from tuiprof.analyses import run
 from tuiprof.formats import open_trace
@@ -92,9 +92,9 @@ def test_it_is_said_to_be_jax_and_advised_as_such(both: tuple[Trace, Trace]) -> 
         assert answer.fact("launches_per_step") == 4
 
 
-def test_a_run_on_a_cpu_misses_no_device(shared: Path) -> None:
+def test_a_run_on_a_cpu_misses_no_device() -> None:
     for name in ("selfgen-jax0102-cpu.trace.json.gz", "selfgen-jax0102-cpu.perfetto_trace.json.gz"):
-        trace = open_trace(shared / "traces" / name)
+        trace = open_trace(real_traces.path(name))
         assert trace.info.framework == "JAX"
         assert trace.steps.numbers.tolist() == [0, 1, 2, 3, 4]
         assert "no-device-work" not in {remark.code for remark in trace.trust.remarks}

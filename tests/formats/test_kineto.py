@@ -218,7 +218,9 @@ def test_a_worker_that_is_killed_takes_nothing_along(tmp_path: Path) -> None:
 
 def test_the_sidecar_of_the_probe(tmp_path: Path) -> None:
     site = {"unix_ns": 5, "tid": 7, "what": "item", "frames": ["train.py:3 step", "train.py:9 <module>"]}
-    (tmp_path / "worker0.1700000000000.syncs.jsonl").write_text(json.dumps(site) + '\n{"unix_ns": 6, "ti')
+    damaged = [site | {"unix_ns": 10**20}, site | {"tid": -(10**30)}]
+    lines = [json.dumps(line) for line in (damaged[0], site, damaged[1])]
+    (tmp_path / "worker0.1700000000000.syncs.jsonl").write_text("\n".join(lines) + '\n{"unix_ns": 6, "ti')
     trace = read(tmp_path, [])
     assert trace.sync_sites is not None
     assert trace.sync_sites.rows(named=True) == [site | {"dur_ns": None}]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import real_traces
 from tests.campaigns._samples import in_lines
 from tuiprof.analyses import available, run
 from tuiprof.formats import open_trace
@@ -112,8 +113,8 @@ def said(trace: Trace) -> dict[str, Json]:
 
 
 @pytest.fixture(scope="module", params=["hta-event-sync-a100.json.gz", "tracelens-b300-moe.json.gz"])
-def document(shared: Path, request: pytest.FixtureRequest) -> Json:
-    text = gzip.decompress((shared / "traces" / request.param).read_bytes())
+def document(request: pytest.FixtureRequest) -> Json:
+    text = gzip.decompress(real_traces.path(request.param).read_bytes())
     return json.loads(text)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests import real_traces
 from tuiprof.analyses import run
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace, sniff
@@ -22,9 +23,9 @@ ORIGIN = 1_790_000_000_000_000_000
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_older_json_agrees_with_the_reference(shared: Path, name: str) -> None:
-    path = shared / "traces" / name
-    figures = json.loads((shared / "traces/reference_counts.json").read_text())["files"][name]["figures"]
+def test_older_json_agrees_with_the_reference(name: str) -> None:
+    path = real_traces.path(name)
+    figures = real_traces.figures(name)
     assert sniff(path) == "neuron"
     trace = open_trace(path)
     tracks = np.array([track.name for track in trace.tracks])[trace.ints("track")]
@@ -58,16 +59,16 @@ def test_older_json_agrees_with_the_reference(shared: Path, name: str) -> None:
     assert trace.is_category("memcpy").sum() == figures["dma"]["count"]
 
 
-def test_raw_rows_are_untouched(shared: Path) -> None:
-    trace = open_trace(shared / "traces" / REAL[0])
+def test_raw_rows_are_untouched() -> None:
+    trace = open_trace(real_traces.path(REAL[0]))
     for row in (0, len(trace) // 2, len(trace) - 1):
         raw = json.loads(trace.raw_event(row))
         assert raw["timestamp"] == int(trace.starts[row])
         assert raw["duration"] == int(trace.events["dur"][row])
 
 
-def test_monitor_recording(shared: Path) -> None:
-    trace = open_trace(shared / "traces/neuron-monitor-wandb-3docs.ndjson")
+def test_monitor_recording() -> None:
+    trace = open_trace(real_traces.path("neuron-monitor-wandb-3docs.ndjson"))
     assert len(trace) == 0
     assert trace.counters is not None
     used = trace.counters.filter((pl.col("name") == "neuron") & (pl.col("series") == "mem_used_bytes"))
@@ -86,9 +87,9 @@ def test_monitor_recording(shared: Path) -> None:
         ("odd/odd-nsys-nvtx-not-neuron.parquet", ["Parquet table, not a trace"]),
     ],
 )
-def test_captures_say_what_to_run(shared: Path, name: str, words: list[str]) -> None:
+def test_captures_say_what_to_run(name: str, words: list[str]) -> None:
     with pytest.raises(TraceError) as caught:
-        open_trace(shared / "traces" / name)
+        open_trace(real_traces.path(name))
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -281,16 +282,16 @@ def test_summary_json(tmp_path: Path) -> None:
     assert "summary-only" in {remark.code for remark in trace.trust.remarks}
 
 
-def test_damaged_json(shared: Path, tmp_path: Path) -> None:
+def test_damaged_json(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_text('{"instruction": [{"timestamp": 1, "dur')
     with pytest.raises(TraceError, match="damaged"):
         open_trace(path)
 
 
-def test_kineto_files_are_not_taken_for_neuron(shared: Path) -> None:
-    for path in (shared / "traces").glob("*.json*"):
-        if not path.name.startswith(("neuron", "reference")):
+def test_kineto_files_are_not_taken_for_neuron() -> None:
+    for path in real_traces.paths("*.json*"):
+        if not path.name.startswith(("neuron", "reference", "figures")):
             assert sniff(path) == "kineto", path
 
 

@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests import real_traces
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.kineto import words
 from tuiprof.model import Trace
 from tuiprof.model.intervals import total, union
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SYNC = re.compile(
     r"^(?:(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchronize|ze\w*Synchronize|aclrt\w*Synchronize\w*)$"
 )
 
 
-def _figures() -> dict[str, dict[str, Any]]:
-    try:
-        files = json.loads((SHARED / "reference_counts.json").read_bytes())["files"]
-    except FileNotFoundError:
-        return {}
-    return {
-        name: entry["figures"]
-        for name, entry in files.items()
-        if str(entry["figures"].get("format", "")).startswith("chrome-json")
-    }
+FIGURES = {
+    name: figures
+    for name, figures in real_traces.all_figures().items()
+    if str(figures.get("format", "")).startswith("chrome-json")
+}
 
 
-FIGURES = _figures()
-
-
-@pytest.fixture(
-    scope="module", params=list(FIGURES) or [pytest.param("", marks=pytest.mark.skip("no shared/"))]
-)
+@pytest.fixture(scope="module", params=list(FIGURES))
 def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any], Trace]:
-    path = SHARED / request.param
+    path = real_traces.path(request.param)
     assert sniff(path) == "kineto"
     return request.param, FIGURES[request.param], open_trace(path, workers=0)
+
+
+def test_what_a_clone_carries_is_what_was_published_and_says_whose_it_is() -> None:
+    files = json.loads((real_traces.HERE / "figures.json").read_bytes())["files"]
+    listed = (real_traces.HERE / "README.md").read_text()
+    licences = (real_traces.HERE / "LICENCES.md").read_text()
+    here = {
+        path.relative_to(real_traces.HERE).as_posix()
+        for path in real_traces.HERE.rglob("*")
+        if path.is_file() and path.suffix != ".md" and path.name != "figures.json"
+    }
+    assert here == set(files)
+    for name, entry in files.items():
+        data = (real_traces.HERE / name).read_bytes()
+        whole = gzip.decompress(data) if name.endswith(".gz") else data
+        assert entry["sha256"] in (hashlib.sha256(whole).hexdigest(), hashlib.sha256(data).hexdigest()), name
+        [row] = [line for line in listed.splitlines() if line.startswith(f"| `{name}` |")]
+        source = row.split("|")[2].strip().partition("@")[0]
+        assert source == "recorded for tuiprof" or f"- {source}" in licences, name
 
 
 def _named(trace: Trace, names: set[str]) -> np.ndarray:

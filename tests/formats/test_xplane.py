@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import xspace
 
+from tests import real_traces
 from tuiprof import analyses
 from tuiprof.formats import open_trace, sniff
 from tuiprof.formats.xplane.protobuf.wire import PADDING
@@ -34,17 +35,15 @@ def report(name: str, trace: Trace) -> Report:
     return found
 
 
-def reference(shared: Path, name: str) -> dict[str, Any]:
-    figures: dict[str, Any] = json.loads((shared / "traces/reference_counts.json").read_text())["files"][
-        name
-    ]["figures"]
+def reference(name: str) -> dict[str, Any]:
+    figures: dict[str, Any] = real_traces.figures(name)
     return figures
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_every_line_agrees_with_the_reference(shared: Path, name: str) -> None:
-    space = decode((shared / "traces" / name).read_bytes() + PADDING)
-    expected = reference(shared, name)
+def test_every_line_agrees_with_the_reference(name: str) -> None:
+    space = decode(real_traces.path(name).read_bytes() + PADDING)
+    expected = real_traces.figures(name)
     assert len(space) == expected["events_total"]
     assert not space.bad.any()
     assert [plane.name for plane in space.planes] == expected["plane_names"]
@@ -75,12 +74,12 @@ def test_every_line_agrees_with_the_reference(shared: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_files_open_and_keep_every_event(shared: Path, name: str) -> None:
-    path = shared / "traces" / name
+def test_real_files_open_and_keep_every_event(name: str) -> None:
+    path = real_traces.path(name)
     assert sniff(path) == "xplane"
     trace = open_trace(path)
     instants = 0 if trace.instants is None else len(trace.instants)
-    assert len(trace) + instants == trace.stats.events == reference(shared, name)["events_total"]
+    assert len(trace) + instants == trace.stats.events == real_traces.figures(name)["events_total"]
     assert (np.diff(trace.starts) >= 0).all()
     assert trace.links.unmatched_work == 0
     row = len(trace) // 2
@@ -92,8 +91,8 @@ def test_real_files_open_and_keep_every_event(shared: Path, name: str) -> None:
     )
 
 
-def test_gpu_kernels_are_busy_for_as_long_as_the_reference_says(shared: Path) -> None:
-    trace = open_trace(shared / "traces/tracelens-jax-te-fused-attn.xplane.pb")
+def test_gpu_kernels_are_busy_for_as_long_as_the_reference_says() -> None:
+    trace = open_trace(real_traces.path("tracelens-jax-te-fused-attn.xplane.pb"))
     assert total(*trace.busy(0)) == 12_133_127
     assert len(trace.links.launches) == 150
     launched = trace.events[trace.links.launch_of[trace.device_work]]["name"].unique().to_list()
@@ -106,8 +105,8 @@ def test_gpu_kernels_are_busy_for_as_long_as_the_reference_says(shared: Path) ->
     assert trace.info.devices[0].memory_bytes == 309220868096
 
 
-def test_tpu_operations_belong_to_the_program_that_runs_them(shared: Path) -> None:
-    trace = open_trace(shared / "traces/xprof-tpu-inference.xplane.pb")
+def test_tpu_operations_belong_to_the_program_that_runs_them() -> None:
+    trace = open_trace(real_traces.path("xprof-tpu-inference.xplane.pb"))
     assert trace.device_indices == (0, 1, 2, 3)
     launches = trace.events[trace.links.launches]
     assert launches["name"].unique().to_list() == ["DoEnqueueProgram"]
@@ -121,8 +120,8 @@ def test_tpu_operations_belong_to_the_program_that_runs_them(shared: Path) -> No
     assert "clock-contradiction" in {remark.code for remark in trace.trust.remarks}
 
 
-def test_jax_on_a_cpu(shared: Path) -> None:
-    trace = open_trace(shared / "traces/selfgen-jax0102-cpu.xplane.pb")
+def test_jax_on_a_cpu() -> None:
+    trace = open_trace(real_traces.path("selfgen-jax0102-cpu.xplane.pb"))
     assert trace.info.framework == "JAX 0.10.2"
     assert trace.info.origin_unix_ns == 1795241996944754377
     assert trace.steps.numbers.tolist() == [0, 1, 2, 3, 4]
@@ -306,17 +305,17 @@ def test_unix_time_in_lines(tmp_path: Path) -> None:
     assert trace.events.select("name", "ts").rows() == [("b", 0), ("a", 5_001)]
 
 
-def test_gzipped_file(shared: Path, tmp_path: Path) -> None:
+def test_gzipped_file(tmp_path: Path) -> None:
     path = tmp_path / "copy.bin.gz"
-    path.write_bytes(gzip.compress((shared / "traces" / REAL[0]).read_bytes()))
+    path.write_bytes(gzip.compress(real_traces.path(REAL[0]).read_bytes()))
     assert len(open_trace(path)) == 675
 
 
-def test_memory_belongs_to_the_device_of_its_allocator(shared: Path) -> None:
-    gpu = report("memory", open_trace(shared / "traces/tracelens-jax08-mi300-gemm.xplane.pb"))
+def test_memory_belongs_to_the_device_of_its_allocator() -> None:
+    gpu = report("memory", open_trace(real_traces.path("tracelens-jax08-mi300-gemm.xplane.pb")))
     peaks = dict(gpu.table("places").rows.select("place", "peak").iter_rows())
     assert peaks == {"device 0": 482345216, "CPU": 256}  # GPU_0_bfc, and xla_gpu_host_bfc
-    tpu = report("memory", open_trace(shared / "traces/xprof-tpu-inference.xplane.pb"))
+    tpu = report("memory", open_trace(real_traces.path("xprof-tpu-inference.xplane.pb")))
     rows = tpu.table("places").rows
     # As libtpu says in `peak_bytes_in_use`, which it writes beside every allocation.
     assert dict(rows.select("place", "peak").iter_rows()) == {

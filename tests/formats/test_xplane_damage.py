@@ -11,14 +11,15 @@ import xspace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import real_traces
 from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace
 from tuiprof.formats.xplane.protobuf.wire import PADDING, Buffer
 
 
-def test_a_file_that_went_through_a_text_tool(shared: Path) -> None:
+def test_a_file_that_went_through_a_text_tool() -> None:
     with pytest.raises(TraceError, match="treats it as text") as caught:
-        open_trace(shared / "traces/odd/odd-xplane-mangled-utf8-replaced.xplane.pb")
+        open_trace(real_traces.path("odd/odd-xplane-mangled-utf8-replaced.xplane.pb"))
     assert caught.value.remedy
 
 
@@ -34,8 +35,8 @@ def test_a_damaged_event_costs_only_itself(tmp_path: Path) -> None:
     assert "malformed" in {remark.code for remark in trace.trust.remarks}
 
 
-def test_cut_off_and_garbled_files_fail_cleanly(shared: Path, tmp_path: Path) -> None:
-    whole = (shared / "traces" / "selfgen-jax0102-cpu.xplane.pb").read_bytes()
+def test_cut_off_and_garbled_files_fail_cleanly(tmp_path: Path) -> None:
+    whole = real_traces.path("selfgen-jax0102-cpu.xplane.pb").read_bytes()
     path = tmp_path / "x.xplane.pb"
     chance = random.Random(7)
     failures = 0

@@ -10,7 +10,7 @@ import pytest
 from probe_runs import Run
 
 from tuiprof.probe.assembly import INTERRUPTED_NS, Assembly
-from tuiprof.probe.marks import BACKWARD, BEGIN, DATA, END, STEPPED
+from tuiprof.probe.marks import BACKWARD, BEGIN, DATA, END, EVALUATION, STEPPED
 from tuiprof.probe.phases import phases_of
 from tuiprof.session.log import records
 
@@ -37,6 +37,12 @@ def test_the_first_step_begins_with_what_is_seen_first() -> None:
     )
     assert steps == [(0, 30, 25, [DATA, BACKWARD, 2]), (1, 50, 20, [2])]
     assert made((END, 0, 30, None, False, 31)) == [(0, 30, 29, [])], "with the process, if nothing is"
+
+
+def test_the_first_step_begins_after_an_evaluation_before_it() -> None:
+    evaluation = (DATA, 2, 3, HERE), (EVALUATION, 1, 9, HERE)
+    steps = made(*evaluation, (DATA, 10, 12, HERE), (BACKWARD, 13, 20, HERE), (STEPPED, 20, 30, 0, 31))
+    assert steps == [(0, 30, 20, [DATA, BACKWARD, 2])]
 
 
 def test_what_lies_before_a_beginning_is_in_no_step() -> None:

@@ -87,3 +87,16 @@ def test_evaluation_and_checkpoints_have_names() -> None:
     found = phases_of(0, parts)
     assert (found["evaluation"], found["checkpoint"]) == (50, 10)
     assert found["forward"] == 10, "what lies between the checkpoint and backward"
+
+
+def test_what_a_framework_calls_evaluation_holds_its_batches_and_models() -> None:
+    parts = [
+        (DATA, 0, 5, 1),
+        (FORWARD, 5, 15, 1),
+        (BACKWARD, 16, 30, 1),
+        (DATA, 41, 43, 1),
+        (FORWARD, 43, 48, 1),
+        (CHECKPOINT, 49, 55, 1),
+        (EVALUATION, 40, 60, 1),
+    ]
+    assert phases_of(0, parts) == {"data": 5, "forward": 10, "backward": 14, "evaluation": 20}

@@ -116,7 +116,7 @@ def test_below_python_3_12_the_loop_is_named(run: Callable[..., Run]) -> None:
     done = run(script)
     assert done.code == 0, done.err
     (log,) = done.logs
-    assert any("--step-at script.py:11" in note.text for note in done.of(records.Note, log))
+    assert done.of(records.LikelyStep, log)[-1].where.endswith("/script.py:11")
 
 
 MODELS = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests import real_traces
 from tuiprof.errors import UsageProblem
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
 from tuiprof.model.trust import Remark, Trust
@@ -199,12 +200,12 @@ GOLDENS = Path(__file__).parents[1] / "data" / "goldens"
         ("dtu-cpu-memory-events.json.gz", "sync_events"),
     ],
 )
-def test_goldens(shared: Path, name: str, analysis: str) -> None:
+def test_goldens(name: str, analysis: str) -> None:
     """Run with TUIPROF_UPDATE_GOLDENS=1 to write them anew, and read the difference."""
     from tuiprof.analyses import run
     from tuiprof.formats import open_trace
 
-    trace = open_trace(shared / "traces" / name)
+    trace = open_trace(real_traces.path(name))
     text = render(run(analysis, trace), "text", trust=trace.trust.text, style=Style(width=100))
     golden = GOLDENS / f"{name.split('.')[0]}.{analysis}.txt"
     if os.environ.get("TUIPROF_UPDATE_GOLDENS"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -93,6 +94,23 @@ def test_other_batch_sizes_are_compared_by_the_sample_and_a_wrong_baseline_not_a
     assert left_s(meta) == pytest.approx(4.0)  # two checks and two captures, from the mean of all
     meta.trials.append(Trial("check", 0, "slow", state="wrong", why="loss"))
     assert [one.word for one in judge(meta)] == ["wrong", "undecided"]
+
+
+@pytest.mark.parametrize("state", ["wrong", "failed", "unavailable"])
+def test_a_variant_that_drops_out_keeps_neither_step_time_nor_speed(
+    meta: LadderMeta, state: Literal["wrong", "failed", "unavailable"]
+) -> None:
+    meta.trials = [
+        Trial("timing", n, variant, state="done", wall_ns=10**9, figures=Figures(ms * 1e6, 20), equal=True)
+        for n in (1, 2)
+        for variant, ms in (("slow", 10), ("quick", 5))
+    ]
+    timed = judge(meta)[1]
+    assert (timed.word, timed.equal) == ("faster", True)
+    meta.trials.append(Trial("check", 3, "quick", state=state, why="loss differs"))
+    out = judge(meta)[1]
+    assert (out.word, out.why, out.step_ns, out.ratio) == (state, "loss differs", None, None)
+    assert out.equal is (state != "wrong")
 
 
 def test_a_median_that_hides_long_steps_is_said_to(meta: LadderMeta) -> None:

@@ -218,7 +218,10 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
 
 def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import time; time.sleep(1.5); print('trained')")
+    gone = tmp_path / "viewer is gone"
+    script.write_text(
+        f"import os, time\nwhile not os.path.exists({str(gone)!r}): time.sleep(.01)\nprint('trained')"
+    )
     viewer = (
         "import os, sys; from pathlib import Path; from tuiprof.session.run.launch import LaunchSpec, start\n"
         "start(LaunchSpec((sys.argv[1],), root=Path(sys.argv[2]), python=sys.executable))\n"
@@ -227,6 +230,8 @@ def test_the_viewer_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     run = [sys.executable, "-c", viewer, str(script), str(tmp_path)]
     assert subprocess.run(run, start_new_session=True, check=False).returncode == -signal.SIGKILL
     session = find_session(tmp_path, "last")
+    assert not session.status().over
+    gone.touch()
     assert wait(session, 20) == Status("finished", 0)
     assert session.stdout.read_text() == "trained\n"
 

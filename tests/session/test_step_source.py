@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from session_logs import append, head, line, new_session
 
 from tuiprof.session.live.fold import Fold
-from tuiprof.session.live.step_source import counted, described, refusals
+from tuiprof.session.live.step_source import counted, described, likely, refusals
 from tuiprof.session.live.straggler import lanes
+from tuiprof.session.live.summary import read_fold, summarise
 from tuiprof.session.live.tail import Batch
 from tuiprof.session.log.records import Capture, DeviceStep, Head, Record, Step, StepSource
 from tuiprof.session.store.clock import Clock
@@ -112,3 +115,14 @@ def test_a_host_that_runs_ahead_of_its_device_holds_up_nobody(on_device: bool, f
         add(fold, *records, writer=f"rank{rank}", rank=rank)
     found = lanes(fold.ranks, 10**12)
     assert [lane.straggles for lane in found] == [False, flagged, False]
+
+
+def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    append(session, "rank0", head(session), line("likely", at=2_000, where="/work/train.py:46"))
+    fold = read_fold(session)
+    assert likely(fold, "/work") == "train.py:46"
+    assert likely(fold, "/elsewhere") == "/work/train.py:46"
+    report = summarise(session, fold)  # of a session that began in /
+    assert "no training step was seen" in report.verdict.sentence
+    assert "tuiprof record --step-at work/train.py:46" in report.verdict.sentence

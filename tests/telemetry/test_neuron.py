@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import real_traces
 from tuiprof.formats.neuron.report import Reports, replay
 from tuiprof.system.documents import documents
 from tuiprof.telemetry import Absent, neuron
@@ -24,11 +25,11 @@ def read_recording(path: Path) -> Iterator[tuple[float, Reports]]:
 @pytest.mark.parametrize(
     "name", ["neuron-monitor-wandb-3docs.ndjson", "neuron-monitor-allsmi-idle-trn1.ndjson"]
 )
-def test_recording_agrees_with_the_reference(shared: Path, name: str) -> None:
-    figures = json.loads((shared / "traces/reference_counts.json").read_text())["files"][name]["figures"]
+def test_recording_agrees_with_the_reference(name: str) -> None:
+    figures = real_traces.figures(name)
     util: dict[str, list[float]] = {}
     memory, completed, count = [], 0.0, 0
-    for _, state in read_recording(shared / "traces" / name):
+    for _, state in read_recording(real_traces.path(name)):
         count += 1
         machine, *cores = state.samples()
         for core in cores:
@@ -46,8 +47,8 @@ def test_recording_agrees_with_the_reference(shared: Path, name: str) -> None:
     assert completed == pytest.approx(figures["execution_summary_sum"].get("completed", 0), rel=1e-3)
 
 
-def test_idle_machine_shows_its_cores(shared: Path) -> None:
-    ((_, state),) = read_recording(shared / "traces/neuron-monitor-allsmi-idle-trn1.ndjson")
+def test_idle_machine_shows_its_cores() -> None:
+    ((_, state),) = read_recording(real_traces.path("neuron-monitor-allsmi-idle-trn1.ndjson"))
     assert [device.key for device in state.devices()] == ["neuron", "nc0", "nc1"]
     assert state.devices()[1].memory_bytes == 16 << 30
     assert state.devices()[0].details["instance_type"] == "trn1.2xlarge"

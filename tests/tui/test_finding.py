@@ -11,12 +11,13 @@ from trace_app import app_of, settle
 
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
-from tuiprof.tui.trace.finding import FindingHead, Shown, finding_rows
+from tuiprof.tui.trace.finding import FindingHead, finding_rows
+from tuiprof.tui.trace.findings import Shown
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FOUND = Shown(
     "nan-check", "a metric asks for NaN", "aggregation.py:93", "nan_strategy", "tuiprof ladder metrics",
-    1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 7,
+    1.4e6, 1.1e6, 1.7e6, 0.052, 26.7e6, 28.4e6, 7,
 )  # fmt: skip
 
 
@@ -83,5 +84,53 @@ async def test_a_tab_that_was_chosen_stays_open() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await pilot.press("5")
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
         await until(pilot, lambda: "saves about" in app.text("#trace-verdict"))
         assert app.view.current == "steps"
+
+
+async def test_the_timeline_shows_what_the_finding_costs_and_the_step_with_its_fix() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: "lost" in app.text("#timeline"))
+        await settle(pilot)
+        lost = app.timeline.state.lanes.lost if app.timeline.state.lanes is not None else None
+        assert lost is not None
+        first, steps = app.view.finding, app.view.trace.steps
+        low, high = int(steps.starts[0]), int(steps.ends[-1])
+        assert first is not None
+        assert first.saves_ns is not None
+        # The lane adds up to the figure of the head.
+        assert lost.between(low, app.view.trace.span[1]) == pytest.approx(4 * first.saves_ns, rel=1e-6)
+        assert "lost to this finding" in app.text("#timeline")
+        assert " ops " not in app.text("#timeline")
+        await pilot.press("d")
+        await settle(pilot)
+        assert " ops " in app.text("#timeline")
+        await pilot.press("p")
+        await settle(pilot)
+        await until(pilot, lambda: "fix GPU" in app.text("#timeline"))
+        assert app.timeline.state.lanes is not None
+        assert app.timeline.state.lanes.replayed is not None
+        await pilot.press("escape")
+        await settle(pilot)
+        assert app.timeline.state.lanes.lost is lost
+        assert app.timeline.state.view.low <= low < high <= app.timeline.state.view.high
+
+
+async def test_figures_are_without_the_profiler_until_they_are_wanted_as_captured() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: "of 27.1 ms" in app.text("#trace-verdict"))
+        assert "27.1 ms a step (29.2 ms while captured)" in app.text("#trace-head")
+        assert "of 27.1 ms" in app.text("#trace-verdict")
+        await pilot.press("U")
+        await until(pilot, lambda: "of 29.2 ms" in app.text("#trace-verdict"))
+        assert "29.2 ms a step " in app.text("#trace-head")
+        assert "as captured" in app.text("TabBar")
+        await pilot.press("U")
+        await settle(pilot)
+        assert "of 27.1 ms" in app.text("#trace-verdict")
+        assert "as captured" not in app.text("TabBar")

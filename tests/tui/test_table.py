@@ -320,3 +320,24 @@ def test_a_scroll_line_stands_at_an_end_only_where_what_is_scrolled_does(vertica
         assert cells.endswith(line) == (position == 80)
     everything = ScrollLine.render_bar(20, 20, 0, 0, vertical=vertical)
     assert "".join(segment.text for segment in everything.segments).isspace()
+
+
+async def test_the_column_that_ranks_the_rows_is_marked_from_the_start_and_tinted_by_size() -> None:
+    frame = pl.DataFrame({"name": ["a", "b", "c"], "size": [3, 9, 1], "total": [90_000, 50_000, 100]})
+    rows = FrameRows(
+        frame, [Column("name", "name"), Column("size", "size", "count"), Column("total", "total", "ns")]
+    )
+    assert rows.ranked == (2, True)
+    assert [round(rows.heat(position, 2), 2) for position in range(3)] == [1.0, 0.56, 0.0]
+    app = TableApp(rows)
+    async with app.run_test(size=(60, 6)) as pilot:
+        await pilot.pause()
+        assert "total ▼" in app.line(0)
+        await pilot.press("right", "s")  # what a person sorts by takes the mark
+        await pilot.pause()
+        assert "size ▼" in app.line(0) or "size ▲" in app.line(0)
+        assert "total ▼" not in app.line(0)
+    unordered = FrameRows(
+        frame.reverse().sort("name"), [Column("name", "name"), Column("size", "size", "count")]
+    )
+    assert unordered.ranked is None

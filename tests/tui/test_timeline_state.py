@@ -35,6 +35,9 @@ def test_every_change_is_reported_once_and_complete() -> None:
 
 def test_lanes_that_fit_follow_the_size_and_the_chosen_one_stays_chosen() -> None:
     state, _ = shown(lines=8)
+    assert [lane.label for lane in state.visible_lanes] == ["main", "runtime", "stream 7", "idle"]
+    assert state.has_nested
+    state.show_nested(True)
     assert [lane.label.strip() for lane in state.visible_lanes] == [
         "main",
         "ops",
@@ -79,6 +82,22 @@ def test_measuring_counts_where_nothing_is_selected() -> None:
     assert state.chosen_range == (6 * MS, 7 * MS)
     state.clear_range()
     assert (state.chosen_range, state.mark) == (None, None)
+
+
+def test_what_was_measured_stays_until_it_is_cleared_or_measured_anew() -> None:
+    state, _ = shown()
+    state.go_to(4 * MS)
+    state.toggle_mark()
+    state.go_to(9 * MS)
+    state.toggle_mark()
+    state.go_to(20 * MS)
+    assert (state.mark, state.chosen_range) == (None, (4 * MS, 9 * MS))
+    state.toggle_mark()
+    state.go_to(21 * MS)
+    assert state.chosen_range == (20 * MS, 21 * MS)
+    state.toggle_mark()
+    state.clear_range()
+    assert state.chosen_range is None
 
 
 def test_a_second_bookmark_in_a_column_removes_the_first() -> None:

@@ -57,13 +57,16 @@ def test_without_any_report_it_says_so(results: Results) -> None:
 def test_tabs_are_marked_by_weight_and_titles_are_safe(results: Results) -> None:
     for name in ("fine", "bad", "none"):
         results.work_out(name, Window())
-    tabs = view.tabs_of(results, Window())
-    assert [(tab.name, tab.mark) for tab in tabs] == [
-        ("fine", "✓"),
-        ("bad", "✗"),
-        ("none", "–"),
-        ("events", "…"),
+    tabs, apart = view.tabs_of(results, Window(), "fine")
+    assert [(tab.key, tab.name, tab.mark) for tab in tabs] == [
+        ("1", "fine", "✓"),
+        ("2", "bad", "✗"),
+        ("4", "events", "…"),
     ]
+    assert apart == ["none"]
+    tabs, apart = view.tabs_of(results, Window(), "none")  # what is open is in the line of tabs
+    assert [tab.mark for tab in tabs] == ["✓", "✗", "–", "…"]
+    assert not apart
     assert all(tab.title.isprintable() for tab in tabs)
     assert (view.question_of("bad"), view.question_of("events")) == ("Is it bad?", "")
 
@@ -87,7 +90,7 @@ def test_what_was_read_is_said() -> None:
     assert view.reading_text(0.2, 0.45, failed=True) == "✗ figures of the first 20%: the rest cannot be read"
 
 
-@pytest.mark.parametrize(("height", "lanes", "lines"), [(10, 9, 4), (24, 9, 6), (24, 3, 5), (33, 9, 10)])
+@pytest.mark.parametrize(("height", "lanes", "lines"), [(10, 9, 4), (24, 9, 7), (24, 3, 5), (33, 9, 11)])
 def test_the_timeline_gets_its_share_of_the_lines(height: int, lanes: int, lines: int) -> None:
     assert view.timeline_lines(height, lanes) == lines
 

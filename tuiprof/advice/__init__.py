@@ -14,7 +14,7 @@ from functools import cache
 import polars as pl
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.advice.shared.pricing import LEAST_SHARE, Priced, Priorities, prioritise
+from tuiprof.advice.shared.pricing import LEAST_SHARE, Priced, Priorities, all_of, prioritise
 from tuiprof.analyses import Analysis
 from tuiprof.analyses import run as run_analysis
 from tuiprof.analyses.shared.replay import in_part, replayed
@@ -26,8 +26,20 @@ from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
+from tuiprof.whatif.edit import Edit
+from tuiprof.whatif.instants import Losses, losses
 
-__all__ = ["ANALYSIS", "AdviceRule", "Evidence", "Finding", "advise", "available", "priorities"]
+__all__ = [
+    "ANALYSIS",
+    "AdviceRule",
+    "Evidence",
+    "Finding",
+    "advise",
+    "available",
+    "edit_of",
+    "losses_of",
+    "priorities",
+]
 
 
 @cache
@@ -68,6 +80,42 @@ def _priorities(trace: Trace, window: Window) -> Priorities:
         except (Exception, pl.exceptions.PanicException) as error:  # noqa: BLE001 - as for an analysis
             missing[rule.name] = f"it failed: {describe(error)}"
     return replace(prioritise(found, step), missing=missing)
+
+
+def edit_of(trace: Trace, window: Window, place: int) -> Edit | str:
+    """Return the change of a finding, with what it is priced on top of; else why there is nothing to replay.
+
+    Args:
+        trace: The trace.
+        window: The part in which the rules looked.
+        place: Which of the findings of :func:`priorities`.
+    """
+    step, found = replayed(trace), priorities(trace, window).findings
+    if isinstance(step, str):
+        return step
+    item = found[place]
+    if item.finding.edit is None or item.win is None:
+        return "this setting distorts every figure of the trace: change it first"
+    return item.finding.edit
+
+
+def losses_of(trace: Trace, window: Window, place: int) -> Losses | str:
+    """Return where a step loses what a finding saves; else why that cannot be told.
+
+    Args:
+        trace: The trace.
+        window: The part in which the rules looked.
+        place: Which of the findings of :func:`priorities`.
+    """
+    step, found, edit = replayed(trace), priorities(trace, window).findings, edit_of(trace, window, place)
+    if isinstance(step, str) or isinstance(edit, str):
+        return str(edit)
+    item = found[place]
+    assert item.win is not None, "what can be replayed has a price"
+    if not item.finding.remainder:
+        return losses(trace, step, edit, item.win.ns)
+    others = all_of([other for other in found if other.win and not other.finding.remainder])
+    return losses(trace, step, edit, item.win.ns, on=others)
 
 
 class _Lacking(Exception):
@@ -193,6 +241,8 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
             "No uncaptured steps are known: what the profiler added is estimated from a table of costs an event, "
             f"{format_ns(step.captured_ns)} captured, about {format_ns(step.step_ns)} without it."
         )
+    elif trace.as_captured:
+        notes.append("Gains are those of the step as it was captured, with what the profiler added to it.")
     else:
         notes.append("What the profiler added is not known: gains are those of the step as it was captured.")
     if any(item.overlaps for item in found.findings):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tuiprof.advice import advise, priorities
 from tuiprof.advice.shared.pricing import Priced
 from tuiprof.analyses import run_all
-from tuiprof.analyses.shared.replay import replayed, trust
+from tuiprof.analyses.shared.opening import opening
 from tuiprof.model import Report, Trace, Window
 from tuiprof.model.answer import Answer, Change, Line
 
@@ -17,26 +18,17 @@ ANALYSES: Final = ("sync_events", "kernel_launches", "device_idle", "kernels", "
 
 def answer(trace: Trace, title: str, window: Window | None = None) -> Answer:
     """Return a trace on one page."""
-    found, step, trusted = priorities(trace, window), replayed(trace), trust(trace)
-    known = not isinstance(step, str)
-    whole = step.step_ns if not isinstance(step, str) else None
+    begun, found = opening(trace, title), priorities(trace, window)
     reports = [item for item in run_all(ANALYSES, trace, window) if isinstance(item, Report)]
-    return Answer(
-        title,
-        next((device.name for device in trace.info.devices if device.name), ""),
-        len(trace.steps),
-        whole,
-        step.captured_ns if not isinstance(step, str) else None,
-        (step.graph.device_busy_ns or None) if not isinstance(step, str) else None,
-        found.together.ns if found.together is not None and known else None,
-        trusted.text,
-        all(remark.code == "slowed" for remark in trusted.remarks),
-        tuple(_change(item, whole) for item in found.findings),
-        tuple(
+    return replace(
+        begun,
+        together_ns=found.together.ns if found.together is not None and begun.step_ns is not None else None,
+        changes=tuple(_change(item, begun.step_ns) for item in found.findings),
+        lines=tuple(
             Line(report.analysis, report.title, report.verdict.level, report.verdict.sentence)
             for report in reports
         ),
-        advise(trace, window).notes,
+        notes=advise(trace, window).notes,
     )
 
 

@@ -34,6 +34,15 @@ NAME, TITLE = "device_idle", "Idle"
 
 #: From this share of the time between first and last work on, idling is called bad, or worth a look.
 BAD_SHARE, WARN_SHARE = 0.30, 0.10
+#: The analysis that names the places of a cause, by its title.
+_MORE_IN = {
+    "sync": "Syncs",
+    "allocator": "Syncs",
+    "collective wait": "Ranks",
+    "compile": "Compile",
+    "data loading": "Data",
+    **dict.fromkeys(("runtime call", "operator", "Python", "launching"), "Launches"),
+}
 #: Gaps listed one by one.
 _LONGEST = 200
 
@@ -94,7 +103,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
     notes = []
     if len(found) > 1:
         notes.append(f"{len(found)} devices: times are summed over them, shares are of all of them.")
-    if not trace.is_category("python_function").any():
+    if not trace.is_category("python_function").any() and "unrecorded" in causes["cause"]:
         notes.append("No Python frames: time in Python between operators is `unrecorded`.")
     return Report(
         NAME,
@@ -152,6 +161,7 @@ def _causes(
                 "gaps": int((times > 0).sum()),
                 "longest_ns": int(times.max(initial=0)),
                 "meaning": meaning[cause],
+                "more_in": _MORE_IN.get(cause, ""),
                 "event": int(works[times.argmax()]) if times.any() else None,
             }
         )
@@ -213,6 +223,7 @@ def _tables(scope: Scope, causes: pl.DataFrame) -> list[Table]:
                 Column("gaps", "gaps", "count", "Gaps in which the cause plays a part."),
                 Column("longest_ns", "longest", "ns"),
                 Column("meaning", "meaning", "text"),
+                Column("more_in", "more in", "text", "Which analysis names the places.", hidden=True),
                 Column("event", "event", "count", hidden=True),
             ),
             causes,

@@ -39,6 +39,8 @@ from tuiprof.cli.running import record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
 from tuiprof.cli.stacks import stacks
+from tuiprof.cli.steps import steps
+from tuiprof.cli.trend import trend
 from tuiprof.cli.whatif import whatif
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.system.threads import bound_threads
@@ -153,10 +155,12 @@ _VERBS = (
     detach,
     replay,
     stacks,
+    steps,
     ladder,
     open_,
     report,
     why,
+    trend,
     whatif,
     fix,
     compare,

@@ -20,7 +20,7 @@ from tuiprof.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tuiprof.model import Report, Unavailable
+    from tuiprof.model import Report, Trace, Unavailable
     from tuiprof.model.answer import Answer
     from tuiprof.report import Style
     from tuiprof.session.live.fold import Fold
@@ -89,9 +89,36 @@ def trace_answer(
     """
     from tuiprof.advice.answer import answer
 
-    trace = open_rank(traces_at(target, run, rank, convert), rank)
-    title = trace.info.path.name if trace.info.path is not None else target
+    trace, title = _named_trace(target, rank, run, convert)
     return answer(trace, title, step_window(trace, step) if step is not None else None)
+
+
+def _named_trace(target: str, rank: int | None, run: str | None, convert: bool | None) -> tuple[Trace, str]:
+    """Open a trace; return it, and what the page calls it."""
+    trace = open_rank(traces_at(target, run, rank, convert), rank)
+    return trace, trace.info.path.name if trace.info.path is not None else target
+
+
+def write_page_of_trace(
+    target: str,
+    style: Style,
+    rank: int | None = None,
+    run: str | None = None,
+    step: int | None = None,
+    convert: bool | None = None,
+) -> None:
+    """Write the page of a trace as text to standard output, its first lines as soon as they are known."""
+    from tuiprof.analyses.shared.opening import opening
+    from tuiprof.report.answer import opening_text, to_text
+
+    trace, title = _named_trace(target, rank, run, convert)
+    window = step_window(trace, step) if step is not None else None
+    begun = opening_text(opening(trace, title), style)
+    sys.stdout.write(begun)
+    sys.stdout.flush()
+    from tuiprof.advice.answer import answer
+
+    sys.stdout.write(to_text(answer(trace, title, window), style).removeprefix(begun))
 
 
 def session_answer(

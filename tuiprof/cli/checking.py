@@ -106,7 +106,7 @@ def _json(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _junit(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
+def junit(target: str, results: Sequence[Result], notes: Sequence[str]) -> str:
     """JUnit XML as CI servers read it: one test case a limit."""
     from tuiprof.report.sanitize import sanitize
 
@@ -140,4 +140,4 @@ def _github(target: str, results: Sequence[Result], notes: Sequence[str]) -> str
     return "".join(f"::{level} title=tuiprof check::{escaped(f'{target}: {text}')}\n" for level, text in said)
 
 
-_WRITERS = {"text": _text, "json": _json, "junit": _junit, "github": _github}
+_WRITERS = {"text": _text, "json": _json, "junit": junit, "github": _github}

@@ -207,7 +207,11 @@ def trace_options(function: Function) -> Function:
 
 
 def traces_at(
-    target: str | Path, run: str | None = None, rank: int | None = None, convert: bool | None = None
+    target: str | Path,
+    run: str | None = None,
+    rank: int | None = None,
+    convert: bool | None = None,
+    several: bool = False,
 ) -> TraceSet:
     """Return the traces that a target stands for, and say on stderr which one is taken of several.
 
@@ -216,6 +220,7 @@ def traces_at(
         run: Name of the run; None = the newest.
         rank: The rank that will be shown; None = the lowest.
         convert: Whether a raw capture is converted first; None = ask, where there is somebody to ask.
+        several: Whether all ranks are taken.
 
     Raises:
         TraceError: There is no trace.
@@ -232,7 +237,11 @@ def traces_at(
     path = converted(path, convert)
     found = open_set(path, run=run, opener=open_with_progress)
     found.file(rank)  # a rank that is not there is said before anything else
-    if line := found.line(rank):
+    if several:
+        said = [f"run {found.run}; others with --run"] if len(found.runs) > 1 else []
+        if line := " · ".join((*said, *found.notes)):
+            say(f"tuiprof: {line}")
+    elif line := found.line(rank):
         say(f"tuiprof: {line}")
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.answering import black_box_reports, page
+from tuiprof.cli.answering import black_box_reports, page, write_page_of_trace
 from tuiprof.cli.common import (
     Invocation,
     chart_option,
@@ -24,6 +24,7 @@ from tuiprof.cli.common import (
     trace_options,
     traces_at,
 )
+from tuiprof.cli.fleet import fleet_options, gathered, is_job, is_view, report_fleet, split_targets
 
 if TYPE_CHECKING:
     from tuiprof.model import Report, Trace, Unavailable
@@ -39,6 +40,9 @@ DEFAULT_ANALYSES = ("sync_events", "kernel_launches", "device_idle", "steps", "k
 @trace_options
 @convert_option
 @click.option("--against", metavar="OTHER", help="Compare with this, which came before.")
+@click.option(
+    "--ranks", is_flag=True, help="All ranks of a DIRECTORY at once: who comes late, in which step."
+)
 @click.pass_obj
 def open_(
     invocation: Invocation,
@@ -47,6 +51,7 @@ def open_(
     run_: str | None,
     convert: bool | None,
     against: str | None,
+    ranks: bool,
 ) -> int:
     """Open a trace FILE, a DIRECTORY of them, a URL, a SESSION or a measured LADDER."""
     from tuiprof.tui.start import Start
@@ -57,6 +62,8 @@ def open_(
     if ladder is not None:
         return open_screen(Start.ladder(ladder, sessions=invocation.sessions, scenarios=invocation.scenarios))
     session = session_or_none(invocation, target)
+    if ranks:
+        return open_screen(Start.fleet(_folder_of_ranks(session, target, run_)))
     if session is not None and rank is None and run_ is None:
         return open_screen(Start.live(session.path))
     from tuiprof.blackbox.unpickle import is_pickle
@@ -79,6 +86,23 @@ def open_(
     return open_screen(Start.trace(path, place=place if place in path.parents else None))
 
 
+def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> Path:
+    """Return the folder in which the ranks of a job lie.
+
+    Raises:
+        TraceError: It holds no trace.
+        UsageProblem: It holds one rank.
+    """
+    from tuiprof.errors import UsageProblem
+
+    place = session.path / "traces" if session is not None else Path(target)
+    found = traces_at(place if session is not None else target, run, several=True)
+    if len(found) < 2:
+        raise UsageProblem(f"{target} holds the trace of one rank", f"tuiprof open {target}")
+    folders = {file.path.parent for file in found.files}
+    return folders.pop() if len(folders) == 1 else place
+
+
 @click.command(short_help="Print what a trace, a directory of them or a session tells.")
 @click.argument("target", shell_complete=completing.targets)
 @click.argument("analyses", nargs=-1, shell_complete=completing.analyses)
@@ -99,6 +123,7 @@ def open_(
 @chart_option
 @trace_options
 @convert_option
+@fleet_options
 @click.pass_obj
 def report(
     invocation: Invocation,
@@ -113,11 +138,19 @@ def report(
     rank: int | None,
     run_: str | None,
     convert: bool | None,
+    on: str | None,
+    dask_workers: int | None,
 ) -> int:
     """Print what a trace FILE, a DIRECTORY of them, a URL or a SESSION tells.
 
     One page by default: what to change first, what that saves, and one line an analysis; `-v` adds the tables.
     ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
+
+    Of a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in which
+    steps and collectives, what sets them apart, and what a change wins for the job; `--rank N` prints one rank
+    instead. `stragglers job hosts slow_steps slow_kernels differences heat files` name parts of that; `heat -f csv` is
+    a table of ranks and steps. What was read is kept: a report that broke off goes on where it stopped.
+
     `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
     FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
     """
@@ -127,11 +160,22 @@ def report(
     from tuiprof.model.characters import shell_word
     from tuiprof.report import render_all, stdout_style
 
+    targets, analyses = split_targets(target, analyses)
+    views = tuple(name for name in analyses if is_view(name))
     session = session_or_none(invocation, target)
+    whole = session is None and not analyses and rank is None and step is None and not brief
+    if on or dask_workers or views or len(targets) > 1 or (whole and is_job(target, run_)):
+        _only_of_one_trace(rank, step, brief, tuple(name for name in analyses if name not in views))
+        job = gathered(invocation, targets, run_, on, dask_workers)
+        title = session.title if session is not None else " ".join(Path(one).name or one for one in targets)
+        return report_fleet(job, views, format_, title, verbose, rules, not no_chart)
     style = replace(stdout_style(), rules=rules)
     style = replace(style, charts=style.charts and not no_chart)
     if session is None and (snapshot := _snapshot_of(target)) is not None:
         sys.stdout.write(render_all([snapshot], format_, style=style))
+        return 0
+    if not analyses and session is None and format_ == "text" and not (verbose or brief):
+        write_page_of_trace(target, style, rank, run_, step, convert)
         return 0
     if not analyses and ((format_ in ("text", "md") and not verbose) or brief):
         sys.stdout.write(
@@ -157,6 +201,27 @@ def report(
         return 0
     sys.stdout.write(render_all(reports, format_, trust=said, style=style))
     return 0
+
+
+def _only_of_one_trace(rank: int | None, step: int | None, brief: bool, analyses: tuple[str, ...]) -> None:
+    """Refuse what a report of many ranks has no use for.
+
+    Raises:
+        UsageProblem: One of them was given.
+    """
+    from tuiprof.errors import UsageProblem
+    from tuiprof.fleet.views import NAMES
+
+    if analyses:
+        raise UsageProblem(
+            f"{analyses[0]} is not a view of many ranks",
+            f"there are {', '.join(NAMES)}; of one rank: tuiprof report FILE {analyses[0]}",
+        )
+    for option, given in (("--rank", rank is not None), ("--step", step is not None), ("--brief", brief)):
+        if given:
+            raise UsageProblem(
+                f"{option} is for the report of one trace", f"leave {option} out, or name one FILE"
+            )
 
 
 def _snapshot_of(target: str) -> Report | None:

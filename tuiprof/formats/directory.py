@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tuiprof.model import Trace
 
 #: How deep and how far is looked, and how many files without a telling name are opened to see what they are.
-_DEPTH, _ENTRIES, _LOOKS = 6, 50_000, 200
+_DEPTH, _ENTRIES, _LOOKS = 6, 200_000, 200
 #: Names that profilers give to traces.
 _TELLING: Final = re.compile(
     r"(\.pt\.trace\.json(\.gz)?|\.xplane\.pb(\.gz)?|\.trace\.json(\.gz)?|rank[-_. ]?\d+.*\.json(\.gz)?)$",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -20,12 +20,16 @@ _ENDINGS = (
 _LARGEST = 256 << 20
 
 
+#: What 64-bit columns hold, with room for sums: the file may be damaged.
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+
+
 class _Site(msgspec.Struct):
-    unix_ns: int
-    tid: int
+    unix_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    tid: _Whole
     what: str
     frames: list[str]
-    dur_ns: int | None = None
+    dur_ns: _Whole | None = None
 
 
 def sidecar_name(trace: str) -> str:

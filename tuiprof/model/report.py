@@ -167,10 +167,11 @@ class Chart:
 
     Attributes:
         title: Heading of the chart.
-        series: One series, or two on one scale.
+        series: One series, or two on one scale; of a ``heat``, one a cell.
         at: Key of the column that says where a row is on the axis; empty = rows are only in order. Of bars, their name.
         in_text: Worth a chart of characters in a text report.
-        form: A ``line`` over the rows, or ``bars``, one a row, with an interval from ``low`` to ``high``.
+        form: A ``line`` over the rows; ``bars``, one a row, with an interval from ``low`` to ``high``; or ``heat``: a
+            line of cells a row, one a series, as dark as its value.
         marked: Key of a column of numbers: rows where it is above 0 are marked, and its label says as what.
     """
 
@@ -178,7 +179,7 @@ class Chart:
     series: tuple[Series, ...]
     at: str = ""
     in_text: bool = True
-    form: Literal["line", "bars"] = "line"
+    form: Literal["line", "bars", "heat"] = "line"
     marked: str = ""
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -147,6 +148,8 @@ class Trace:
         self._raw = raw
         #: What its session recorded of the same steps while no profiler ran; None = it is of no session, or too short.
         self.uncaptured: Uncaptured | None = None
+        #: Whether figures are of its steps as they were captured, with what the profiler added to them.
+        self.as_captured = False
         #: Finds the ranks of its job; None = nobody looks, or it was done.
         self.find_siblings: Callable[[], TraceSet | None] | None = None
         self._siblings: TraceSet | None = None
@@ -154,6 +157,12 @@ class Trace:
         #: Results of functions that are ``cached_on_trace``, by function and arguments.
         self.derivations: dict[tuple[object, tuple[object, ...]], Derivation] = {}
         self._busy: dict[tuple[int, Window | None], tuple[Ints, Ints]] = {}
+
+    def captured(self) -> Trace:
+        """Return the same trace, whose figures are those of its steps as captured instead of without the profiler."""
+        other = copy(self)
+        other.as_captured, other.derivations = True, {}
+        return other
 
     def __len__(self) -> int:
         """Return the number of events in the table."""
@@ -393,7 +402,7 @@ class Trace:
 def _chunks(column: pl.Series) -> Iterator[tuple[slice, npt.NDArray[Any]]]:
     """Yield the parts in which a column lies, each with where it begins and ends, so that none is put together."""
     at = 0
-    for chunk in column.get_chunks():
+    for chunk in column.get_chunks() if len(column) else ():  # an array of nothing may be of any type
         yield slice(at, at + len(chunk)), chunk.to_numpy()
         at += len(chunk)
 

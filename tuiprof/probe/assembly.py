@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from .marks import BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, Part
+from .marks import APART, BACKWARD, BEGIN, END, OF_NEXT_STEP, OPTIMIZER, SOURCE, STEPPED, Mark, Part
 
 #: Our own work takes no longer; what does was interrupted by another thread or process.
 INTERRUPTED_NS = 20_000
@@ -99,6 +99,7 @@ class Assembly:
         """Complete a step."""
         began = self._began
         if not began:
+            self._parts = _of_training(self._parts)
             seen = [part[1] for part in self._parts]
             began = min([*seen, self._touched] if self._touched else seen or [self._born])
         self.steps.append((n, t, t - began, began, self._parts, metrics, captured))
@@ -160,3 +161,14 @@ class Assembly:
             count = len(self.steps) - keep_last
             found, self.steps = self.steps[:count], self.steps[count:]
             return found
+
+
+def _of_training(parts: list[Part]) -> list[Part]:
+    """Return the parts of the first step: an evaluation or checkpoint before it is none of them."""
+    for index, (kind, *_) in enumerate(parts):
+        if kind in (BACKWARD, OPTIMIZER):
+            break
+        if kind in APART:
+            ended = parts[index][2]
+            return _of_training([part for part in parts[index + 1 :] if part[1] >= ended])
+    return parts

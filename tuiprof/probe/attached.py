@@ -22,7 +22,7 @@ from . import imports
 from .runtime import RUNTIME
 
 _OWN_FILES = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_FRAMEWORKS = ("torch", "torch_xla", "jax", "jaxlib")
+_FRAMEWORKS = frozenset(name.partition(".")[0] for name in imports.WATCHED) | {"jaxlib"}
 _CAPTURE_S = 60.0  # a capture that has begun is ended first
 
 #: What was changed besides attributes: a cell of a closure, and what it held.
@@ -113,7 +113,7 @@ def _restore() -> list[str]:
 
 
 def _owners() -> list[Any]:
-    """Return the modules of frameworks, and the classes that they and optimizers of the script are made of."""
+    """Return the modules of frameworks, their classes, and the classes of the script's optimizers and models."""
     modules = [
         module
         for name, module in list(sys.modules.items())
@@ -125,7 +125,7 @@ def _owners() -> list[Any]:
             if issubclass(type(value), type):  # not isinstance(), which runs code of proxies
                 classes[id(value)] = value
     torch = sys.modules.get("torch")
-    waiting = [torch.optim.Optimizer] if torch is not None else []
+    waiting = [torch.optim.Optimizer, torch.nn.Module] if torch is not None else []
     while waiting:
         kind = waiting.pop()
         classes[id(kind)] = kind

@@ -62,8 +62,11 @@ def line(item: tuple[Any, ...]) -> str:
         times = {"before": round(found.before_ns), "after": round(found.after_ns)}
         return dumps({"t": "slower", "at": at, **steps, **times}) + "\n"
     if what == kind.LINES:
-        _, at, samples, top = item
-        return dumps({"t": "lines", "at": at, "samples": samples, "top": top}) + "\n"
+        _, at, samples, seen, ns = item
+        top, doing = [entry[:3] for entry in seen], [entry[3] for entry in seen]
+        return (
+            dumps({"t": "lines", "at": at, "samples": samples, "top": top, "doing": doing, "ns": ns}) + "\n"
+        )
     if what == kind.USES:
         _, at, device, uuid, pci = item
         return dumps({"t": "uses", "at": at, "dev": device, "uuid": uuid, "pci": pci}) + "\n"

@@ -44,7 +44,7 @@ class Log:
     Attributes:
         writer: Name of the file without its ending; empty = not open.
         on_steps: Is given the steps that are about to be written.
-        sampled: Returns the number of samples of the main thread, and the lines seen most.
+        sampled: Returns the number of samples of the main thread, the lines seen most, and what the samples cost, ns.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Log:
         self._poll = poll
         self.writer = ""
         self.on_steps: Callable[[list[Step]], None] = _nobody_looks
-        self.sampled: Callable[[], tuple[int, list[tuple[str, int, int]]]] = _nothing_sampled
+        self.sampled: Callable[[], tuple[int, list[tuple[str, int, int, str]], int]] = _nothing_sampled
         self._file: OwnFile | None = None
         self._thread: ProbeThread | None = None
         self._wake = threading.Event()
@@ -291,9 +291,9 @@ def _nobody_looks(steps: list[Step]) -> None:
     """Stand in for who looks at the steps."""
 
 
-def _nothing_sampled() -> tuple[int, list[tuple[str, int, int]]]:
+def _nothing_sampled() -> tuple[int, list[tuple[str, int, int, str]], int]:
     """Stand in for the sampler."""
-    return 0, []
+    return 0, [], 0
 
 
 def _thread_cpu_ns(thread: ProbeThread | None) -> int:

@@ -23,6 +23,8 @@ from typing import Any, Optional, Union
 DATA, BACKWARD, OPTIMIZER, FORWARD, EVALUATION, CHECKPOINT, STEPPED, END, BEGIN, SOURCE = range(10)
 #: Parts that only a step which has begun can have.
 OF_NEXT_STEP = (DATA, BACKWARD, OPTIMIZER, FORWARD)
+#: Parts that a script has between steps, now and then.
+APART = (EVALUATION, CHECKPOINT)
 
 Mark = tuple[Any, ...]
 Part = tuple[Union[int, str], int, int, Optional[int]]

@@ -11,15 +11,16 @@ which no model is seen, as its functions are the script's own, has as ``forward`
 (or of the optimizer or backward before it, or the start of the step) and the start of backward, without the phases
 that the script timed itself in between. Where the script times a phase ``forward`` itself, only that counts.
 ``evaluation`` is a model's call in evaluation mode without gradients; it is ``forward`` where batches are the steps,
-as in inference. ``checkpoint`` is ``torch.save``. What is found inside a phase of the script belongs to that phase
-alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
+as in inference, and all that a framework calls evaluation. ``checkpoint`` is ``torch.save``, and what a framework does
+to write one. What is found inside these two is part of them. What is found inside a phase of the script belongs to that
+phase alone. Where hooks of backward let optimizers step, that time is ``optimizer``, and ``backward`` the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .marks import BACKWARD, DATA, FORWARD, OPTIMIZER, Part
+from .marks import APART, BACKWARD, DATA, FORWARD, OPTIMIZER, Part
 
 _NAMES = ("data", "backward", "optimizer", "forward", "evaluation", "checkpoint")
 _OF_CLOSURE = (FORWARD, BACKWARD)
@@ -45,6 +46,8 @@ def phases_of(start: int, parts: Sequence[Part]) -> dict[str, int]:
     spans: list[tuple[int, int]] = []  # phases of the script, outermost only, in order of time
     for name, began, ended, _ in parts:
         if isinstance(name, int):
+            while name in APART and found and found[-1][1] >= began:
+                found.pop()  # its batches, and the files it consists of
             inside: list[tuple[int, int]] = []
             while name == BACKWARD and found and found[-1][0] != DATA and found[-1][1] >= began:
                 # A backward pass inside is one that recomputes activations; an optimizer inside was called by a hook.

@@ -8,9 +8,11 @@ import time
 from dataclasses import dataclass
 from json import loads
 
+from .finding.changed_steps import Change
 from .triggers import Trigger
 
 _TRIGGER = re.compile(r"trigger-.+\.json")
+_LINE = re.compile(r".:\d{1,9}$")
 _FRESH_NS = 3_000_000_000  # a folder changed this recently may have changed again within its clock's tick
 
 
@@ -51,6 +53,7 @@ class Requests:
 
     Attributes:
         stacks: Requests for stacks, by id, found since somebody emptied the list.
+        changes: Requests for another kind of step, likewise.
     """
 
     def __init__(self, folder: str) -> None:
@@ -58,6 +61,7 @@ class Requests:
         self._changed = -1
         self._seen: set[str] = set()
         self.stacks: list[str] = []
+        self.changes: list[Change] = []
         self._armed: dict[str, str] = {}
 
     def new(self) -> tuple[list[Request], list[Trigger] | None]:
@@ -82,6 +86,9 @@ class Requests:
             elif name.startswith("stacks-") and name.endswith(".json") and name not in self._seen:
                 self._seen.add(name)
                 self.stacks.append(name[len("stacks-") : -len(".json")])
+            elif name.startswith("steps-") and name.endswith(".json") and name not in self._seen:
+                self._seen.add(name)
+                self.changes.append(self._read_change(name))
         return found, self._triggers([name for name in names if _TRIGGER.fullmatch(name)])
 
     def _triggers(self, names: list[str]) -> list[Trigger] | None:
@@ -105,6 +112,17 @@ class Requests:
                 problem = f"control/{name} cannot be read, so it triggers no captures: {error}"
                 found.append(Trigger(identity, problem=problem))
         return found
+
+    def _read_change(self, name: str) -> Change:
+        try:
+            with open(os.path.join(self._folder, name), encoding="utf-8") as file:
+                fields = loads(file.read())
+            wanted = {key: str(fields.get(key) or "") for key in ("at", "function", "by")}
+            if sum(map(bool, wanted.values())) != 1 or (wanted["at"] and not _LINE.search(wanted["at"])):
+                raise ValueError("it names none, or several")
+        except (OSError, ValueError, AttributeError) as error:
+            return Change(problem=f"the request control/{name} cannot be read: {error}")
+        return Change(**wanted)
 
     def _read(self, name: str) -> Request:
         """Return one request; what is wrong with it is in ``problem``."""

@@ -15,6 +15,7 @@ from typing import Any
 from . import steps as kind
 from .blackbox.black_box import BlackBox
 from .capture import Capturer
+from .finding.changed_steps import ChangedSteps
 from .finding.loop_steps import LoopSteps
 from .finding.sampler import Sampler
 from .guest.exceptions import raised_by_signal_handler
@@ -73,6 +74,7 @@ class Runtime:
         self.log = Log(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)
         self.sampler = Sampler()
         self.loops = LoopSteps(self)
+        self.changed = ChangedSteps(self)
         self.timed = TimedCaptures(self)
         self._watch: ProbeThread | None = None  # see _watch_script
         self._watch_stop = threading.Event()
@@ -100,7 +102,7 @@ class Runtime:
         triggers = Triggers(self.session, self.note, lambda: (self._world or 1) == 1)
         self.capture.ended = triggers.ended
         self.log.on_steps = self._steps_ended
-        self.log.sampled = lambda: (self.sampler.samples, self.sampler.top())
+        self.log.sampled = lambda: (self.sampler.samples, self.sampler.top(), self.sampler.cost_ns)
         return triggers
 
     def _new_black_box(self) -> BlackBox:
@@ -220,6 +222,9 @@ class Runtime:
                     self.capture.offer(request)
                 else:
                     self.timed.offer(request)
+            while self.requests.changes:
+                self.changed.change(self.requests.changes.pop(0))
+            self.changed.look()
             self.black_box.poll(self.requests, self.log.writer, self.steps.n, self.capture.disturbing)
         if get_ident() != self.steps.thread:
             self._look()
@@ -229,6 +234,7 @@ class Runtime:
         self._ended = self.has_left = True
         self._watch_stop.set()
         self.loops.release()
+        self.changed.release()
         if self.log.is_open:
             self.log.end(None, "detached")
         self.steps.silence()
@@ -264,6 +270,7 @@ class Runtime:
         self.log.__init__(os.path.join(self.session, "log"), self.steps, self._phases.any_open, self._poll)  # type: ignore[misc]
         self.sampler = Sampler()
         self.loops = LoopSteps(self)
+        self.changed = ChangedSteps(self)
         self.timed = TimedCaptures(self)
         self._polling = threading.RLock()
         self.requests = Requests(os.path.join(self.session, "control"))

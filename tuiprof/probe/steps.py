@@ -59,7 +59,7 @@ SOURCES = (
     "JAX step annotations",
     "Keras training batches",
     "tuiprof.step()",
-    "executions of what --step-at or --step-function names",
+    "executions of the named line or function",
 )
 
 DEVICE, MEMORY, USES, COST, SLOWER, CAPTURE, NOTE, LINES = "d", "m", "u", "c", "s", "p", "n", "l"
@@ -119,6 +119,7 @@ class Steps:
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
         floor: Nothing below this ends a step: the user has named what does.
+        ceiling: Nothing above this ends a step: the user has asked for less.
         optimizer_made: The script has made an optimizer that calls torch's hooks.
     """
 
@@ -136,6 +137,7 @@ class Steps:
         "call",
         "called",
         "capture",
+        "ceiling",
         "device",
         "due",
         "floor",
@@ -179,6 +181,7 @@ class Steps:
         self.watch_backward = True
         given = os.environ.get("TUIPROF_STEP_AT") or os.environ.get("TUIPROF_STEP_FUNCTION")
         self.floor = GIVEN if given else NONE
+        self.ceiling = GIVEN
         self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
         self._backwards = 0
@@ -242,10 +245,8 @@ class Steps:
         """End the running step."""
         first = False
         if source != self.source:
-            if (
-                source < self.source or source < self.floor
-            ):  # another one has taken over meanwhile, or is waited for
-                return
+            if source < self.source or not self.floor <= source <= self.ceiling:
+                return  # another one has taken over meanwhile, or is waited for
             first = not self.source
             if self._switch(source, t, metrics):
                 return
@@ -259,6 +260,9 @@ class Steps:
         if self.at_next_end is not None:
             call, self.at_next_end = self.at_next_end, None
             call()
+            if self.n != n + 1:  # it is numbered anew
+                self._set_due(0)
+                return
         if self.device is not None and n >= self._device_due:
             self._device_due = self.device.boundary(n)
         if capture is not None:
@@ -345,6 +349,28 @@ class Steps:
             self._withdraw()
             self._say_source(t, withdrawn)
 
+    def change(self, source: int, t: int) -> None:
+        """Let this source alone count from now on, from 0 (on the thread that steps, or while none does).
+
+        Args:
+            source: What ends a step; it is said where once it does.
+            t: Now, monotonic ns; step 0 begins.
+        """
+        before, withdrawn = self.source, self.n
+        if before == CLOSED:
+            return
+        self.floor = self.ceiling = source
+        self.put_off = None
+        self._withdraw()
+        self.source = NONE
+        self.watch_backward = source < OPTIMIZER
+        self._set_due(0)
+        self.marks.append((SOURCE, t, SOURCES[source], "", withdrawn))
+        self.marks.append((BEGIN, t))
+        text = f"asked for: steps are counted by {SOURCES[source]} from now on"
+        text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn" if withdrawn else ""
+        self.out.append((NOTE, t, "info", text))
+
     def _say_source(self, t: int, withdrawn: int) -> None:
         """Record what ends a step from now on."""
         if self.source < CLOSED:
@@ -405,7 +431,7 @@ class Steps:
         if not more:
             self._between_loaders = True
             self._batches = 0
-        elif not self.source and not self.floor and not self._backwards and not (in_a_row and self._batches):
+        elif not self.source and self._batches_may_be_steps and not (in_a_row and self._batches):
             self._batches += 1
             if self._batches > _QUIET_BATCHES:
                 # This batch began step 0; the quiet ones before it are in no step.
@@ -413,6 +439,11 @@ class Steps:
                 self._between_loaders = False
                 self.marks.append((BEGIN, began))
                 self.marks.append((DATA_PART, began, t, self.thread))
+
+    @property
+    def _batches_may_be_steps(self) -> bool:
+        """Whether batches of a DataLoader can be steps where nothing else is: asked for, or in an inference loop."""
+        return self.floor == BATCH or (not self.floor and not self._backwards)
 
     def backward_ended(self, t: int) -> None:
         """See whether the backward passes are the steps.
@@ -424,7 +455,7 @@ class Steps:
             return
         self._backwards += 1
         quiet = _QUIET_BACKWARDS_WITH_OPTIMIZER if self.optimizer_made else _QUIET_BACKWARDS
-        if self.source == BACKWARDS or self._backwards > quiet:
+        if BACKWARDS in (self.source, self.floor) or self._backwards > quiet:
             self.end(BACKWARDS, t)
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:

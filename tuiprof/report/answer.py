@@ -40,14 +40,19 @@ _MOST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
 
 
-def to_text(answer: Answer, style: Style) -> str:
-    """Return the page for a terminal."""
+def opening_text(answer: Answer, style: Style) -> str:
+    """Return the first lines of the page for a terminal: they need neither findings nor analyses."""
     lines = [paint(part, "1", style) for part in wrap(_head(answer), style, "", "  ")]
     if answer.run is not None:
         lines += _line(answer.run, style, "")
     if not answer.complete:
         lines += wrap(answer.trust, style, "", "  ")
-    lines.append("")
+    return _printed(lines, style)
+
+
+def to_text(answer: Answer, style: Style) -> str:
+    """Return the page for a terminal; it begins with :func:`opening_text`."""
+    lines = [""]
     for change in answer.changes[:_IN_FULL]:
         lines += _in_full(change, answer, style)
     if answer.refused:
@@ -68,6 +73,10 @@ def to_text(answer: Answer, style: Style) -> str:
     cells = max((len(line.title) for line in answer.lines), default=0)
     for line in answer.lines:
         lines += _line(line, style, f"{line.title:<{cells}}  ")
+    return opening_text(answer, style) + _printed(lines, style)
+
+
+def _printed(lines: list[str], style: Style) -> str:
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return for_log("\n".join(map(to_ascii, text.split("\n"))) if style.plain else text)
 

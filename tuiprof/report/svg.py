@@ -12,6 +12,7 @@ from tuiprof.model.report import Kind
 from tuiprof.model.units import format_value
 from tuiprof.report.chart import scale_top
 from tuiprof.report.sanitize import sanitize
+from tuiprof.report.svg_heat import heat
 from tuiprof.report.svg_pair import pair
 
 #: Up to so many points are drawn as columns that stand apart, more of them as a line.
@@ -27,6 +28,8 @@ _WHOLE = (0.9, 1.005)
 
 def charts(table: Table) -> list[str]:
     """Return the charts of a table as HTML; none where it is neither drawn nor parts of a whole."""
+    if table.chart is not None and table.chart.form == "heat":
+        return [heat(table, table.chart)]
     if table.chart is not None and table.chart.form == "line":
         if len(table.chart.series) > 1:
             return pair(table, table.chart)

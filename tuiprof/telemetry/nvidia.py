@@ -1,6 +1,10 @@
 """NVIDIA GPUs, through NVML (``pynvml`` of nvidia-ml-py).
 
 What a GPU or a driver does not support is left out of its samples, figure by figure.
+
+NVML is called directly. nvitop (1.7.2), the other wrapper of the same bindings, has no energy counter, no reasons for
+throttling, no enforced power limit, no memory temperature and no PCIe byte counters, so that ``pynvml`` would be needed
+beside it.
 """
 
 from __future__ import annotations

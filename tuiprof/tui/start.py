@@ -13,7 +13,7 @@ class Start:
 
     Attributes:
         view: Which screen.
-        path: The session directory or trace file it shows; None for the library.
+        path: The session directory, trace file or folder of ranks it shows; None for the library.
         sessions: Folder of recorded sessions; None = the default one.
         scenarios: More folders of scenarios.
         python: Interpreter that scenarios are to run in; None = the active environment's.
@@ -23,7 +23,7 @@ class Start:
         place: The directory that the trace was chosen from; None = the trace itself was named.
     """
 
-    view: Literal["library", "live", "replay", "trace", "compare", "ladder"] = "library"
+    view: Literal["library", "live", "replay", "trace", "compare", "ladder", "fleet"] = "library"
     path: Path | None = None
     sessions: Path | None = None
     scenarios: tuple[Path, ...] = ()
@@ -54,6 +54,11 @@ class Start:
     def trace(cls, path: Path, *, place: Path | None = None) -> Start:
         """Show a trace."""
         return cls("trace", path, place=place)
+
+    @classmethod
+    def fleet(cls, path: Path) -> Start:
+        """Show all ranks of a folder at once."""
+        return cls("fleet", path)
 
     @classmethod
     def compare(cls, before: str, after: str, *, sessions: Path | None = None) -> Start:

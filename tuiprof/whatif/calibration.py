@@ -96,7 +96,7 @@ class Calibrated:
     @cached_property
     def replayed_ns(self) -> float:
         """What the replayed step takes without the profiler, ns."""
-        return self._likely.unchanged_ns
+        return self.likely.unchanged_ns
 
     @property
     def step_ns(self) -> float:
@@ -120,7 +120,7 @@ class Calibrated:
 
     def likely_ns(self, edit: Edit, *, on: Edit | None = None) -> float:
         """Return what a change likely wins a step, ns."""
-        return min(max(self._wins(self._likely, edit, on), 0.0), self.step_ns)
+        return min(max(self._wins(self.likely, edit, on), 0.0), self.step_ns)
 
     def win(
         self,
@@ -162,7 +162,8 @@ class Calibrated:
         return NOISE * self.step_ns + idle * scatter
 
     @cached_property
-    def _likely(self) -> Replay:
+    def likely(self) -> Replay:
+        """The step as it likely is without the profiler."""
         return Replay(self.graph, self.scale)
 
     @cached_property

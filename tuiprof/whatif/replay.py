@@ -18,6 +18,28 @@ Floats = npt.NDArray[np.float64]
 SAME, LEAST_ROUNDS, MOST_ROUNDS = 0.001, 2, 12
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """One round of a replay.
+
+    Attributes:
+        reached: When each node of the graph was reached, ns, shape ``(n,)``.
+        before: The same in the round before it; 0 = it began at rest.
+    """
+
+    reached: Floats
+    before: Floats
+
+    def took(self, nodes: Ints) -> Floats:
+        """Return how long after the round before each of some nodes was reached, ns."""
+        return self.reached[nodes] - self.before[nodes]
+
+    def predecessors(self, graph: Graph, nodes: Ints) -> Floats:
+        """Return when the node before each of some nodes was reached, which may be in the round before, ns."""
+        before = graph.before[nodes]
+        return np.where(before >= nodes, self.before[before], self.reached[before])
+
+
 @dataclass(frozen=True, eq=False)
 class Replay:
     """A graph with what the profiler added taken away.
@@ -43,9 +65,32 @@ class Replay:
         Returns:
             When each of ``graph.last`` is reached, ns since the begin of the stretch.
         """
+        return self.first_round().reached[self.graph.last]
+
+    def first_round(self, edit: Edit | None = None) -> Round:
+        """Replay one round that begins at rest."""
+        rest = [0.0] * len(self.graph)
+        reached = rest.copy()
+        _round(reached, *self._edges(edit or Edit()))
+        return Round(np.array(reached), np.array(rest))
+
+    def settled_round(self, edit: Edit | None = None) -> Round:
+        """Replay rounds until two take the same time, and return the last; without marked steps the first."""
+        if not self.graph.step_count:
+            return self.first_round(edit)
+        edges = self._edges(edit or Edit())
         reached = [0.0] * len(self.graph)
-        _round(reached, *self._edges(Edit()))
-        return np.array([reached[node] for node in self.graph.last.tolist()])
+        last: list[int] = self.graph.last.tolist()
+        took = 0.0
+        for count in range(MOST_ROUNDS):
+            before = reached.copy()
+            _round(reached, *edges)
+            # The slowest of host and streams sets the pace: a host that runs ahead only fills the queue.
+            newly = max(reached[node] - before[node] for node in last)
+            if count >= LEAST_ROUNDS and abs(newly - took) <= SAME * took:
+                break
+            took = newly
+        return Round(np.array(reached), np.array(before))
 
     def step_ns(self, edit: Edit | None = None) -> float:
         """Return what a step takes once steps follow one another, ns; without marked steps the whole stretch.
@@ -53,22 +98,8 @@ class Replay:
         Args:
             edit: The change; None = as it is.
         """
-        edges = self._edges(edit or Edit())
-        reached = [0.0] * len(self.graph)
-        last: list[int] = self.graph.last.tolist()
-        if not self.graph.step_count:
-            _round(reached, *edges)
-            return max(reached[node] for node in last)
-        before, took, newly = [0.0] * len(last), 0.0, 0.0
-        for count in range(MOST_ROUNDS):
-            _round(reached, *edges)
-            now = [reached[node] for node in last]
-            # The slowest of host and streams sets the pace: a host that runs ahead only fills the queue.
-            newly = max(b - a for a, b in zip(before, now, strict=True))
-            if count >= LEAST_ROUNDS and abs(newly - took) <= SAME * took:
-                break
-            before, took = now, newly
-        return newly / self.graph.step_count
+        took = self.settled_round(edit).took(self.graph.last)
+        return float(took.max()) / max(self.graph.step_count, 1)
 
     def least_ns(self, edit: Edit) -> float:
         """Return what the busiest stream works a step with a change, ns: no step takes less."""
@@ -76,13 +107,13 @@ class Replay:
         works = graph.kind == WORK
         if not works.any():
             return 0.0
-        kept = (graph.work_ns * self._kept_work(edit))[works]
+        kept = (graph.work_ns * self.kept_work(edit))[works]
         return float(np.bincount(-1 - graph.thread[works], weights=kept).max()) / max(graph.step_count, 1)
 
     def _edges(self, edit: Edit) -> tuple[list[int], list[float], list[int], list[float]]:
         """Return the predecessors of all nodes and the times to them."""
         graph = self.graph
-        keep = self._kept_work(edit)
+        keep = self.kept_work(edit)
         waits = (graph.kind == WAIT) & np.isin(graph.row, edit.waits)
         gone = (keep == 0) & (graph.kind == WORK)
         work_ns = graph.work_ns * keep
@@ -90,8 +121,8 @@ class Replay:
         before_ns = np.where(graph.kind == WAIT, self.host, 1.0) * graph.before_ns
         before_ns = np.where(waits | gone, 0.0, before_ns) + work_ns
         other_ns = graph.other_ns + work_ns
-        for thread, (track, clock) in enumerate(zip(graph.tracks, graph.clocks, strict=True)):
-            passed = self.host * clock.passed(self.scale, _kept_host(edit, track, clock.at))
+        for thread, clock in enumerate(graph.clocks):
+            passed = self.passed(thread, edit)
             mine = np.flatnonzero(graph.thread == thread)
             start, end, resumed = graph.host_start[mine], graph.host_end[mine], graph.other_start[mine]
             reached = np.interp(end, clock.at, passed)
@@ -101,8 +132,13 @@ class Replay:
         other = np.where(cut, -1, graph.other).tolist() if cut.any() else graph.others
         return graph.befores, before_ns.tolist(), other, other_ns.tolist()
 
-    def _kept_work(self, edit: Edit) -> Floats:
-        """Return which part of its work each node keeps, shape ``(n,)``."""
+    def passed(self, thread: int, edit: Edit) -> Floats:
+        """Return the host time of a thread that has passed with a change at each instant of its clock, ns."""
+        clock = self.graph.clocks[thread]
+        return self.host * clock.passed(self.scale, _kept_host(edit, self.graph.tracks[thread], clock.at))
+
+    def kept_work(self, edit: Edit) -> Floats:
+        """Return which part of its device work each node keeps with a change, shape ``(n,)``."""
         graph = self.graph
         keep = np.ones(len(graph))
         if len(edit.work):

@@ -44,7 +44,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     largest = int(work[turns][np.argmax(lengths[turns])])
     yield Finding(
         f"{share:.0%} of the device's work turns tensors from channels first to channels last and back, "
-        f"{turns.sum() / evidence.step_count:.0f} times a step",
+        f"{evidence.how_often(int(turns.sum()))}",
         "",
         "model.to(memory_format=torch.channels_last), and the same for its input",
         "low" if first_only else "high",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.shared.fusing import COMPILED_NS, fused
@@ -42,9 +43,11 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _shortened(chain: str, most: int = 10) -> str:
-    """Return the beginning of a long chain."""
+    """Return the beginning of a long chain; what is called again at once is named once."""
     parts = chain.split(" → ")
-    return chain if len(parts) <= most else " → ".join(parts[:most]) + f" → … ({len(parts)} operators)"
+    runs = [(name, len(list(run))) for name, run in groupby(parts)]
+    texts = [f"{name} ×{count}" if count > 1 else name for name, count in runs]
+    return " → ".join(texts[:most]) + (f" → … ({len(parts)} operators)" if len(texts) > most else "")
 
 
 RULE = AdviceRule("elementwise-chain", find)

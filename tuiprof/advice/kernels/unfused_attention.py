@@ -37,7 +37,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     arguments = "q, k, v, is_causal=True" if causal else "q, k, v"
     softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
     yield Finding(
-        f"attention is written out: product, softmax and product, {len(found) / evidence.step_count:.0f} times a step",
+        f"attention is written out: product, softmax and product, {evidence.how_often(len(found))}",
         "",
         f"torch.nn.functional.scaled_dot_product_attention({arguments}), which runs FlashAttention or cuDNN's kernel",
         "high",

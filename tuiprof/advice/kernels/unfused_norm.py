@@ -20,7 +20,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     likely, least, most = fused(calls, found, OPERATOR_NS, evidence.host_part)
     yield Finding(
         f"a normalisation is written out in {len(found[0].busy)} operators, "
-        f"{len(found) / evidence.step_count:.0f} times a step: {names}",
+        f"{evidence.how_often(len(found))}: {names}",
         "",
         "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, which are one kernel; or torch.compile",
         "high",

@@ -179,6 +179,10 @@ class Evidence:
         """Return how often a row happens, for a sentence: ``in every step``, ``62 times a step`` or ``1 318 times``."""
         return times(row.per_step, row.count)
 
+    def how_often(self, count: int) -> str:
+        """Return how often something that was counted in the whole trace happens, for a sentence."""
+        return times(count / self.step_count if self.stepped else None, count)
+
     def place(self, row: WaitPlace) -> str:
         """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
         return f"{row.in_}, {row.where}" if row.at_line else row.where

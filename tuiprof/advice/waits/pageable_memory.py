@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
 from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
 from tuiprof.model import Trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.model.units import format_bytes
 from tuiprof.whatif.chips import link_bytes_per_s
 from tuiprof.whatif.edit import Edit
@@ -26,6 +28,9 @@ _JAX = (
 )
 #: Of what the link could carry, a pinned copy reaches so much: likely, at least, at most.
 _OF_LINK = (0.85, 0.5, 1.0)
+#: The host copies into the driver's pinned buffer at least so fast, and a call takes at most so long beside that.
+_SLOWEST_BYTES_PER_S = 0.5e9
+_CALL_NS = 100_000
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -59,7 +64,27 @@ def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: fl
     device = trace.info.devices[0].name if trace.info.devices else ""
     linked = sizes / (link_bytes_per_s(device) * part) * 1e9
     keep = np.where(sizes > 0, np.minimum(linked / np.maximum(lengths, 1), 1.0), 1.0)
-    return Edit(inside, evidence.host_time(inside), work, keep)
+    held = _held_ns(trace, work, sizes, inside)
+    host = replace(evidence.host_time(inside), keep=1.0 - held / np.maximum(_lengths(trace, inside), 1))
+    return Edit(inside, host, work, keep)
+
+
+def _held_ns(trace: Trace, work: Ints, sizes: Ints, calls: Ints) -> npt.NDArray[np.float64]:
+    """Return how long pageable memory can have held each call, ns.
+
+    The rest of a long call is something else: the first one of a process starts the device, which takes seconds.
+    """
+    busy = Coverage(*union(trace.starts[trace.device_work], trace.ends[trace.device_work]))
+    launch = trace.links.launch_of[work]
+    at = np.searchsorted(calls, launch)
+    known = (at < len(calls)) & (calls[np.minimum(at, len(calls) - 1)] == launch) if len(calls) else at < 0
+    moved = np.bincount(at[known], weights=sizes[known], minlength=len(calls))
+    waited = busy.between(trace.starts[calls], trace.ends[calls])
+    return np.minimum(waited + moved / _SLOWEST_BYTES_PER_S * 1e9 + _CALL_NS, _lengths(trace, calls))
+
+
+def _lengths(trace: Trace, rows: Ints) -> Ints:
+    return trace.ends[rows] - trace.starts[rows]
 
 
 RULE = AdviceRule("pageable-memory", find, needs=("sync_events",))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ Mask = npt.NDArray[np.bool_]
 #: What copies and fills do, beside the categories of kernels.
 COPY = "copy"
 BACKWARD = "autograd::engine::evaluate_function: "
+#: From one call to the next Python takes some µs, and some tens while it is profiled with stacks.
+_LONGEST_BETWEEN_NS: Final = 200_000
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class Calls:
     ) -> Edit:
         """Return the change in which some calls take less, or are not made at all; nor do they wait any more.
 
-        Host time between two of them goes with them where no other call of the thread with device work lies between.
+        Host time between two of them goes with them where no other call of the thread with device work lies between,
+        and where there is little of it: what takes longer is not the way from one call to the next.
 
         Args:
             which: Which calls.
@@ -133,6 +137,7 @@ class Calls:
         for track in np.unique(self.tracks[which]):
             mine = np.flatnonzero((self.tracks == track) & (which | (self.work_count > 0)))
             joined = which[mine[:-1]] & which[mine[1:]] & (self.steps[mine[:-1]] == self.steps[mine[1:]])
+            joined &= starts[mine[1:]] - ends[mine[:-1]] <= _LONGEST_BETWEEN_NS
             until[mine[:-1][joined]] = starts[mine[1:][joined]]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
         host = HostTime(self.tracks[which], starts[which], until[which], parts[which])

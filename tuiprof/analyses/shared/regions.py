@@ -27,8 +27,12 @@ _ROWWISE: Final = POINTWISE | {"reduction"}
 _BETWEEN: Final = 12
 #: What is none of that.
 _HEAVY: Final = frozenset({"gemm", "convolution", "attention", "norm", "collective", "optimizer"})
+#: Gradients that a reducer moves between its buckets and the parameters, which no compiler gets to see.
+_NOT_COMPILED: Final = ("torch.distributed", "c10d::")
 #: A chain has at least so many calls that compute.
 LEAST_CHAIN: Final = 3
+#: One call in a row more often than that is made for one tensor after the other.
+_MOST_OF_ONE: Final = 8
 #: A norm written out has at least so many, and at most.
 _NORM: Final = range(4, 16)
 
@@ -53,7 +57,7 @@ class Regions:
     Attributes:
         attention: Two matrix products around a softmax.
         norms: Means, differences, a root and a division: a normalisation over rows.
-        chains: Elementwise calls in a row.
+        chains: Elementwise calls in a row; one call repeated many times is a loop, and none.
     """
 
     attention: tuple[Region, ...]
@@ -69,6 +73,7 @@ def find(calls: Calls) -> Regions:
     pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, _ROWWISE)
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
     outside = ~_in_optimizer(calls)
+    pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & outside)
     for run in _by_thread_and_step(calls, busy):
         taken = np.zeros(len(run), dtype=bool)
@@ -83,7 +88,9 @@ def find(calls: Calls) -> Regions:
                 taken[low : high + 1] = True
                 norms.append(_region(calls, run[low : high + 1]))
         for first, last in _stretches(pointwise[run] & ~taken):
-            if last - first + 1 >= LEAST_CHAIN:
+            length = last - first + 1
+            one = len({calls.names[index] for index in run[first : last + 1]}) == 1
+            if length >= LEAST_CHAIN and not (one and length > _MOST_OF_ONE):
                 chains.append(_region(calls, run[first : last + 1]))
     return Regions(tuple(attention), tuple(norms), tuple(chains))
 
@@ -114,9 +121,10 @@ def _in_optimizer(calls: Calls) -> Mask:
 
 
 def _by_thread_and_step(calls: Calls, indices: Ints) -> Iterator[Ints]:
-    keys = calls.tracks[indices] * (len(calls.trace.steps) + 1) + calls.steps[indices] + 1
-    for key in np.unique(keys):
-        yield indices[keys == key]
+    """Yield the calls of each thread in each step; what comes before the first step and after the last is apart."""
+    for track in np.unique(calls.tracks[indices]):
+        mine = indices[calls.tracks[indices] == track]
+        yield from np.split(mine, np.flatnonzero(np.diff(calls.steps[mine])) + 1)
 
 
 def _stretches(mask: Mask) -> Iterator[tuple[int, int]]:

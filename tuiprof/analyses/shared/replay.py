@@ -32,7 +32,11 @@ def replayed(trace: Trace) -> Calibrated | str:
         graph = build(trace, _blocking(trace), low, high, main, step_count)
     except Unreplayable as error:
         return str(error)
-    found = calibrate(graph, trace.uncaptured, recorded_events=trace.info.format == "kineto")
+    found = (
+        calibrate(graph, None, recorded_events=False)
+        if trace.as_captured
+        else calibrate(graph, trace.uncaptured, recorded_events=trace.info.format == "kineto")
+    )
     if not found.trusted:
         return (
             f"replayed unchanged, a step misses what was captured by {format_share(found.error)}, more than "

@@ -349,13 +349,24 @@ def _tables(trace: Trace, scope: Scope, table: WaitTable, groups: pl.DataFrame, 
         ("refill_ns", f"{word} refill", "Further idle time of the device until the host is ahead again"),
         ("blocked_ns", "host blocked", "Time of the host inside the blocking calls"),
     )
+    # Without device activity nothing is known of what the device lost: no column of noughts.
+    untold = set() if trace.device_indices else {"saves_ns", "empty_ns", "refill_ns"}
     cost = (
         *(
-            Column(f"{key}_per_step", f"{label}/step", "ns", f"{help_}, a step.", hidden=not stepped)
+            Column(
+                f"{key}_per_step",
+                f"{label}/step",
+                "ns",
+                f"{help_}, a step.",
+                hidden=not stepped or key in untold,
+            )
             for key, label, help_ in figures
         ),
         Column("per_step", "n/step", "count", "Syncs a step.", hidden=not stepped),
-        *(Column(key, label, "ns", f"{help_}, in all.", hidden=stepped) for key, label, help_ in figures),
+        *(
+            Column(key, label, "ns", f"{help_}, in all.", hidden=stepped or key in untold)
+            for key, label, help_ in figures
+        ),
         Column("count", "n", "count", "Syncs in all.", hidden=stepped),
     )
     place = (

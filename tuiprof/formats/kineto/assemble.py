@@ -326,7 +326,7 @@ def _tracks(
         kind = "stream" if works and lane.kind != "other" else lane.kind
         name = lane.name
         if works and lane.kind == "thread" and name == f"thread {tid}":
-            name = f"stream {tid}"
+            name = str(tid) if str(tid).startswith("stream") else f"stream {tid}"
         tracks.append(
             Track(
                 index,

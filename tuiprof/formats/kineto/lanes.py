@@ -99,7 +99,7 @@ def describe(pid: Identity, tid: Identity, labels: Labels) -> Lane:
         return Lane("other", f"{process}: {thread}" if thread else process, None)
     device = _device(process, labels.marks.get(pid, ""), pid)
     if device is not None:
-        name = thread or ("stream" if tid is None else f"stream {tid}")
+        name = thread or ("stream" if tid is None else f"stream {tid}".replace("stream stream", "stream"))
         return Lane("stream", name, device, bool(_SHADOWS.match(thread)))
     if isinstance(pid, int) and pid < 0:
         return Lane("other", thread or process or "profiler", None)

@@ -26,6 +26,7 @@ AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 GIVEN = 10  # of .steps, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT = "__tuiprof_as_script__"
+_given: list[_Given] = []
 
 
 def install() -> None:
@@ -34,6 +35,7 @@ def install() -> None:
     if not at and not function:
         return
     given = _Given(at, function)
+    _given.append(given)
     vars(builtins).update(
         {_ENDED: given.ended, _BEGINS: given.begins, _COUNTED: given.counted, _AS_SCRIPT: _as_script}
     )
@@ -50,6 +52,17 @@ def install() -> None:
     sys.path_hooks.append(given.importer_of_main)
 
 
+def retire() -> None:
+    """End no more steps where the script was started to have them end: something else was named meanwhile."""
+    for given in _given:
+        given.on = False
+
+
+def counted(function: Any, end: Callable[[], None]) -> Any:
+    """Return what is called in a function's place, and calls ``end`` each time it has returned."""
+    return _wrapped(function, end) if isinstance(function, type(_stem)) else _Counted(function, end)
+
+
 class _Given:
     """Where steps are, and what is called there."""
 
@@ -59,6 +72,7 @@ class _Given:
         self._line = int(line) if line.isdecimal() else 0
         self._module, _, self._function = function.partition(":")
         self._main_seen = False
+        self.on = True
         self._hook: Any = None
         self._begun = False
 
@@ -126,13 +140,11 @@ class _Given:
 
     def counted(self, function: Any) -> Any:
         """Return what is called in a function's place."""
-        return (
-            _Counted(function, self._end)
-            if not isinstance(function, type(_stem))
-            else _wrapped(function, self._end)
-        )
+        return counted(function, self._end)
 
     def _end(self) -> None:
+        if not self.on:
+            return
         t = monotonic_ns()
         hook = self._hook
         try:

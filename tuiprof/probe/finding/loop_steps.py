@@ -15,6 +15,7 @@ from time import monotonic_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from ..lines import RECORD
 from ..marks import END
 from ..steps import LOOP, NONE
 from .sampler import RECENT, Loop
@@ -71,19 +72,18 @@ class LoopSteps:
         name = f"{os.path.basename(loop.code.co_filename)}:{loop.line}"
         if self._monitoring is None:
             self._armed = loop
-            self._runtime.note(
-                "warn",
-                f"no step has been seen, and the script is in the loop at {name}: record with --step-at {name} to "
-                "count its iterations (from Python 3.12 on they are found without it)",
-            )
+            if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
+                self._runtime.record()  # not in torchrun's agent and its like
+            where = f"{loop.code.co_filename}:{loop.line}"
+            self._runtime.steps.out.append((RECORD, {"t": "likely", "at": monotonic_ns(), "where": where}))
             return
-        again = self._runtime.steps.n > 0
+        steps = self._runtime.steps
+        again = steps.n > 0
         self.release()
         monitoring = self._monitoring
-        self._tool = next(tool for tool in _TOOLS if monitoring.get_tool(tool) is None)
-        monitoring.use_tool_id(self._tool, "tuiprof")
+        self._tool = free_tool(monitoring)
         self._armed = loop
-        self._runtime.steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
+        steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
@@ -91,6 +91,7 @@ class LoopSteps:
             "those before are not counted. --step-at FILE:LINE names another line",
         )
         monitoring.register_callback(self._tool, monitoring.events.JUMP, self._callback(loop, again))
+        steps.due = 0  # the next iteration does more than to be noted: what was counted before is withdrawn
         monitoring.set_local_events(self._tool, loop.code, monitoring.events.JUMP)
 
     def _callback(self, loop: Loop, again: bool) -> Any:
@@ -119,6 +120,12 @@ class LoopSteps:
 
         return jumped
 
+    def stop(self) -> None:
+        """Look for no loop any more: the user has said what a step is."""
+        self._done = True
+        self._runtime.sampler.stop_loops()
+        self.release()
+
     def release(self) -> None:
         """Count no more iterations."""
         if self._tool < 0 or self._armed is None:
@@ -128,6 +135,19 @@ class LoopSteps:
         monitoring.register_callback(tool, monitoring.events.JUMP, None)
         monitoring.free_tool_id(tool)
         self._armed = None
+
+
+def free_tool(monitoring: Any) -> int:
+    """Return a number of ``sys.monitoring`` that is ours from now on.
+
+    Raises:
+        ValueError: All that tuiprof may use are taken.
+    """
+    for tool in _TOOLS:
+        if monitoring.get_tool(tool) is None:
+            monitoring.use_tool_id(tool, "tuiprof")
+            return tool
+    raise ValueError("other tools use sys.monitoring")
 
 
 def likely(recent: list[tuple[Loop, ...] | None]) -> Loop | None:

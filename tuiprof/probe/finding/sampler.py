@@ -11,10 +11,11 @@ from __future__ import annotations
 import dis
 import sys
 import threading
+import time
 from collections import Counter, deque
 from types import CodeType, FrameType
 
-from .script_frames import is_script
+from .script_frames import is_probe, is_script
 
 #: Samples of which the loops are remembered: two seconds.
 RECENT = 20
@@ -31,6 +32,20 @@ _FRAMEWORKS = frozenset(
 )
 #: In these a function is traced or compiled, which no step does.
 _COMPILING = ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo", "torch._inductor")
+#: What the script does at a line, by the module of a frame below it; the one next to the script decides.
+_DOING = (
+    ("torch.utils.data", "waits for a batch"),
+    ("torch.autograd", "backward"),
+    ("torch._tensor", "backward"),
+    ("torch.optim", "optimizer"),
+    ("torch.nn.modules.module", "forward"),
+    ("torch.serialization", "checkpoint"),
+    ("safetensors", "checkpoint"),
+    ("torch.cuda", "waits for the device"),
+    ("torch.distributed", "collectives"),
+    ("jax._src.array", "reads an array"),
+    *((name, "compiles") for name in ("jax._src.interpreters", "jax._src.compiler", "torch._dynamo")),
+)
 _WAITING = ("subprocess", "multiprocessing.", "selectors", "threading", "concurrent.")
 
 
@@ -55,27 +70,34 @@ class Sampler:
 
     Attributes:
         samples: Number of samples in which the script ran.
+        cost_ns: What taking them took of the thread that does, ns.
         recent: The loops that the thread was in, outermost first, of the last :data:`RECENT` samples; None = it was
             in no code of the script, or waited for somebody else.
         wants_loops: Loops are to be remembered.
     """
 
     def __init__(self) -> None:
-        self.samples = 0
+        self.samples = self.cost_ns = 0
         self.recent: deque[tuple[Loop, ...] | None] = deque(maxlen=RECENT)
         self.wants_loops = True
         self._compiling: deque[bool] = deque(maxlen=RECENT)
-        self._lines: Counter[tuple[str, int]] = Counter()
+        self._lines: Counter[tuple[str, int, str]] = Counter()
         self._loops: dict[CodeType, list[Loop]] = {}
         self._ident = threading.main_thread().ident
 
     def sample(self) -> None:
         """Take a sample."""
+        began = time.thread_time_ns()
+        self._sample()
+        self.cost_ns += time.thread_time_ns() - began
+
+    def _sample(self) -> None:
         frame = sys._current_frames().get(self._ident or 0)
         innermost: FrameType | None = None
         script: list[FrameType] = []
         name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
         compiles = False
+        below: FrameType | None = None  # the frame that the script's innermost one has called
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -89,10 +111,12 @@ class Sampler:
                 compiles = compiles or module.startswith(_COMPILING)
                 if module.partition(".")[0] in _FRAMEWORKS:
                     script.clear()
+            if innermost is None and not is_probe(frame.f_code.co_filename):
+                below = frame
             frame = frame.f_back
         if innermost is not None:
             self.samples += 1
-            key = innermost.f_code.co_filename, innermost.f_lineno or 0
+            key = innermost.f_code.co_filename, innermost.f_lineno or 0, _doing(below)
             if key in self._lines or len(self._lines) < _MOST_LINES:
                 self._lines[key] += 1
         if self.wants_loops:
@@ -116,9 +140,9 @@ class Sampler:
         recent = list(self.recent)
         return len(recent) == RECENT and sum(map(_works, recent, list(self._compiling))) >= share * RECENT
 
-    def top(self) -> list[tuple[str, int, int]]:
-        """Return file, line and number of samples of the lines that were seen most."""
-        return [(file, line, count) for (file, line), count in self._lines.most_common(_TOP)]
+    def top(self) -> list[tuple[str, int, int, str]]:
+        """Return file, line, number of samples and what was done there, of the lines that were seen most."""
+        return [(file, line, count, doing) for (file, line, doing), count in self._lines.most_common(_TOP)]
 
     def stop_loops(self) -> None:
         """Remember no more loops."""
@@ -132,6 +156,12 @@ class Sampler:
         if code not in self._loops:
             self._loops[code] = loops_of(code)
         return [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+
+
+def _doing(below: FrameType | None) -> str:
+    """Return what the script does in the frame that it has called; empty = something of its own."""
+    module = "" if below is None else str(below.f_globals.get("__name__", ""))
+    return next((doing for name, doing in _DOING if module.startswith(name)), "")
 
 
 def _works(chain: tuple[Loop, ...] | None, compiles: bool) -> bool:

@@ -19,6 +19,11 @@ def is_script(filename: str) -> bool:
     return known
 
 
+def is_probe(filename: str) -> bool:
+    """Whether a code object's file belongs to the probe."""
+    return filename.startswith(_PROBE)
+
+
 def _is_script(filename: str) -> bool:
     if filename.startswith("<"):
         return False

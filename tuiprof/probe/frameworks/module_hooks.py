@@ -24,19 +24,13 @@ _OF_INFERENCE = (BATCH, LOOP)
 _MOST_CLASSES = 16
 _HANDLED = ("named_parameters", "train", "to")
 _COMPILED = "torch._dynamo.eval_frame"
-_LIGHTNING = ("lightning.pytorch.strategies.strategy", "pytorch_lightning.strategies.strategy")
+_LABELS = {FORWARD: "forward", EVALUATION: "evaluation", CHECKPOINT: "checkpoint"}
 
 
 def install(runtime: Runtime, module: Any) -> None:
-    """Hook what runs a model in its own way: compiled modules, and Lightning's steps."""
-    models = runtime.models
-    if models is None:  # torch itself is being imported, and hooks it when that is done
-        return
-    if module.__name__ == _COMPILED:
-        models.wrap(module.OptimizedModule)
-    else:
-        models.wrap_method(module.Strategy, "training_step", FORWARD)
-        models.wrap_method(module.Strategy, "validation_step", EVALUATION)
+    """Hook compiled modules, which run a model in a way of their own."""
+    if runtime.models is not None:  # None: torch itself is being imported, and hooks it when that is done
+        runtime.models.wrap(module.OptimizedModule)
 
 
 class Models:
@@ -126,19 +120,30 @@ class Models:
 
         if own is not None:
             functools.update_wrapper(__call__, own)
+        else:
+            __call__.__wrapped__ = owner.__call__  # type: ignore[attr-defined]
         __call__._tuiprof = True  # type: ignore[attr-defined]
         kind.__call__ = __call__
 
-    def wrap_method(self, kind: Any, name: str, part: int) -> None:
-        """Time a method in which a framework runs the model."""
+    def wrap_method(self, kind: Any, name: str, part: int, when: Callable[[Any], bool] | None = None) -> None:
+        """Time a method in which a framework runs the model, or writes it.
+
+        Args:
+            kind: Its class or module.
+            name: Its name.
+            part: What it is.
+            when: Asked with the object whether this call is; None = each is.
+        """
         original = getattr(kind, name)
         if getattr(original, "_tuiprof", False):
             return
         inside, steps, clock, ident = self._inside, self._steps, monotonic_ns, get_ident
-        note, label = steps.marks.append, "forward" if part == FORWARD else "evaluation"
+        note, label = steps.marks.append, _LABELS[part]
 
         @functools.wraps(original)
         def method(*args: Any, **kwargs: Any) -> Any:
+            if inside[0] or (when is not None and not when(args[0])):
+                return original(*args, **kwargs)
             inside[0] = True
             began = clock()
             try:

@@ -19,6 +19,7 @@ from tuiprof.session.log.records import (
     End,
     Flight,
     Head,
+    LikelyStep,
     Lines,
     Memory,
     Note,
@@ -370,6 +371,8 @@ class Fold:
                 continue
             elif isinstance(record, Lines):
                 state.lines = record
+            elif isinstance(record, LikelyStep):
+                state.likely_step = record.where
             elif isinstance(record, StepSource):
                 put()
                 state.step_source = record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,14 @@ OUTLIER_RULE: Final = (
     f"captured steps are left out"
 )
 JITTER_RULE: Final = "median absolute deviation of the step time, as a share of its median"
+#: The host runs ahead where the median step on the device is longer than on the host by this share of it.
+AHEAD_SHARE: Final = 0.05
+#: Fewer steps than this that were timed on the device do not show it.
+_AHEAD_MIN_STEPS: Final = 8
+AHEAD_RULE: Final = (
+    f"where the median time between the ends of two steps on the device is above that on the host by more than "
+    f"{AHEAD_SHARE:.0%}, the host runs ahead, and a step takes what it takes on the device"
+)
 _ROBUST: Final = 1.4826  # makes the median absolute deviation of a normal distribution its standard deviation
 
 
@@ -36,8 +45,11 @@ class StepStats:
         p95_ns: 95th percentile.
         mean_ns: Mean.
         jitter: Median absolute deviation as a share of the median (:data:`JITTER_RULE`).
-        rate_hz: Steps per second of step time: 1 / mean.
-        outlier_above_ns: Steps longer than this are outliers (:data:`OUTLIER_RULE`); infinite = too few steps.
+        rate_hz: Steps per second by the wall clock, evaluations and checkpoints between them included.
+        outlier_above_ns: Steps longer than this by the host's time are outliers (:data:`OUTLIER_RULE`); infinite = too
+            few steps.
+        on_device: The times are those of the steps on the device, because the host runs ahead of it
+            (:data:`AHEAD_RULE`).
     """
 
     count: int
@@ -47,31 +59,46 @@ class StepStats:
     jitter: float
     rate_hz: float
     outlier_above_ns: float
+    on_device: bool = False
 
 
 _NAN: Final = float("nan")
+_NOT_TIMED: Final[Ints] = np.zeros(0, np.int64)
 NO_STATS: Final = StepStats(0, _NAN, _NAN, _NAN, _NAN, _NAN, float("inf"))
 
 
-def step_stats(dur_ns: Ints) -> StepStats:
+def step_stats(dur_ns: Ints, device_ns: Ints = _NOT_TIMED, wall_ns: float = _NAN) -> StepStats:
     """Return the statistics of step times.
 
     Args:
-        dur_ns: Step times in ns, shape ``(n,)``, captured steps left out.
+        dur_ns: Host times of the steps in ns, shape ``(n,)``, captured steps left out.
+        device_ns: Times on the device of those of them that were timed, ns.
+        wall_ns: What all of them took by the wall clock; NaN = the sum of the host times.
     """
     count = len(dur_ns)
     if not count:
         return NO_STATS
-    median, p95 = (float(value) for value in np.percentile(dur_ns, (50, 95)))
-    deviation = float(np.median(np.abs(dur_ns - median)))
-    mean = float(dur_ns.mean())
+    median, deviation = _middle(dur_ns)
     above = median + max(OUTLIER_SIGMAS * _ROBUST * deviation, OUTLIER_SHARE * median)
+    if math.isnan(wall_ns):
+        wall_ns = float(dur_ns.sum())
+    on_device = len(device_ns) >= _AHEAD_MIN_STEPS and np.median(device_ns) > (1 + AHEAD_SHARE) * median
+    if on_device:
+        dur_ns = device_ns
+        median, deviation = _middle(device_ns)
     return StepStats(
         count=count,
         median_ns=median,
-        p95_ns=p95,
-        mean_ns=mean,
+        p95_ns=float(np.percentile(dur_ns, 95)),
+        mean_ns=float(dur_ns.mean()),
         jitter=deviation / median if median > 0 else _NAN,
-        rate_hz=1e9 / mean if mean > 0 else _NAN,
+        rate_hz=1e9 * count / wall_ns if wall_ns > 0 else _NAN,
         outlier_above_ns=above if count >= OUTLIER_MIN_STEPS else float("inf"),
+        on_device=bool(on_device),
     )
+
+
+def _middle(times_ns: Ints) -> tuple[float, float]:
+    """Return the median and the median absolute deviation."""
+    median = float(np.median(times_ns))
+    return median, float(np.median(np.abs(times_ns - median)))

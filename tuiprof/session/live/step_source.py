@@ -38,6 +38,15 @@ def described(rank: WriterState | None) -> str:
     return f"{source.what} at {where}" if where else source.what
 
 
+def likely(fold: Fold, cwd: str) -> str:
+    """Return the line whose executions are probably the steps that nobody saw, as typed in ``cwd``; empty = unknown."""
+    where = next((rank.likely_step for rank in fold.ranks if rank.likely_step), "")
+    file, _, line = where.rpartition(":")
+    if not file:
+        return ""
+    return f"{os.path.relpath(file, cwd) if file.startswith(os.path.join(cwd, '')) else file}:{line}"
+
+
 def counted(rank: WriterState | None) -> str:
     """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``."""
     what = described(rank)

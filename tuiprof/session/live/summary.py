@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Verdict
-from tuiprof.model.characters import as_utf8
+from tuiprof.model.characters import as_utf8, shell_word
 from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed
@@ -21,9 +21,9 @@ from tuiprof.session.live.crowding import crowded
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
-from tuiprof.session.live.stats import JITTER_RULE, OUTLIER_RULE, StepStats
+from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
-from tuiprof.session.live.step_source import described, refusals
+from tuiprof.session.live.step_source import described, likely, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.glance import Summary
@@ -40,7 +40,9 @@ _DEVICE_FIGURES = ("util", "mem_used_bytes", "power_w", "temp_c", "sm_clock_hz",
 #: From this share of a step on, what no phase covers, or what rare long steps add, gets a word; and waiting for data.
 _MUCH, _MUCH_DATA = 0.2, 0.15
 #: Lines are named from so many samples on, and each from this share on.
+_ALL_OF_IT = 0.9
 _FEWEST_SAMPLES, _LEAST_SHARE, _MOST_LINES = 20, 0.02, 8
+_BETWEEN = ("evaluation", "checkpoint")
 _DATA = ("data", "load", "dataloader")
 _REST = "rest of the step"
 _OTHER_NOTE = (
@@ -84,9 +86,10 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
         rules=(
             Rule(
                 "step time",
-                "host time from the end of one step to the end of the next; captured steps left out, and later ones "
-                "where a capture has slowed them down",
+                "host time from the end of one step to the end of the next, without evaluations and checkpoints that "
+                "come now and then; captured steps left out, and later ones where a capture has slowed them down",
             ),
+            *([Rule("on the device", AHEAD_RULE)] if stats is not None and stats.on_device else []),
             Rule("jitter", JITTER_RULE),
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
@@ -130,18 +133,38 @@ def _sentence(session: Session, status: Status, fold: Fold, stats: StepStats | N
         unseen = "no step could be seen, as nothing imported PyTorch, JAX or tuiprof with the probe loaded"
         return f"{session.title} {status}: {unseen}"
     if fold.lead is None or stats is None or not stats.count:
-        return (
-            f"{session.title} {status}: no training step was seen. Name the line that ends one: "
-            "tuiprof record --step-at FILE:LINE, which needs no edit of the script"
-        )
+        return f"{session.title} {status}: no training step was seen. {_how_to_name(session, fold)}"
     steps = len(fold.lead.steps)
     slowdown = _slowdown(fold.lead)
     return (
         f"{session.title} {status}: {format_count(steps)} step{'s' if steps != 1 else ''}, "
-        f"median {format_ns(stats.median_ns)} (p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
+        f"median {format_ns(stats.median_ns)}{' on the device' if stats.on_device else ''} "
+        f"(p95 {format_ns(stats.p95_ns)}, jitter {format_share(stats.jitter)}), "
         f"{stats.rate_hz:.3g} steps/s"
         + (f"; {format_speed(1 + slowdown.share)} since the capture" if slowdown is not None else "")
     )
+
+
+def _how_to_name(session: Session, fold: Fold) -> str:
+    """Return what to do about steps that were not seen: which line probably ends one."""
+    if line := likely(fold, session.meta.cwd):
+        return (
+            f"The script was in the loop at {line}; to count its iterations: tuiprof record --step-at "
+            f"{shell_word(line)} (from Python 3.12 on they are found without it)"
+        )
+    said = (
+        "Name the line that ends one: tuiprof record --step-at FILE:LINE, which needs no edit of the script"
+    )
+    lines = fold.lead.lines if fold.lead is not None else None
+    if lines is not None and lines.samples >= _FEWEST_SAMPLES and lines.top:
+        file, number, count = lines.top[0]
+        if count >= _ALL_OF_IT * lines.samples:
+            where = f"{_short(file, session)}:{number}"
+            return (
+                f"{format_share(count / lines.samples)} of the time is at {where}; if it holds all steps, as "
+                "lax.scan does, only a capture by the clock shows them: --capture 3s@20s"
+            )
+    return said
 
 
 def last_words(session: Session) -> str:
@@ -176,7 +199,13 @@ def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStat
         Fact("step_p95_ns", "p95", stats.p95_ns, "ns"),
         Fact("step_mean_ns", "mean", stats.mean_ns, "ns"),
         Fact("jitter", "jitter", stats.jitter, "share", JITTER_RULE),
-        Fact("steps_per_s", "steps/s", stats.rate_hz, "number"),
+        Fact(
+            "steps_per_s",
+            "steps/s",
+            stats.rate_hz,
+            "number",
+            "By the wall clock: evaluations and checkpoints between steps are in it, captured steps are not.",
+        ),
         *_left_behind(lead),
         Fact("outliers", "outliers", len(lead.steps.outliers()), "count", OUTLIER_RULE),
         Fact(
@@ -254,9 +283,9 @@ def _phases(lead: WriterState | None) -> Table | None:
             "phase": _REST if name == "other" else name,
             "step_ns": ordinary.get(name, 0.0),
             "share": ordinary.get(name, 0.0) / total,
-            "mean_ns": ns,
+            "mean_ns": means.get(name),
         }
-        for name, ns in means.items()
+        for name in {**means, **ordinary}
     ]
     columns = (
         Column("phase", "phase"),
@@ -265,7 +294,7 @@ def _phases(lead: WriterState | None) -> Table | None:
             "a step",
             "ns",
             "Host time of an ordinary step, of the half of the steps nearest to the median: these add up to the "
-            "median step. The device may still be working on it.",
+            "median step. Where the host runs ahead of the device, the rest of the device's step is a line of its own.",
         ),
         Column("share", "share", "share"),
         Column(
@@ -280,18 +309,22 @@ def _phases(lead: WriterState | None) -> Table | None:
 def _lines(lead: WriterState | None, session: Session) -> Table | None:
     """Return where the script's main thread was, by samples."""
     lines = lead.lines if lead is not None else None
-    if lines is None or lines.samples < _FEWEST_SAMPLES:
+    if lead is None or lines is None or lines.samples < _FEWEST_SAMPLES:
         return None
+    doing = [*lines.doing, *[""] * len(lines.top)]
     rows = [
-        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples}
-        for file, line, count in lines.top[:_MOST_LINES]
+        {"where": f"{_short(file, session)}:{line}", "share": count / lines.samples, "doing": what}
+        for (file, line, count), what in zip(lines.top[:_MOST_LINES], doing, strict=False)
         if count >= _LEAST_SHARE * lines.samples
     ]
-    columns = (Column("where", "line"), Column("share", "share", "share"))
+    columns = (Column("where", "line"), Column("share", "share", "share"), Column("doing", "in"))
     note = (
         f"{format_count(lines.samples)} samples of the main thread, ten a second, where it leaves Python or waits; "
         "the line of the script that it was called from"
     )
+    took_ns = lines.at - lead.head.mono_ns if lead.head is not None else 0
+    if lines.ns and took_ns > 0:
+        note += f". They took {format_share(lines.ns / took_ns)} of a core"
     return Table("lines", "Where the script was", columns, pl.DataFrame(rows), note) if rows else None
 
 
@@ -314,9 +347,13 @@ def _diagnosis(ordinary: dict[str, float], means: dict[str, float]) -> str:
         )
     if ordinary.get("other", 0.0) >= _MUCH * total and len(ordinary) > 1:
         said.append(_OTHER_NOTE)
-    grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items()}
+    between = {name: means.get(name, 0.0) for name in _BETWEEN if name not in ordinary}
+    if sum(between.values()) >= _MUCH * mean:
+        shares = " and ".join(f"{name} {format_share(ns / mean)}" for name, ns in between.items() if ns)
+        said.append(f"between the steps, {shares} of the time")
+    grown = {name: ns - ordinary.get(name, 0.0) for name, ns in means.items() if name not in between}
     largest = max(grown, key=lambda name: grown[name])
-    if mean - total >= _MUCH * total and grown[largest] > 0:
+    if mean - sum(between.values()) - total >= _MUCH * total and grown[largest] > 0:
         name = _REST if largest == "other" else largest
         said.append(f"rare long steps make the mean step {format_ns(mean)}, most of the excess in {name}")
     return "; ".join(said)

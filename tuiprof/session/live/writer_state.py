@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, Final
@@ -23,6 +24,11 @@ KEEP_MEMORY: Final = 1 << 11
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
 MOST_NAMES: Final = 24
 _MISSING_NS: Final = -1
+#: What a script does between steps now and then: no part of a step's time while at most this share of steps have it.
+_APART: Final = ("evaluation", "checkpoint")
+_APART_SHARE: Final = 0.25
+#: Phase: what a step takes on the device longer than on a host that runs ahead.
+AHEAD: Final = "host ahead of the device"
 
 
 def _column(records: Sequence[object], name: str, dtype: Any) -> Array:
@@ -49,7 +55,8 @@ class StepSeries:
     (:attr:`slowdown`), never of steps before it together with later ones: :meth:`comparable` says which count.
 
     Attributes:
-        rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time), ``device_ns``
+        rows: Columns ``n`` (step number), ``t_ns`` (end, session time), ``dur_ns`` (host time, without ``apart_ns``:
+            rare evaluations and checkpoints), ``wall_ns`` (since the end of the step before), ``device_ns``
             (device time, -1 = not known), ``captured`` (bool), one ``ph:<name>`` a phase (ns, -1 = not in
             this step) and one ``v:<name>`` a metric (NaN = not given).
         overview: Step times of the whole run, ns.
@@ -69,6 +76,8 @@ class StepSeries:
                 "n": (np.int64, -1),
                 "t_ns": (np.int64, 0),
                 "dur_ns": (np.int64, 0),
+                "apart_ns": (np.int64, 0),
+                "wall_ns": (np.int64, 0),
                 "device_ns": (np.int64, _MISSING_NS),
                 "captured": (np.bool_, False),
             },
@@ -81,7 +90,8 @@ class StepSeries:
         self.longest: tuple[int, int, int] | None = None
         self.dropped_names: set[str] = set()
         self._histogram = Histogram()  # of uncaptured steps, as is the next
-        self._plain_ns = 0
+        self._plain_ns = self._plain_wall_ns = 0
+        self._having = dict.fromkeys(_APART, 0)  # how many steps have had each of these
         self._watch = SlowdownWatch()
         self._on_device = False
         self._before = NO_STATS  # of the steps before the capture that is being judged, as is the next
@@ -144,7 +154,10 @@ class StepSeries:
             rows: Which (see :meth:`since`); None = all kept ones.
         """
         rows = slice(None) if rows is None else rows
-        return step_stats(self.rows["dur_ns"][rows][self.comparable(rows)])
+        counted = self.comparable(rows)
+        device_ns = self.rows["device_ns"][rows][counted]
+        wall_ns = float(self.rows["wall_ns"][rows][counted].sum())
+        return step_stats(self.rows["dur_ns"][rows][counted], device_ns[device_ns >= 0], wall_ns)
 
     def whole_run(self) -> StepStats:
         """Return the statistics of all steps of the run that can be compared (see :meth:`comparable`).
@@ -160,15 +173,16 @@ class StepSeries:
         count = self._histogram.count
         if not count:
             return NO_STATS
-        mean = self._plain_ns / count
-        return StepStats(
+        rate_hz = 1e9 * count / self._plain_wall_ns if self._plain_wall_ns > 0 else float("nan")
+        if recent.on_device:
+            return replace(recent, count=count, rate_hz=rate_hz)
+        return replace(
+            recent,
             count=count,
             median_ns=self._histogram.quantile(0.5),
             p95_ns=self._histogram.quantile(0.95),
-            mean_ns=mean,
-            jitter=recent.jitter,
-            rate_hz=1e9 / mean if mean > 0 else float("nan"),
-            outlier_above_ns=recent.outlier_above_ns,
+            mean_ns=self._plain_ns / count,
+            rate_hz=rate_hz,
         )
 
     def outliers(self, rows: slice | None = None) -> Ints:
@@ -226,8 +240,9 @@ class StepSeries:
     def ordinary_phases(self, rows: slice | None = None) -> dict[str, float]:
         """Return what an ordinary step spends in each phase, ns: they add up to the median step.
 
-        Ordinary is the half of the steps whose length is nearest to the median, so that an evaluation or a checkpoint
-        now and then, which the means hold, is in none of the phases.
+        Ordinary is the half of the steps whose length is nearest to the median, of those without an evaluation or a
+        checkpoint that comes now and then. Where the host runs ahead, what the step takes longer on the device is
+        :data:`AHEAD`.
         """
         if rows is None and self.slowdown is not None:
             return self._phases_before[1]
@@ -236,14 +251,16 @@ class StepSeries:
             return {}
         dur_ns = self.rows["dur_ns"][rows]
         median_ns = float(np.median(dur_ns[counted]))
+        plain = counted & (self.rows["apart_ns"][rows] == 0)
         distance = np.abs(dur_ns - median_ns)
-        found = self._mean_phases(rows, counted & (distance <= np.median(distance[counted])))
+        plain = plain & (distance <= np.median(distance[plain])) if plain.any() else counted
+        found = self._mean_phases(rows, plain)
         total = sum(found.values())
-        return (
-            {name: ns * median_ns / total for name, ns in found.items() if ns or name == "other"}
-            if total
-            else {}
-        )
+        if not total:
+            return {}
+        stats = self.stats(rows)
+        ahead = {AHEAD: stats.median_ns - median_ns} if stats.on_device else {}
+        return {name: ns * median_ns / total for name, ns in found.items() if ns or name == "other"} | ahead
 
     def _counted(self, rows: slice | None) -> tuple[slice, npt.NDArray[np.bool_]]:
         """Return which kept steps phases are made of: those that can be compared, else the captured ones."""
@@ -257,7 +274,7 @@ class StepSeries:
         means = {
             name: float(np.maximum(self.rows[f"ph:{name}"][rows][counted], 0).mean()) for name in self.phases
         }
-        mean = float(self.rows["dur_ns"][rows][counted].mean())
+        mean = float((self.rows["dur_ns"][rows] + self.rows["apart_ns"][rows])[counted].mean())
         return {**means, "other": max(0.0, mean - sum(means.values()))}
 
     def trace_written(self) -> None:
@@ -281,8 +298,12 @@ class StepSeries:
         dur_ns = _column(steps, "dur", np.int64)
         captured = _column(steps, "cap", np.bool_)
         numbers = _column(steps, "n", np.int64)
-        columns: dict[str, Array] = {"n": numbers, "t_ns": t_ns, "dur_ns": dur_ns, "captured": captured}
         phases = _spread([step.ph for step in steps], np.int64, _MISSING_NS)
+        wall_ns = self._since_last(t_ns, numbers, captured, dur_ns)
+        apart_ns = self._apart(phases, dur_ns)
+        dur_ns = dur_ns - apart_ns
+        columns: dict[str, Array] = {"n": numbers, "t_ns": t_ns, "dur_ns": dur_ns, "captured": captured}
+        columns |= {"apart_ns": apart_ns, "wall_ns": wall_ns}
         for name in self._kept(phases, "ph:", np.int64, _MISSING_NS):
             columns[f"ph:{name}"] = phases[name]
         metrics = _spread([step.v for step in steps], np.float64, np.nan)
@@ -302,6 +323,28 @@ class StepSeries:
             found = [(n, self._early.pop(n)) for n in numbers.tolist() if n in self._early]
             self.add_device_times([DeviceStep(n, dur) for n, dur in found])
 
+    def _since_last(self, t_ns: Ints, n: Ints, captured: npt.NDArray[np.bool_], dur_ns: Ints) -> Ints:
+        """Return the time since the step before; next to a capture, or where none is known, what the step took."""
+        rows = self.rows
+        known = len(rows) > 0
+        before_t = np.concatenate((rows["t_ns"][-1:] if known else t_ns[:1], t_ns[:-1]))
+        before_n = np.concatenate((rows["n"][-1:] if known else n[:1], n[:-1]))
+        before_captured = np.concatenate((rows["captured"][-1:] if known else captured[:1], captured[:-1]))
+        follows = (n == before_n + 1) & ~before_captured
+        return np.where(follows, np.maximum(t_ns - before_t, dur_ns), dur_ns)
+
+    def _apart(self, phases: Mapping[str, Array], dur_ns: Ints) -> Ints:
+        """Return what each of these steps spent in evaluations and checkpoints that come now and then."""
+        apart = np.zeros(len(dur_ns), np.int64)
+        for name in _APART:
+            if name in phases:
+                took = np.maximum(phases[name], 0)
+                having = self._having[name] + np.cumsum(took > 0)
+                rare = having <= _APART_SHARE * (len(self) + 1 + np.arange(len(took)))
+                apart += np.where(rare, took, 0)
+                self._having[name] = int(having[-1])
+        return np.minimum(apart, dur_ns)
+
     def _append(self, columns: Mapping[str, Array]) -> None:
         """Append rows, stretch by stretch of plain and of captured ones, and see whether captures slow them down."""
         captured = columns["captured"]
@@ -316,6 +359,7 @@ class StepSeries:
                 self._watch.plain(dur_ns.tolist())
                 self._histogram.add(dur_ns)
                 self._plain_ns += int(dur_ns.sum())
+                self._plain_wall_ns += int(columns["wall_ns"][low:high].sum())
             self.rows.extend(high - low, {name: values[low:high] for name, values in columns.items()})
 
     def add_device_times(self, times: Sequence[DeviceStep]) -> None:
@@ -385,6 +429,7 @@ class WriterState:
         offset_ns: What to add to its ``at`` to get session time.
         steps: Its steps.
         step_source: What ends its steps; None = it does not tell.
+        likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
         lines: Where its main thread was; None = it does not tell.
         memory: Allocator memory by device index.
         uses: Which accelerator a device index stands for, of those that it uses; empty = it does not tell.
@@ -399,6 +444,7 @@ class WriterState:
         self.offset_ns = 0
         self.steps = StepSeries()
         self.step_source: StepSource | None = None
+        self.likely_step = ""
         self.lines: Lines | None = None
         self.memory: dict[int, MemorySeries] = {}
         self.uses: dict[int, Uses] = {}

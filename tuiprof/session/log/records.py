@@ -87,18 +87,35 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
     withdrawn: Whole = 0
 
 
+class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
+    """The loop whose iterations are probably the steps, where nothing says what a step is and nothing can count them.
+
+    Attributes:
+        at: Monotonic ns.
+        where: The script's line, ``file:line``.
+    """
+
+    at: Whole
+    where: str
+
+
 class Lines(msgspec.Struct, tag="lines", tag_field="t", gc=False):
     """Where the main thread was, by samples since the start; written again and again.
 
     Attributes:
         at: Monotonic ns.
         samples: Number of samples in which the script ran.
-        top: File, line and number of samples of the lines that were seen most, the most frequent first.
+        top: File, line and number of samples of the lines that were seen most, the most frequent first. A line comes
+            once for each thing that was done there.
+        doing: What that was, in the order of ``top``: "backward", "waits for a batch", …; empty = something else.
+        ns: What taking the samples took so far of the thread that does, ns.
     """
 
     at: Whole
     samples: Whole
     top: list[tuple[str, Whole, Whole]] = []
+    doing: list[str] = []
+    ns: Whole = 0
 
 
 class DeviceStep(msgspec.Struct, tag="dev", tag_field="t", gc=False):
@@ -347,6 +364,7 @@ Record = (
     Head
     | Step
     | StepSource
+    | LikelyStep
     | Lines
     | DeviceStep
     | Memory

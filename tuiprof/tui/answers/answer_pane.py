@@ -18,11 +18,11 @@ from tuiprof.tui.timeline.results import Answer
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.filter_expression import FilterError
 from tuiprof.tui.widgets.frame_rows import FrameRows
-from tuiprof.tui.widgets.lines import Row
+from tuiprof.tui.widgets.lines import Row, row_width
 from tuiprof.tui.widgets.painted import Painted
 from tuiprof.tui.widgets.rows import TableState
 from tuiprof.tui.widgets.table import VirtualTable
-from tuiprof.tui.widgets.verdict import Facts, VerdictLine
+from tuiprof.tui.widgets.verdict import VerdictLine
 from tuiprof.tui.widgets.wrap import wrap
 
 
@@ -46,7 +46,6 @@ class AnswerPane(Vertical):
     DEFAULT_CSS = """
     AnswerPane {
         & > #answer-verdict { height: auto; max-height: 2; }
-        & > #answer-facts { height: auto; max-height: 2; }
         & > #answer-title { height: 1; }
         & > #answer-message { height: 1fr; padding: 1 2; display: none; }
         & > #answer-note { height: auto; max-height: 2; }
@@ -65,9 +64,8 @@ class AnswerPane(Vertical):
         self._kept: dict[str, _Kept] = {}
 
     def compose(self) -> ComposeResult:
-        """Verdict, figures, table, note, filter."""
+        """Verdict, table, note, filter; figures and rules are a key away."""
         yield VerdictLine(id="answer-verdict")
-        yield Facts(id="answer-facts")
         yield Painted(id="answer-title")
         yield AnswerTables(id="answer-tables")
         yield Message(id="answer-message")
@@ -116,12 +114,11 @@ class AnswerPane(Vertical):
             self.set_class(not verdict, "-quiet")
             return
         self._keep()
-        self.tab, self.answer, self._table, self.needle = tab, answer, 0, ""
+        self.tab, self.answer, self._table, self.needle = tab, answer, _first_table(answer), ""
         self._close_filter()
         line = self.query_one("#answer-verdict", VerdictLine)
         self.set_class(not verdict, "-quiet")
         self.set_class(not isinstance(answer, Report) or not answer.verdict.sentence, "-wordless")
-        self.query_one(Facts).show(answer if isinstance(answer, Report) else None)
         if isinstance(answer, Report):
             line.show(answer.verdict.sentence, answer.verdict.level)
         had_focus = self.has_focus_within
@@ -239,11 +236,7 @@ class AnswerPane(Vertical):
             row.append((f"  table {self._table + 1} of {len(answer.tables)}", "faint"))
         title.paint(lambda _w, _h: [row])
         notes = [sanitize(text) for text in (table.note, *answer.notes) if text]
-        rule = sanitize(f"rule {answer.rules[0].name}: {answer.rules[0].text}") if answer.rules else ""
-        more = len(answer.rules) - 1
-        if rule and more > 0:
-            rule = f"{rule}  (+{more} more)"
-        note.paint(lambda width, height: _note_rows(" · ".join(notes), rule, width, height))
+        note.paint(lambda width, height: _note_rows(notes, width, height or 2))
 
     def as_shown(self) -> Report | None:
         """Return a report of the table that shows, with the rows, the order and the columns it shows."""
@@ -335,6 +328,12 @@ class AnswerPane(Vertical):
         self._bar.close()
 
 
+def _first_table(answer: Answer | None) -> int:
+    """Return the first table of an answer that has rows; without any, the first."""
+    tables = answer.tables if isinstance(answer, Report) else ()
+    return next((place for place, table in enumerate(tables) if len(table.rows)), 0)
+
+
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     """Say why there is no table: being worked out, unavailable, or a verdict without evidence."""
     if answer is None:
@@ -349,12 +348,19 @@ def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     ]
 
 
-def _note_rows(notes: str, rule: str, width: int, height: int) -> list[Row]:
-    """One line of notes and one of the rule; where there is one line only, where the rest is."""
-    more: Row = [("  r", "key"), (" rules", "dim")] if height == 1 and notes and rule else []
+def _note_rows(notes: list[str], width: int, lines: int) -> list[Row]:
+    """Return as many notes as there is room for, each whole, and where the rest is."""
+    room = max(width - 2, 8)
     rows: list[Row] = []
-    for text in (notes, rule):
-        if text and not (more and rows):
-            cut = wrap(text, max(width - 2 - 9 * bool(more), 8), most=1)[0]
-            rows.append([(f" {cut}", "dim"), *more])
+    left_out = False
+    for text in notes:
+        parts = wrap(text, room)
+        if len(rows) + len(parts) > lines:
+            left_out = True
+            break
+        rows += [[(f" {part}", "dim")] for part in parts]
+    if left_out and not rows:
+        return [[("  r", "key"), (" notes, figures and rules", "dim")]]
+    if left_out and row_width(rows[-1]) + 12 <= width:
+        rows[-1] = [*rows[-1], ("  r", "key"), (" more", "dim")]
     return rows

@@ -26,6 +26,10 @@ def first_screen(start: Start) -> Screen[Any]:
         from tuiprof.tui.trace.screen import TraceScreen
 
         return TraceScreen(start.path, place=start.place)
+    if start.view == "fleet":
+        from tuiprof.tui.fleet.screen import FleetScreen
+
+        return FleetScreen(start.path)
     if start.view == "ladder":
         from tuiprof.ladder.state import LadderRun
         from tuiprof.tui.ladder.screen import LadderScreen

@@ -60,7 +60,7 @@ class TimelinePair(Vertical):
     @property
     def most_lines(self) -> int:
         """Lines that show every lane of the trace that has more of them."""
-        return max((len(lanes.lanes) for lanes in self._lanes or ()), default=1) + 3
+        return max((timeline.state.lane_count for timeline in self.both), default=1) + 3
 
     def set_height(self, lines: int) -> None:
         """Give each timeline so many lines."""

@@ -49,9 +49,13 @@ class Comparison:
 def tabs_of(report: Report) -> list[Tab]:
     """Return a tab for each table that is listed; step times are drawn instead."""
     return [
-        Tab(table.key, _TITLES.get(table.key, sanitize(table.title)), "" if len(table.rows) else "–")
-        for table in report.tables
-        if table.key != STEP_PAIR
+        Tab(
+            table.key,
+            _TITLES.get(table.key, sanitize(table.title)),
+            "" if len(table.rows) else "–",
+            key=str(place) if place < 10 else "",
+        )
+        for place, table in enumerate((table for table in report.tables if table.key != STEP_PAIR), 1)
     ]
 
 

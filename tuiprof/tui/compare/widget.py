@@ -37,8 +37,8 @@ _BOTH: Final = 34
 #: Keys of a trace that make sense on two.
 _SHARED: Final = (
     "filter", "next_sync", "previous_sync", "follow", "follow_last", "zoom_in", "zoom_out", "fit", "zoom_to",
-    "next_step", "previous_step", "measure", "bookmark", "next_bookmark", "bookmarks", "next_tab", "previous_tab",
-    "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
+    "next_step", "previous_step", "measure", "nested", "bookmark", "next_bookmark", "bookmarks", "next_tab",
+    "previous_tab", "rules", "export", *(f"tab_{number}" for number in range(1, 10)),
 )  # fmt: skip
 
 
@@ -124,6 +124,11 @@ class CompareView(Vertical):
         self.query_one(ChangeDigest).display = width >= _DIGEST
         steps = 2 if height < 28 else 5 if height < 44 else 7
         self.query_one(StepPair).styles.height = steps
+        self._size_timelines()
+
+    def _size_timelines(self) -> None:
+        width, height = self.size
+        steps = 2 if height < 28 else 5 if height < 44 else 7
         above = 4 + steps + len(why_rows(self.found.report, width, self._lines_of_why))
         room = (height - above - 1) if height < _BOTH else (height - above) * 3 // 5
         self.pair.set_height(max(3, min(room // 2, self.pair.most_lines)))
@@ -187,8 +192,10 @@ class CompareView(Vertical):
     # -- timelines -----------------------------------------------------------------------------------------
 
     def action_timeline(self, name: str, *arguments: float) -> None:
-        """Move the timeline that has the focus: call a method of its navigation."""
-        getattr(self.pair.focused.navigation, name)(*arguments)
+        """Move the timeline that has the focus: call a method of its navigation; lanes open and close in both."""
+        for timeline in self.pair.both if name == "nested" else [self.pair.focused]:
+            getattr(timeline.navigation, name)(*arguments)
+        self._size_timelines()
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
         """Ask what to search for."""

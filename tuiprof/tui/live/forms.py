@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from textual.binding import BindingType
 
+from tuiprof.probe.finding.changed_steps import BY
 from tuiprof.session.run.control import trigger_requests
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.dialogs.form import Form, Text, Tick, form_keys, optional, whole
@@ -112,3 +114,25 @@ def _requests(
 ) -> tuple[TriggerRequest, ...]:
     above_ns, times = slow or (None, None)
     return trigger_requests(above_ns=above_ns, times=times, every=every, budget_bytes=budget * 1_000_000)
+
+
+class StepsForm(Form[dict[str, str]], inherit_bindings=False):
+    """Asks what a step shall be, and answers the request.
+
+    Args:
+        now: What it is, in words.
+        parse: Makes a request of ``at``, ``function`` or ``by`` and its value, or raises ValueError.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = form_keys(
+        "steps", "Count", "count", "Count these from 0", "Change nothing", one_field=True
+    )
+
+    def __init__(self, now: str, parse: Callable[[str, str], dict[str, str]]) -> None:
+        def named(text: str) -> dict[str, str]:
+            file, _, line = text.rpartition(":")
+            kind = "by" if text in BY else "at" if file and line.isdecimal() else "function"
+            return parse(kind, text)
+
+        label = f"now: {now or 'none seen'}. A step ends at FILE:LINE, with MODULE:NAME, or: {', '.join(BY)}"
+        super().__init__("what a step is", (Text("steps", label, parse=named),), lambda steps: dict(steps))

@@ -58,6 +58,9 @@ def live_keys(capture_steps: int) -> list[BindingType]:
         ),
         _run("t", "arm", "arm", "Capture after the next slow step, or no more", id="live.arm"),
         _run("T", "arm_form", "arm …", "Choose when to capture by itself", id="live.arm_form", show=False),
+        _run(
+            "S", "steps_form", "steps are …", "Let something else be a step", id="live.steps_form", show=False
+        ),
         _run("s", "stacks", "stacks", "Where every thread of every rank is", id="live.stacks"),
         _view("z", "window", "zoom", "Another width of the time axis", id="live.window"),
         _view("left_square_bracket", "rank(-1)", "rank −", "The rank before", id="live.rank_before"),

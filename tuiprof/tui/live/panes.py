@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tuiprof.report.sanitize import sanitize
-from tuiprof.session.live.step_source import counted
+from tuiprof.session.live.step_source import counted, likely
 from tuiprof.session.live.straggler import lanes
 from tuiprof.session.store.glance import Summary
 from tuiprof.tui.live import view as live_view
@@ -104,8 +104,11 @@ class RunPanes(Vertical):
         if rank is None or charted is None or not len(rank.steps):
             errors = self.query_one(OutputBox).pane.last_errors(3)
             replayed = replay is not None and not replay.over
+            named = likely(moment.feed.fold, moment.session.meta.cwd)
             chart.explain(
-                live_view.no_step_lines(moment.status, errors, replayed=replayed, waiting=self._waiting)
+                live_view.no_step_lines(
+                    moment.status, errors, replayed=replayed, waiting=self._waiting, likely=named
+                )
             )
             return
         goes_on = moment.following or (replay is not None and not replay.over)

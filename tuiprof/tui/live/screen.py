@@ -15,6 +15,7 @@ from textual.getters import app as getters_app
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
+from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.replay import Live
@@ -200,7 +201,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                 return self.focused is None or self.focused.id != "search"
             case "stop":
                 return moment.running
-            case "capture" | "capture_form":
+            case "capture" | "capture_form" | "steps_form":
                 return moment.running and bool(moment.run.fold.ranks)
             case "arm" | "arm_form":
                 return captures.can_arm
@@ -391,6 +392,26 @@ class LiveScreen(Screen[None], inherit_bindings=False):
                 self.app.push_screen(ReadingScreen(*found, opened_by="stacks"))
 
         self._read("stacks", lambda _: read(self.session, fold, running=running), show)
+
+    def action_steps_form(self) -> None:
+        """Ask what a step shall be, and ask the script to count these."""
+        from tuiprof.session.live.step_source import counted
+        from tuiprof.session.run.change_steps import change_request, request_change
+        from tuiprof.tui.live.forms import StepsForm
+
+        def parse(kind: str, text: str) -> dict[str, str]:
+            try:
+                return change_request(self.session, **{kind: text})
+            except UsageProblem as problem:
+                raise ValueError(str(problem)) from problem
+
+        def answered(wanted: dict[str, str] | None) -> None:
+            if wanted is not None:
+                with self.app.telling_errors():
+                    request_change(self.session, wanted)
+                    self.app.notify("asked the script to count these; the answer is among the notes (a)")
+
+        self.app.push_screen(StepsForm(counted(self.moment.rank), parse), answered)
 
     # -- other runs --------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
@@ -183,6 +184,8 @@ def stats_row(
     if not stats.count:
         return [[(" step time  ", "dim"), (glyphs.NONE, "dim")]]
     left: Row = [(" step time ", "dim"), (format_ns(stats.median_ns), "strong"), (" median", "dim")]
+    if stats.on_device:
+        left.append((" on the device", "dim"))
     parts: list[Row] = [
         [("p95 ", "dim"), (format_ns(stats.p95_ns), "text")],
         [("jitter ", "dim"), (format_share(stats.jitter), "text")],
@@ -459,17 +462,26 @@ def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
 
 
 def no_step_lines(
-    status: Status, errors: list[str], *, replayed: bool = False, waiting: str = ""
+    status: Status, errors: list[str], *, replayed: bool = False, waiting: str = "", likely: str = ""
 ) -> list[str]:
-    """Return why there is no step time to draw, and what to do; ``waiting`` is what the script does meanwhile."""
+    """Return why there is no step time to draw, and what to do.
+
+    ``waiting`` is what the script does meanwhile, ``likely`` the line that probably ends a step.
+    """
+    how = _HOW_TO_MARK
+    if likely:
+        how = [
+            f"no step seen: the script is in the loop at {sanitize(likely)}, which Python 3.12 and newer would count",
+            f"to count its iterations: tuiprof run --step-at {sanitize(shell_word(likely))} -- …",
+        ]
     if replayed:
         return ["no step yet at this moment of the run"]
     if status.over:
         lines = [f"{status}, and no step was marked", *errors]
-        return lines if status.state == "failed" else [*lines, *_HOW_TO_MARK]
+        return lines if status.state == "failed" else [*lines, *how]
     if status.detail == "starting":
         return ["starting …"]
-    return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *_HOW_TO_MARK]
+    return [f"no step yet{f': {sanitize(waiting)}' if waiting else ''}", *how]
 
 
 _HOW_TO_MARK = [

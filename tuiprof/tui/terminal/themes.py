@@ -27,6 +27,9 @@ DARK: Final = Theme(
         "border": "#2f3844",
         "scrollbar": "#56708f",
         "primary-muted": "#1d3149",
+        "heat-1": "#e8b45a 10%",
+        "heat-2": "#e8b45a 22%",
+        "heat-3": "#e8b45a 34%",
         "lane-idle": "#f0cd8e",
         "lane-counter": "#9fb2c9",
         "lane-outside": "#3a4553",
@@ -60,6 +63,9 @@ LIGHT: Final = Theme(
         "border": "#c3c6c0",
         "scrollbar": "#71879f",
         "primary-muted": "#e0eaf8",
+        "heat-1": "#8f5a00 7%",
+        "heat-2": "#8f5a00 15%",
+        "heat-3": "#8f5a00 24%",
         "lane-idle": "#ad7200",
         "lane-counter": "#6f7f92",
         "lane-outside": "#b9bdb6",
@@ -93,6 +99,9 @@ CONTRAST: Final = Theme(
         "border": "#b0b0b0",
         "scrollbar": "#8c8c8c",
         "primary-muted": "#10344a",
+        "heat-1": "#ffd400 14%",
+        "heat-2": "#ffd400 26%",
+        "heat-3": "#ffd400 38%",
         "lane-idle": "#ffd400",
         "lane-counter": "#c8c8c8",
         "lane-outside": "#5c5c5c",
@@ -130,6 +139,9 @@ SIXTEEN: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_bright_black",
         "primary-muted": "ansi_blue",
+        "heat-1": "ansi_default",
+        "heat-2": "ansi_default",
+        "heat-3": "ansi_default",
         "border": "ansi_bright_black",
         "block-cursor-background": "ansi_blue",
         "block-cursor-foreground": "ansi_bright_white",
@@ -162,6 +174,9 @@ MONO: Final = Theme(
         **BUILTIN_THEMES["ansi-dark"].variables,
         "surface-active": "ansi_white",
         "primary-muted": "ansi_white",
+        "heat-1": "ansi_default",
+        "heat-2": "ansi_default",
+        "heat-3": "ansi_default",
         "border": "ansi_default",
         "block-cursor-background": "ansi_white",
         "block-cursor-foreground": "ansi_black",
@@ -194,7 +209,7 @@ def whole_name(name: str) -> str:
 DEFAULTS: Final = {
     key: value
     for key, value in DARK.variables.items()
-    if key.startswith(("phase-", "lane-")) or key == "border"
+    if key.startswith(("phase-", "lane-", "heat-")) or key == "border"
 }
 
 

@@ -11,10 +11,11 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from tuiprof.model.steps import Steps
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
-from tuiprof.tui.timeline.lane_cells import Cells, Kind, link_cells, overview, paint
-from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.lane_cells import Cells, Kind, legend, link_cells, overview, paint
+from tuiprof.tui.timeline.lanes import Lane, Lanes
 from tuiprof.tui.timeline.readout import offset_text, readout
 from tuiprof.tui.timeline.state import TimelineState
 from tuiprof.tui.timeline.viewport import Viewport
@@ -65,7 +66,10 @@ class Canvas:
         self._signs: list[dict[int, str]] = []
 
     def line(self, y: int, width: int, background: Style, *, focused: bool) -> Strip:
-        """Draw the map, a lane, the axis, or the readout; blank below them, and before there is a trace."""
+        """Draw the map, a lane, the axis, or the last line; blank below them, and before there is a trace.
+
+        The last line is the readout where a person looks at something in the timeline, else the legend.
+        """
         state = self._state
         if state.lanes is None:
             return Strip.blank(width, background)
@@ -77,6 +81,8 @@ class Canvas:
             return self._lane_line(state.lanes, y, label, background, focused=focused)
         if y == len(state.visible_lanes):
             return self._axis_line(label)
+        if y == len(state.visible_lanes) + 1 and not (focused or state.has_readout):
+            return self._legend_line(state.lanes, width)
         if y == len(state.visible_lanes) + 1:
             text = fit_text(readout(state, state.lanes), width)
             return Strip([Segment(text, self._component_style(_READOUT))], width)
@@ -106,25 +112,28 @@ class Canvas:
         key = (lanes, state.view, state.visible_lanes)
         if self._painted == key:
             return
-        edges = state.view.edges
-        marks = self._step_marks(lanes)
-        taken = np.zeros(state.view.columns, dtype=bool)
-        for column, label in marks:
-            taken[column : column + len(label)] = True
         self._cells = [
-            paint(lanes.trace, lane, edges, None if index else taken)
-            for index, lane in enumerate(state.visible_lanes)
+            self._painted_lane(lanes, lane, first=not place) for place, lane in enumerate(state.visible_lanes)
         ]
-        for column, label in (
-            marks if state.visible_lanes and state.visible_lanes[0].style == "ranges" else []
-        ):
-            self._cells[0].chars[column : column + len(label)] = label
-            self._cells[0].kinds[column : column + len(label)] = Kind.STEP
         self._painted = key
 
-    def _step_marks(self, lanes: Lanes) -> list[tuple[int, str]]:
-        """Return where the first lane says that a step starts: column, and ``▏2`` for step 2."""
-        view, steps = self._state.view, lanes.trace.steps
+    def _painted_lane(self, lanes: Lanes, lane: Lane, *, first: bool) -> Cells:
+        """Draw a lane; the first one, and each that has steps of its own, says where steps begin."""
+        view = self._state.view
+        marked = lane.style == "ranges" and (first or lane.steps is not None)
+        marks = self._step_marks(lane.steps or lanes.trace.steps) if marked else []
+        taken = np.zeros(view.columns, dtype=bool)
+        for column, label in marks:
+            taken[column : column + len(label)] = True
+        cells = paint(lanes.trace, lane, view.edges, taken)
+        for column, label in marks:
+            cells.chars[column : column + len(label)] = label
+            cells.kinds[column : column + len(label)] = Kind.STEP
+        return cells
+
+    def _step_marks(self, steps: Steps) -> list[tuple[int, str]]:
+        """Return where a lane says that a step starts: column, and ``▏2`` for step 2."""
+        view = self._state.view
         low, high = np.searchsorted(steps.starts, [view.low, view.high]).tolist()
         marks: list[tuple[int, str]] = []
         free_from = 0
@@ -217,6 +226,8 @@ class Canvas:
         return self._strip(head, chars, cells.kinds, over)
 
     def _label(self, text: str, style: str, cells: int, background: Style) -> list[Segment]:
+        if len(text) > cells:  # its number tells it from others
+            text = text.replace("stream ", "str ")
         return [Segment(" " + fit_text(text, cells), self._component_style(style)), Segment(" ", background)]
 
     def _strip(
@@ -234,6 +245,25 @@ class Canvas:
             flags, kind = divmod(int(looks[begin]), _KINDS)
             segments.append(Segment("".join(chars[begin:end]), self.style(kind, flags)))
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
+
+    def _legend_line(self, lanes: Lanes, width: int) -> Strip:
+        """Say what the signs of the lanes that show stand for, as far as there is room."""
+        state = self._state
+        row = legend(
+            state.visible_lanes,
+            replayed=lanes.replayed is not None,
+            nested=state.nested,
+            closed=state.has_nested,
+        )
+        segments = [Segment(" ", self._component_style(_READOUT))]
+        left = width - 1
+        for sign, kind, meaning in row:
+            text = f" {meaning}   "
+            if len(sign) + len(text.rstrip()) > left:
+                break
+            segments += [Segment(sign, self.style(kind, 0)), Segment(text, self._component_style(_AXIS))]
+            left -= len(sign) + len(text)
+        return Strip(segments).adjust_cell_length(width, self._component_style(_AXIS))
 
     def _axis_line(self, label: int) -> Strip:
         """Draw round instants, bookmarks, the begin of what is measured, and the cursor among them."""

@@ -36,6 +36,10 @@ def _move(
 _HIDDEN: Final = "Trace "
 
 KEYS: Final[tuple[Binding, ...]] = (
+    # Of the three keys that zoom the line of keys shows one entry, which zooms in.
+    _move(
+        "zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom", "Show less time; - more, 0 all", "Trace", "+ - 0"
+    ),
     _key("filter", "slash", "filter", "filter", "Rows with a text, or by an expression", "Trace", "/"),
     _move("next_sync", "n", "sync, True", "next sync", "To the next host wait, or hit of a search", "Trace"),
     _move("previous_sync", "N", "sync, False", "sync before", "To the wait or hit before", _HIDDEN),
@@ -52,9 +56,9 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("columns", "v", "columns", "columns", "Choose which columns show", _HIDDEN),
     _key("rules", "r", "rules", "rules", "Definitions, rules and thresholds", "Trace"),
     _key("trust", "i", "trust", "trust", "What this trace cannot tell", _HIDDEN),
-    _move("zoom_in", "plus,equals_sign", "zoom, 2.0", "zoom in", "Show less time", display="+"),
     _move("zoom_out", "minus", "zoom, 0.5", "zoom out", "Show more time", display="-"),
     _move("fit", "0", "fit", "all time", "Show the whole trace"),
+    _move("nested", "d", "nested", "nested lanes", "Show operators and Python functions, or close them"),
     _move("zoom_to", "z", "zoom_to", "zoom to", "Zoom to the selection, window or step"),
     _move("next_step", "right_curly_bracket", "step, True", "next step", "To the next step", display="}"),
     _move(
@@ -65,7 +69,7 @@ KEYS: Final[tuple[Binding, ...]] = (
         "To the step before",
         display="{",
     ),
-    _move("measure", "m", "measure", "measure", "Measure from the cursor on; again: end"),
+    _move("measure", "m", "measure", "measure", "Measure from the cursor on; again: keep it"),
     _move("bookmark", "b", "bookmark", "bookmark", "Set or clear a bookmark at the cursor"),
     _move(
         "next_bookmark", "apostrophe", "next_bookmark", "next bookmark", "To the next bookmark", display="'"
@@ -74,6 +78,7 @@ KEYS: Final[tuple[Binding, ...]] = (
     *(_key(f"tab_{n}", str(n), f"open({n})", f"tab {n}", f"Open tab {n}", "Tabs") for n in range(1, 10)),
     _key("next_tab", "greater_than_sign", "next_tab(1)", "next tab", "To the next tab", "Tabs", ">"),
     _key("previous_tab", "less_than_sign", "next_tab(-1)", "tab before", "To the tab before", "Tabs", "<"),
+    _key("more_tabs", "M", "more_tabs", "more", "Tabs that are not available here, and why", "Tabs"),
     _key("advice", "a", "open('advice')", "advice", "What to change, by what it wins", "Tabs"),
     _key(
         "next_finding",
@@ -92,6 +97,22 @@ KEYS: Final[tuple[Binding, ...]] = (
         "The one before",
         _HIDDEN,
         "[",
+    ),
+    _key(
+        "replay",
+        "p",
+        "replay",
+        "with fix",
+        "The step with this finding's fix, below the one that is",
+        "Trace",
+    ),
+    _key(
+        "as_captured",
+        "U",
+        "as_captured",
+        "as captured",
+        "Figures as captured, or without the profiler",
+        _HIDDEN,
     ),
     _key("show_finding", "o", "show_finding", "show", "To the finding's event on the timeline", _HIDDEN),
     _key("copy_fix", "C", "copy_fix", "copy fix", "Copy what to write instead", _HIDDEN),

@@ -13,15 +13,23 @@ from rich.cells import cell_len
 from tuiprof.model.intervals import Ints
 from tuiprof.model.schema import CATEGORIES
 from tuiprof.model.trace import Mask, Trace
+from tuiprof.model.units import format_ns
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.timeline.lane_extras import Samples
-from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes
+from tuiprof.tui.timeline.lanes import Bars, Lane, Lanes, Lost
 from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.widgets.rows import fit_text
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _FEWEST_FOR_LABEL = 3
+#: A label that does not fit is cut where so many cells of it stay.
+_FEWEST_OF_CUT = 6
 #: From this share of a column on, waits are marked in the overview.
 _LEAST_WAIT = 0.05
+#: From this share of a column on, what is lost shows; and a step as wide as this says what it loses.
+_LEAST_LOST = 0.004
+_FEWEST_FOR_COST = 12
+_NOT_REPLAYED = "later steps are not replayed"
 
 
 class Kind(IntEnum):
@@ -44,6 +52,9 @@ class Kind(IntEnum):
     RANGE_F = 14
     STEP = 15
     COUNTER = 16
+    LOST_BAD = 17
+    LOST_WARN = 18
+    NOTE = 19
 
 
 _KIND_OF_CATEGORY = np.full(len(CATEGORIES), Kind.KERNEL, dtype=np.uint8)
@@ -71,6 +82,8 @@ def paint(trace: Trace, lane: Lane, edges: Ints, taken: Mask | None = None) -> C
     """Draw one lane."""
     if lane.style == "idle":
         return _idle(trace, lane.bars, edges)
+    if lane.lost is not None:
+        return _lost(trace, lane.lost, edges)
     if lane.samples is not None:
         return _counter(lane.samples, edges)
     if lane.style == "calls":
@@ -133,6 +146,58 @@ def _idle(trace: Trace, bars: Bars, edges: Ints) -> Cells:
     return Cells(chars, np.where(shade > 0, Kind.IDLE, Kind.BLANK).astype(np.uint8))
 
 
+def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
+    """What a finding costs: the height of a cell is the lost share of its column; each step says its sum."""
+    columns = len(edges) - 1
+    if isinstance(lost.losses, str):
+        text = fit_text(f"not known: {sanitize(lost.losses)}", columns)
+        return Cells(list(text), np.full(columns, Kind.NOTE, dtype=np.uint8))
+    ns = np.diff(lost.up_to(edges))
+    share = ns / np.maximum(np.diff(edges), 1)
+    level = np.where(share > _LEAST_LOST, np.clip(np.ceil(share * 8), 1, 8), 0).astype(np.int64)
+    chars = [_EIGHTHS[height] for height in level.tolist()]
+    kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
+    for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
+        label = f" {format_ns(cost_ns)} "
+        place = _blank(level[begin:end], len(label)) if cost_ns > 0 else None
+        if place is not None:
+            chars[begin + place : begin + place + len(label)] = label
+            kinds[begin + place : begin + place + len(label)] = Kind.NOTE
+    # Of a long trace only the first steps are replayed: what is blank behind them is not without loss.
+    later = trace.steps.ends > lost.losses.high
+    begin = int(np.searchsorted(edges, lost.losses.high)) + 1
+    if later.any() and begin + len(_NOT_REPLAYED) <= columns and not level[begin:].any():
+        chars[begin : begin + len(_NOT_REPLAYED)] = _NOT_REPLAYED
+        kinds[begin : begin + len(_NOT_REPLAYED)] = Kind.NOTE
+    return Cells(chars, kinds)
+
+
+def _cost_of_steps(trace: Trace, lost: Lost, edges: Ints) -> list[tuple[int, int, float]]:
+    """Return from which column to which each step is in view whole, and what it loses, ns."""
+    steps = trace.steps
+    first, last = np.searchsorted(edges, steps.starts), np.searchsorted(edges, steps.ends)
+    whole = (steps.starts >= edges[0]) & (steps.ends <= edges[-1]) & (last - first >= _FEWEST_FOR_COST)
+    return [
+        (
+            int(first[i]),
+            min(int(last[i]), len(edges) - 1),
+            lost.between(int(steps.starts[i]), int(steps.ends[i])),
+        )
+        for i in np.flatnonzero(whole)[: len(edges)].tolist()
+    ]
+
+
+def _blank(level: Ints, cells: int) -> int | None:
+    """Return where in the longest stretch without loss a text of so many cells begins; None = it does not fit."""
+    found, begin = None, 0
+    for index, height in enumerate([*level.tolist(), 1]):
+        if height:
+            if index - begin >= cells and (found is None or index - begin > found[1]):
+                found = begin, index - begin
+            begin = index + 1
+    return None if found is None else found[0] + (found[1] - cells) // 2
+
+
 def _counter(samples: Samples, edges: Ints) -> Cells:
     """A value over time: the height of a cell is the column's largest as a share of the peak."""
     values = samples.highest(edges)
@@ -161,10 +226,40 @@ def _label_runs(
         if index < 0 or room < shortest - 1:
             continue
         label = lead + short_name(trace.name(int(bars.rows[index])))
+        if room < min(len(label), _FEWEST_OF_CUT):
+            continue  # what is left of it would tell nothing
         label = label if len(label) <= room else label[: room - 1] + "…"
         chars[begin : begin + len(label)] = label
         if len(label) < room:
             chars[begin + len(label)] = " "
+
+
+def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> list[tuple[str, Kind, str]]:
+    """Return the signs that lanes are drawn with: sign, its look, what it stands for.
+
+    Args:
+        lanes: The lanes that show.
+        replayed: Whether they show a replayed step.
+        nested: Whether those show that spell out what others enclose.
+        closed: Whether there are such lanes.
+    """
+    styles = {lane.style for lane in lanes}
+    found: list[tuple[str, Kind, str]] = []
+    if replayed:
+        found += [("now", Kind.STEP, "as it is"), ("fix", Kind.STEP, "with this finding's fix")]
+        found.append(("p", Kind.STEP, "back to the capture"))
+    if "calls" in styles:
+        found += [("L", Kind.LAUNCH, "launch"), ("S", Kind.SYNC, "host waits")]
+    if "device" in styles:
+        found.append(("▇", Kind.KERNEL, "busy"))
+    for lane in lanes:
+        if lane.lost is not None and not isinstance(lane.lost.losses, str):
+            found.append(("▇", Kind.LOST_BAD if lane.lost.bad else Kind.LOST_WARN, "lost to this finding"))
+    if "idle" in styles:
+        found.append(("░▓", Kind.IDLE, "idle"))
+    if closed:
+        found.append(("d", Kind.STEP, "closes operators, Python" if nested else "operators, Python"))
+    return found
 
 
 def overview(lanes: Lanes, whole: Viewport) -> Cells:

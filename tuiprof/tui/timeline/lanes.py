@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.model.intervals import Coverage, Ints, union
+from tuiprof.model.steps import Steps
 from tuiprof.model.trace import Mask, Trace, Track
 from tuiprof.model.window import Window
 from tuiprof.tui.timeline.lane_extras import (
@@ -20,8 +21,9 @@ from tuiprof.tui.timeline.lane_extras import (
     outermost,
     python_levels,
 )
+from tuiprof.whatif.instants import Losses
 
-LaneStyle = Literal["ranges", "calls", "device", "idle", "counter"]
+LaneStyle = Literal["ranges", "calls", "device", "idle", "counter", "lost"]
 _STEP_NAME = r"^ProfilerStep#\d+$"
 
 
@@ -29,9 +31,10 @@ class Bars:
     """Events of one lane, in order of start."""
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
-        self.rows = rows
-        self.starts = trace.starts[rows]
-        self.ends = trace.ends[rows]
+        self._take(rows, trace.starts[rows], trace.ends[rows])
+
+    def _take(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+        self.rows, self.starts, self.ends = rows, starts, ends
         # For each event the one so far that reaches furthest: it may still run when a later one has ended. Where
         # they end in the order in which they start, that is the event itself.
         self._furthest: Ints | None = None
@@ -105,10 +108,48 @@ class Bars:
         return index if index >= 0 else None
 
 
+class MovedBars(Bars):
+    """Events at other instants than they were captured at."""
+
+    def __init__(self, rows: Ints, starts: Ints, ends: Ints) -> None:
+        order = np.argsort(starts, kind="stable")
+        self._take(rows[order], starts[order], np.maximum(ends[order], starts[order] + 1))
+
+
 def coverage_shares(covered: Coverage, edges: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the covered share of each column, 0 to 1."""
     width = np.maximum(np.diff(edges), 1)
     return np.diff(covered.up_to(edges)) / width
+
+
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """What a finding costs, over time.
+
+    Attributes:
+        losses: Where the time goes that the change saves; a text = why that cannot be told.
+        bad: Whether the finding is a bad one, or one to look at.
+    """
+
+    losses: Losses | str
+    bad: bool
+
+    @cached_property
+    def _knots(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+        if isinstance(self.losses, str):
+            return np.zeros(1, dtype=np.int64), np.zeros(1)
+        at = np.stack((self.losses.starts, self.losses.ends), axis=1).ravel()
+        up_to = np.cumsum(self.losses.ns)
+        return at, np.stack((up_to - self.losses.ns, up_to), axis=1).ravel()
+
+    def up_to(self, instants: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return what is lost up to each instant, ns."""
+        return np.interp(instants, *self._knots)
+
+    def between(self, low: int, high: int) -> float:
+        """Return what is lost between two instants, ns."""
+        before, after = self.up_to(np.array([low, high])).tolist()
+        return float(after - before)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +164,9 @@ class Lane:
         syncs: Of a lane of calls: those that wait for the device (``S``).
         launches: Of a lane of calls: those that launch work (``L``).
         samples: Of a lane of a counter: its values.
+        nested: Whether it spells out what another lane encloses: drawn on request only.
+        lost: Of the lane of what is lost: what the finding costs, and where.
+        steps: When its steps begin, where that is not when they did in the capture.
     """
 
     label: str
@@ -132,11 +176,14 @@ class Lane:
     syncs: Bars | None = None
     launches: Bars | None = None
     samples: Samples | None = None
+    nested: bool = False
+    lost: Lost | None = None
+    steps: Steps | None = None
 
     @property
     def has_events(self) -> bool:
         """Whether its cells stand for events that can be opened."""
-        return self.style not in ("idle", "counter")
+        return self.style not in ("idle", "counter", "lost") and not isinstance(self.bars, MovedBars)
 
     def holds(self, row: int) -> bool:
         """Return whether an event is drawn in it."""
@@ -156,6 +203,7 @@ class Lanes:
         syncs: Host waits, in order of start.
         stride: How many events each of these stands for; 1 = they are all there.
         sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
+        replayed: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
     """
 
     trace: Trace
@@ -163,16 +211,55 @@ class Lanes:
     syncs: Bars
     stride: int = 1
     sketch_of: Trace | None = None
+    replayed: tuple[int, int] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every event is drawn, and when it was captured."""
+        return self.stride == 1 and self.replayed is None
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of the first lane."""
+        first = self.lanes[0].steps if self.lanes else None
+        return self.source.steps if first is None else first
 
     @property
     def source(self) -> Trace:
         """The whole trace."""
         return self.trace if self.sketch_of is None else self.sketch_of
 
-    def choose(self, count: int) -> list[Lane]:
+    @property
+    def lost(self) -> Lost | None:
+        """What a finding costs, where that is drawn."""
+        return next((lane.lost for lane in self.lanes if lane.lost is not None), None)
+
+    def shown(self, *, nested: bool) -> list[Lane]:
+        """Return the lanes that there are to show, in order of display.
+
+        Args:
+            nested: With those that spell out what others enclose.
+        """
+        return [lane for lane in self.lanes if nested or not lane.nested]
+
+    def choose(self, count: int, *, nested: bool = True) -> list[Lane]:
         """Return the most important lanes, in order of display."""
-        keep = sorted(range(len(self.lanes)), key=lambda i: self.lanes[i].priority)[:count]
-        return [self.lanes[i] for i in sorted(keep)]
+        shown = self.shown(nested=nested)
+        keep = sorted(range(len(shown)), key=lambda i: shown[i].priority)[:count]
+        return [shown[i] for i in sorted(keep)]
+
+    def with_lost(self, lost: Lost | None) -> Lanes:
+        """Return these lanes with one of what a finding costs, below the first stream; None = without."""
+        lanes = [lane for lane in self.lanes if lane.style != "lost"]
+        if lost is not None:
+            styles = [lane.style for lane in lanes]
+            lane = Lane("lost", "lost", Bars(self.trace, _none()), 1, lost=lost)
+            begin = styles.index("device") if "device" in styles else len(styles)
+            end = next(
+                (place for place in range(begin, len(styles)) if styles[place] != "device"), len(styles)
+            )
+            lanes.insert(end, lane)
+        return replace(self, lanes=tuple(lanes))
 
 
 def build(trace: Trace) -> Lanes:
@@ -194,7 +281,9 @@ def build(trace: Trace) -> Lanes:
     if main is not None:
         lanes += _host_lanes(trace, main, by_track.get(main.index, _none()))
         for level, rows in enumerate(python_levels(trace, main)):
-            lanes.append(Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level))
+            lanes.append(
+                Lane("  " * level + "python", "ranges", Bars(trace, rows), 7 + 14 * level, nested=True)
+            )
     calls = trace.host_calls
     if len(calls):
         bars = Bars(trace, calls)
@@ -204,7 +293,8 @@ def build(trace: Trace) -> Lanes:
         lanes.append(Lane("runtime", "calls", bars, 1, syncs, launches))
     others = [track for track in host if track is not main and len(by_track.get(track.index, _none()))]
     for place, track in enumerate(sorted(others, key=lambda t: -len(by_track[t.index]))[:8]):
-        lanes += _nested(trace, by_track[track.index], track.name, (40 + place, 60 + place))
+        label = "thread" if len(others) == 1 else f"thread {place + 2}"
+        lanes += _nested(trace, by_track[track.index], label, (40 + place, 60 + place), outer=True)
     lanes += _device_lanes(trace)
     for place, (label, samples) in enumerate((*memory_samples(trace), *counter_samples(trace))):
         lanes.append(Lane(label, "counter", Bars(trace, _none()), 8 + 10 * place, samples=samples))
@@ -250,21 +340,33 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
     ranges, ops = rows[codes], rows[~codes]
     outer, inner = outermost(trace, ranges)
     if not len(outer):
-        return _nested(trace, ops, "main", (0, 16, 23, 30)) or [Lane("main", "ranges", Bars(trace, ops), 0)]
+        found = _nested(trace, ops, "main", (0, 16, 23, 30), outer=True)
+        return found or [Lane("main", "ranges", Bars(trace, ops), 0)]
     lanes = [Lane("main", "ranges", Bars(trace, outer), 0)]
     lanes += _nested(trace, inner, "  within", (5, 19))
     lanes += _nested(trace, ops, "  ops", (4, 16, 23, 30))
     return lanes
 
 
-def _nested(trace: Trace, rows: Ints, label: str, priorities: Sequence[int]) -> list[Lane]:
-    """Return a lane for each level of events that enclose one another, outermost first."""
+def _nested(
+    trace: Trace, rows: Ints, label: str, priorities: Sequence[int], *, outer: bool = False
+) -> list[Lane]:
+    """Return a lane for each level of events that enclose one another, outermost first.
+
+    Args:
+        trace: The trace.
+        rows: The events.
+        label: Of the first lane; those below it are indented.
+        priorities: Of the lanes; no more levels get one.
+        outer: The first level is not enclosed by what another lane draws.
+    """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
         if not len(rows):
             break
-        outer, rows = outermost(trace, rows)
-        lanes.append(Lane("  " * level + label, "ranges", Bars(trace, outer), priority))
+        level_rows, rows = outermost(trace, rows)
+        enclosed = bool(level) or not outer
+        lanes.append(Lane("  " * level + label, "ranges", Bars(trace, level_rows), priority, nested=enclosed))
     return lanes
 
 

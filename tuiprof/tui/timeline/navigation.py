@@ -38,21 +38,29 @@ class Navigation:
         state = self._state
         if state.lanes is None:
             return
-        chosen, trace = state.chosen_range, state.lanes.source
+        chosen, trace, steps = state.chosen_range, state.lanes.source, state.lanes.steps
         if chosen is None and not state.window.whole:
             chosen = trace.bounds(state.window)
         if chosen is None and (index := self.step_at_cursor()) is not None:
-            chosen = int(trace.steps.starts[index]), int(trace.steps.ends[index])
+            chosen = int(steps.starts[index]), int(steps.ends[index])
         if chosen is None:
             self._timeline.notify("select with shift+← →, or put the cursor into a step", timeout=3)
         else:
             state.fit(*chosen)
 
+    def nested(self) -> None:
+        """Draw the lanes of operators and Python functions, or leave them out."""
+        state = self._state
+        if state.has_nested:
+            state.show_nested(not state.nested)
+        else:
+            self._timeline.notify("this trace has no operators or Python functions to spell out", timeout=3)
+
     def step(self, forward: bool) -> None:
         """Go to the next or the previous step."""
         if self._state.lanes is None:
             return
-        starts = self._state.lanes.source.steps.starts
+        starts = self._state.lanes.steps.starts
         cursor = self._state.cursor
         place = int(np.searchsorted(starts, cursor, side="right" if forward else "left")) - (not forward)
         if 0 <= place < len(starts):
@@ -64,7 +72,7 @@ class Navigation:
         """Return which step of the trace the cursor is in; None = none."""
         if self._state.lanes is None:
             return None
-        steps, cursor = self._state.lanes.source.steps, self._state.cursor
+        steps, cursor = self._state.lanes.steps, self._state.cursor
         index = int(np.searchsorted(steps.starts, cursor, side="right")) - 1
         return index if index >= 0 and cursor < steps.ends[index] else None
 
@@ -170,9 +178,10 @@ class Navigation:
         self._timeline.app.push_screen(PickScreen("bookmarks", names), go)
 
     def measure(self) -> None:
-        """Measure from the cursor on, or stop measuring."""
+        """Measure from the cursor on, or stop measuring; what was measured stays marked."""
         self._state.toggle_mark()
         if self._state.mark is not None:
             self._timeline.notify(
-                "measuring from here: move the cursor, m ends it, w looks at it alone", timeout=4
+                "measuring from here: move the cursor, m keeps it, w looks at it alone, escape ends it",
+                timeout=4,
             )

@@ -56,7 +56,7 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
     """
     trace = lanes.trace
     parts = []
-    steps = trace.steps
+    steps = lanes.steps
     if len(steps):
         index = int(np.searchsorted(steps.starts, instant, side="right")) - 1
         inside = index >= 0 and instant < steps.ends[index]
@@ -73,10 +73,14 @@ def instant_words(lanes: Lanes, visible: list[Lane], instant: int) -> str:
             if gap:
                 parts.append(f"{lane.label.strip()} {format_ns(gap[1] - gap[0])}")
             continue
+        if lane.lost is not None:
+            continue
         index = int(lane.bars.at(at)[0])
         if index >= 0:
             row = int(lane.bars.rows[index])
-            parts.append(f"{_short(trace, row)} {format_ns(int(trace.ends[row] - trace.starts[row]))}")
+            parts.append(
+                f"{_short(trace, row)} {format_ns(int(lane.bars.ends[index] - lane.bars.starts[index]))}"
+            )
     return " " + " · ".join(parts) if parts else " nothing recorded here"
 
 
@@ -125,6 +129,8 @@ def range_words(lanes: Lanes, low: int, high: int) -> str:
     length = high - low
     parts = [f" Δ {format_ns(length)}"]
     for lane in lanes.lanes:
+        if lane.lost is not None and (lost := lane.lost.between(low, high)):
+            parts.append(f"lost {format_ns(lost)}")
         if lane.style == "idle":
             busy = int(lane.bars.covered.between(low, high))
             device = lane.label.removesuffix("idle")
@@ -137,7 +143,7 @@ def range_words(lanes: Lanes, low: int, high: int) -> str:
         parts.append(f"waits {_count(waits.starts, low, high)}, {waited}")
     launches = [lane.launches for lane in lanes.lanes if lane.launches is not None]
     parts.extend(f"launches {_count(bars.starts, low, high)}" for bars in launches)
-    steps = lanes.trace.steps
+    steps = lanes.steps
     if len(steps):
         parts.append(f"steps {_count(steps.starts, low, high)}")
     return " · ".join(parts)

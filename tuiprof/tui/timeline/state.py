@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tuiprof.model.window import Window
-from tuiprof.tui.timeline.lanes import Lane, Lanes
+from tuiprof.tui.timeline.lanes import Lane, Lanes, Lost
 from tuiprof.tui.timeline.links import Link, links_of
 from tuiprof.tui.timeline.results import row_in
 from tuiprof.tui.timeline.search import Search
@@ -32,6 +32,8 @@ class TimelineState:
         event: Row of the chosen event.
         links: What the chosen event is linked with: its launch or its work, what a sync waited for and delayed.
         mark: Where measuring began, ns.
+        measured: What was measured, from when to when in ns; None = nothing.
+        nested: Whether lanes are drawn that spell out what others enclose.
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
         caption: Written beside the axis; safe for a terminal.
@@ -40,7 +42,7 @@ class TimelineState:
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
         self._lines = 0
-        self._laid_out: tuple[Lanes | None, int] = (None, 0)
+        self._laid_out: tuple[Lanes | None, int, bool] = (None, 0, False)
         self.lanes: Lanes | None = None
         self.view = Viewport.over(0, 1, 1)
         self.cursor = 0
@@ -52,6 +54,8 @@ class TimelineState:
         self.event: int | None = None
         self.links: tuple[Link, ...] = ()
         self.mark: int | None = None
+        self.measured: tuple[int, int] | None = None
+        self.nested = False
         self.bookmarks: list[int] = []
         self.search: Search | None = None
         self.caption = ""
@@ -59,13 +63,13 @@ class TimelineState:
     def _changed(self) -> None:
         """Choose the lanes there is room for, keeping the chosen one, and report the change."""
         room = max(self._lines - 2 - self.map_lines, 1)
-        if self.lanes is not None and self._laid_out != (self.lanes, room):
+        if self.lanes is not None and self._laid_out != (self.lanes, room, self.nested):
             label = self.lane.label if self.lane is not None else ""
-            self.visible_lanes = self.lanes.choose(room)
+            self.visible_lanes = self.lanes.choose(room, nested=self.nested)
             labels = [lane.label for lane in self.visible_lanes]
             last = max(len(labels) - 1, 0)
             self.chosen = labels.index(label) if label in labels else min(self.chosen, last)
-            self._laid_out = self.lanes, room
+            self._laid_out = self.lanes, room, self.nested
         self._on_change()
 
     # -- content -------------------------------------------------------------------------------------------
@@ -109,6 +113,8 @@ class TimelineState:
             self.selection = (self.selection[0] + by, self.selection[1] + by)
         if self.mark is not None:
             self.mark += by
+        if self.measured is not None:
+            self.measured = (self.measured[0] + by, self.measured[1] + by)
         self.bookmarks = [at + by for at in self.bookmarks]
         # These are rows of the table that was replaced.
         self.search = None
@@ -129,10 +135,44 @@ class TimelineState:
     # -- lanes ---------------------------------------------------------------------------------------------
 
     @property
+    def has_readout(self) -> bool:
+        """Whether there is something to say besides what is under the cursor."""
+        return (
+            self.event is not None
+            or self.search is not None
+            or self.chosen_range is not None
+            or self.mark is not None
+            or (self.lanes is not None and self.lanes.stride > 1)
+        )
+
+    @property
+    def lane_count(self) -> int:
+        """Number of lanes that there are to show."""
+        return len(self.lanes.shown(nested=self.nested)) if self.lanes is not None else 0
+
+    @property
+    def has_nested(self) -> bool:
+        """Whether there are lanes that spell out what others enclose."""
+        return self.lanes is not None and any(lane.nested for lane in self.lanes.lanes)
+
+    def show_nested(self, nested: bool) -> None:
+        """Draw lanes that spell out what others enclose, or leave them out."""
+        self.nested = nested
+        self._changed()
+
+    def show_lost(self, lost: Lost | None) -> None:
+        """Draw what a finding costs; None = of no finding."""
+        if self.lanes is not None and self.lanes.lost is not lost:
+            self.lanes = self.lanes.with_lost(lost)
+            self._changed()
+
+    @property
     def map_lines(self) -> int:
         """1 where the map of the whole has a line: where there is room, and always when only a part shows."""
         room = self._lines - 2
         zoomed = (self.view.low, self.view.high) != (self.view.first, self.view.last)
+        if not zoomed and self.lanes is not None and self.lanes.replayed is not None:
+            return 0
         return int(room > _LANES_BEFORE_MAP or (zoomed and room > 2))
 
     @property
@@ -200,12 +240,12 @@ class TimelineState:
 
     @property
     def chosen_range(self) -> tuple[int, int] | None:
-        """What is selected, else what is being measured, ns; None = nothing."""
+        """What is selected, else what is or was measured, ns; None = nothing."""
         if self.selection is not None:
             return self.selection
         if self.mark is not None and self.mark != self.cursor:
             return min(self.mark, self.cursor), max(self.mark, self.cursor)
-        return None
+        return self.measured
 
     def select(self, selection: tuple[int, int] | None) -> None:
         """Select a range, ns; None = nothing."""
@@ -223,12 +263,15 @@ class TimelineState:
 
     def clear_range(self) -> None:
         """Select and measure nothing."""
-        self.mark = None
+        self.mark = self.measured = None
         self.select(None)
 
     def toggle_mark(self) -> None:
-        """Measure from the cursor on, or stop measuring."""
-        self.mark = self.cursor if self.mark is None else None
+        """Measure from the cursor on, or stop measuring and keep what was measured."""
+        if self.mark is None:
+            self.mark, self.measured = self.cursor, None
+        else:
+            self.measured, self.mark = self.chosen_range if self.selection is None else None, None
         self._changed()
 
     def toggle_bookmark(self) -> None:

@@ -65,6 +65,9 @@ class Timeline(Widget, can_focus=True):
         & > .timeline--call { color: $text-muted; }
         & > .timeline--idle { color: $lane-idle; }
         & > .timeline--counter { color: $lane-counter; }
+        & > .timeline--lost-bad { color: $text-error; }
+        & > .timeline--lost-warn { color: $text-warning; }
+        & > .timeline--note { color: $text-muted; }
         & > .timeline--range-a { color: $text-primary; }
         & > .timeline--range-b { color: $text-secondary; }
         & > .timeline--range-c { color: $text-accent; }
@@ -183,7 +186,7 @@ class Timeline(Widget, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return as many lines as there are lanes, and three for map, axis and readout."""
-        return len(self.state.lanes.lanes) + 3 if self.state.lanes else 3
+        return self.state.lane_count + 3 if self.state.lanes else 3
 
     def notify_style_update(self) -> None:
         """Forget the old colours."""
@@ -203,7 +206,7 @@ class Timeline(Widget, can_focus=True):
 
     def show_event(self, row: int) -> None:
         """Choose an event and bring it into view."""
-        if self.state.lanes is not None:
+        if self.state.lanes is not None and self.state.lanes.replayed is None:
             trace = self.state.lanes.trace
             start, end = int(trace.starts[row]), int(trace.ends[row])
             self.state.go_to(start, end - start)

@@ -2,84 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from tuiprof.model.report import Level, Report
+from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.trace.findings import Shown, is_bad
 from tuiprof.tui.trace.view import Headline
 from tuiprof.tui.widgets.lines import Row, fit, row_width, spread
 from tuiprof.tui.widgets.verdict import MARKS, Flowing
 from tuiprof.tui.widgets.wrap import wrap
 
-#: From this share of a step on a finding is bad.
-_BAD_SHARE: Final = 0.05
 _BAR_CELLS: Final = 28
 #: Below this width there is no bar.
 _WITH_BAR: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A finding as the head shows it; texts are untrusted.
-
-    Attributes:
-        rule: Name of its rule.
-        what: What was seen.
-        where: The place; empty = the whole step.
-        fix: What to write instead.
-        prove: A command that shows it before and after; empty = none.
-        saves_ns: What it saves a step; None = cannot be told.
-        low_ns: At least.
-        high_ns: At most.
-        share: ``saves_ns`` as a share of the step.
-        step_ns: A step without the profiler; None = unknown.
-        event: Row of the typical event; None = none.
-    """
-
-    rule: str
-    what: str
-    where: str
-    fix: str
-    prove: str
-    saves_ns: float | None
-    low_ns: float | None
-    high_ns: float | None
-    share: float | None
-    step_ns: float | None
-    event: int | None
-
-
-def findings_of(advice: object) -> list[Shown]:
-    """Return what the advice found, what saves most first; nothing while it is not worked out."""
-    if not isinstance(advice, Report):
-        return []
-    table = next((table for table in advice.tables if table.key == "findings"), None)
-    if table is None:
-        return []
-    step = next((fact.value for fact in advice.facts if fact.key == "step_ns"), None)
-    return [
-        Shown(
-            row["rule"],
-            row["what"],
-            row["where"],
-            row["instead"],
-            row["proof"],
-            row["wins_ns"],
-            row["wins_low_ns"],
-            row["wins_high_ns"],
-            row["share"],
-            float(step) if isinstance(step, (int, float)) else None,
-            row["event"],
-        )
-        for row in table.rows.iter_rows(named=True)
-    ]
-
-
 def finding_rows(found: Shown, number: int, count: int, width: int, height: int) -> list[Row]:
     """Return the lines of a finding."""
-    level: Level = "bad" if (found.share or 0.0) >= _BAD_SHARE or found.saves_ns is None else "warn"
+    level: Level = "bad" if is_bad(found) else "warn"
     others: Row = [(f"{number} of {count} ", "dim"), ("]", "key"), (" next ", "dim")] if count > 1 else []
     first: Row = [(f"▌{MARKS[level]} ", level), *_saves(found, level, width)]
     lines = [spread(first, others, width)]

@@ -39,7 +39,7 @@ class TraceHead(Lines):
         self._failed = False
         self._captures: Captures | None = None
         self._place = ""
-        self._uncaptured_ns: float | None = None
+        self._step_ns: tuple[float | None, float | None] = None, None
         self._trust_from = self._place_to = 0
 
     def show(self, trace: Trace, trust: Trust | None, part: Progress | None) -> None:
@@ -47,10 +47,10 @@ class TraceHead(Lines):
         self._trace, self._trust, self._part = trace, trust, part
         self._update()
 
-    def show_uncaptured(self, step_ns: float | None) -> None:
-        """Say what a step takes without the profiler, once that is known."""
-        if step_ns != self._uncaptured_ns:
-            self._uncaptured_ns = step_ns
+    def show_steps(self, uncaptured_ns: float | None, captured_ns: float | None) -> None:
+        """Say what a step takes without the profiler and while it is captured, once that is known."""
+        if (uncaptured_ns, captured_ns) != self._step_ns:
+            self._step_ns = uncaptured_ns, captured_ns
             self._update()
 
     def list_captures(self, captures: Captures) -> None:
@@ -77,7 +77,7 @@ class TraceHead(Lines):
         self._file = sanitize(trace.info.path.name) if trace.info.path else f"{trace.info.format} trace"
         self._place = self._captures.place(trace.info.world_size) if self._captures is not None else ""
         self._facts = trace_facts(
-            trace, self._uncaptured_ns, surveyed=self._trust is not None, rank=not self._place
+            trace, *self._step_ns, surveyed=self._trust is not None, rank=not self._place
         )
         self.redraw()
 

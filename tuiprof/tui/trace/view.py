@@ -15,8 +15,12 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.readout import offset_text
 from tuiprof.tui.timeline.results import Results
+from tuiprof.tui.trace.findings import findings_of
 from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.verdict import MARKS, most_important
+
+#: From this share of a step on a tab says what can be saved there.
+_LEAST_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +67,42 @@ def question_of(name: str) -> str:
     return analyses.available()[name].question if name != EVENTS else ""
 
 
-def tabs_of(results: Results, window: Window) -> list[Tab]:
-    """Return the tabs, each with a mark: how bad its verdict is, not available, or not worked out yet."""
-    tabs = []
-    for name in results.names:
-        title = "Events" if name == EVENTS else sanitize(analyses.available()[name].title)
+def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], list[str]]:
+    """Return the tabs with the figure that ranks each, and the names of those that are listed apart.
+
+    The figure is the largest saving of which a tab has the evidence; of the advice, how many findings there are. Listed
+    apart is what is not available.
+    """
+    saving: dict[str, float] = {}
+    advised = results.get("advice", window)
+    found = findings_of(advised)
+    for finding in found:
+        tab = tab_of_rule(finding.rule)
+        saving[tab] = max(saving.get(tab, 0.0), finding.share or 0.0)
+    tabs, apart = [], []
+    for place, name in enumerate(results.names, 1):
         answer = results.get(name, window)
+        if name != current and isinstance(answer, Unavailable):
+            apart.append(name)
+            continue
         mark, role = "…", "dim"
         if isinstance(answer, Unavailable):
             mark = "–"
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
-        tabs.append(Tab(name, title, mark, role))
-    return tabs
+        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= _LEAST_SHARE else ""
+        if name == "advice" and isinstance(answer, Report):
+            mark, number = ("", str(len(found))) if found else (mark, "")
+        tabs.append(
+            Tab(name, title_of(name), mark, role, number, str(place) if place < 10 else "", name == "advice")
+        )
+    return tabs, apart
+
+
+def title_of(name: str) -> str:
+    """Return the title of a tab."""
+    return "Events" if name == EVENTS else sanitize(analyses.available()[name].title)
 
 
 def window_text(trace: Trace, window: Window) -> str:
@@ -98,8 +124,23 @@ def reading_text(part: float, reached: float, *, failed: bool) -> str:
     return f"{glyphs.INTERRUPTED} {reached:.0%} read · figures of the first {part:.0%}"
 
 
-def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: bool, rank: bool) -> list[str]:
-    """Return what the head says of a trace."""
+def trace_facts(
+    trace: Trace,
+    uncaptured_ns: float | None = None,
+    captured_ns: float | None = None,
+    *,
+    surveyed: bool,
+    rank: bool,
+) -> list[str]:
+    """Return what the head says of a trace.
+
+    Args:
+        trace: The trace.
+        uncaptured_ns: A step without the profiler; None = not known, or figures are as captured.
+        captured_ns: A step while it is captured, as the other was worked out; None = as the trace times its steps.
+        surveyed: Whether it is known which steps there are.
+        rank: Whether to name the rank.
+    """
     facts = []
     names = dict.fromkeys(device.name for device in trace.info.devices)
     if names:
@@ -111,6 +152,7 @@ def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: b
     step_ns = step_period_ns(trace) if surveyed else None
     if len(steps):
         facts.append("1 step" if len(steps) == 1 else f"{len(steps)} steps")
+    step_ns = captured_ns if step_ns is not None and captured_ns is not None else step_ns
     if step_ns is None:
         facts += [f"{format_count(len(trace))} events", format_ns(trace.span[1] - trace.span[0])]
     elif uncaptured_ns is None or format_ns(uncaptured_ns) == format_ns(step_ns):
@@ -121,7 +163,7 @@ def trace_facts(trace: Trace, uncaptured_ns: float | None = None, *, surveyed: b
 
 
 def timeline_lines(height: int, lanes: int) -> int:
-    """Return how many lines the timeline gets of a view so high: four lanes at 24 lines, and never more than exist."""
-    room = 2 if height < 20 else 4 + max(0, height - 23) // 3
+    """Return how many lines the timeline gets of a view so high: five lanes at 24 lines, and never more than exist."""
+    room = 2 if height < 20 else 5 + max(0, height - 23) // 3
     # The map of the whole has a line of its own where there is one to spare.
     return max(1, min(room, lanes)) + 2 + (height >= 30)

@@ -11,12 +11,13 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.worker import Worker
 
-from tuiprof.model.report import Report
+from tuiprof.model.report import Report, Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.window import Window
 from tuiprof.tui.answers.answer_pane import AnswerPane
 from tuiprof.tui.answers.evidence import Evidence
 from tuiprof.tui.dialogs.columns import ColumnsScreen
+from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
 from tuiprof.tui.dialogs.paragraphs import answer_paragraphs, trust_paragraphs
 from tuiprof.tui.dialogs.reading import ReadingScreen
@@ -24,12 +25,14 @@ from tuiprof.tui.opening.loading import Progress
 from tuiprof.tui.terminal.worker_errors import tell_worker_error
 from tuiprof.tui.timeline.events_table import EVENTS
 from tuiprof.tui.timeline.keys import KEYS
-from tuiprof.tui.timeline.lanes import Lanes
+from tuiprof.tui.timeline.lanes import Lanes, Lost
 from tuiprof.tui.timeline.results import later_by, moved
 from tuiprof.tui.timeline.search import Search
 from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
-from tuiprof.tui.trace.finding import FindingHead, Shown, findings_of
+from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.trace.finding import FindingHead
+from tuiprof.tui.trace.findings import Shown, findings_of, is_bad
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
     Headline,
@@ -38,6 +41,7 @@ from tuiprof.tui.trace.view import (
     tab_of_rule,
     tabs_of,
     timeline_lines,
+    title_of,
     window_text,
 )
 from tuiprof.tui.trace.work import Survey, TraceWork
@@ -84,6 +88,16 @@ class TraceView(Vertical):
         self._found = found
         self._step = step
         self._finding = 0  # which of the findings the head shows
+        self._located: tuple[
+            object, ...
+        ] = ()  # the finding of which it is, or was asked, where it costs what
+        self._listed, self._apart = (
+            list(self.tabs),
+            list[str](),
+        )  # tabs in the line of tabs, and behind "more"
+        self._captured_lanes: tuple[Lanes, Viewport] | None = (
+            None  # what the timeline shows beside a replayed step
+        )
         self._tab_chosen = False  # a person opened a tab: it stays open
 
     def compose(self) -> ComposeResult:
@@ -100,6 +114,7 @@ class TraceView(Vertical):
         if self._found is not None:
             self.timeline.state.show(self._found.lanes)
         self.head.show(self.trace, self.work.trust, self.work.part)
+        self._leave_unavailable()
         self._show_answer()
         self.pane.take_focus()
         self.work.start(self.window)
@@ -142,12 +157,14 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
-        self.query_one(FindingHead).allow(3 if height < 28 else 5 if height < 40 else 6)
+        self.query_one(FindingHead).allow(4 if height < 28 else 5 if height < 40 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
-        lanes = self.timeline.state.lanes
-        self.timeline.styles.height = timeline_lines(height, len(lanes.lanes) if lanes is not None else 4)
+        state = self.timeline.state
+        self.timeline.styles.height = timeline_lines(
+            height, state.lane_count if state.lanes is not None else 4
+        )
 
     # -- what was read and worked out ----------------------------------------------------------------------
 
@@ -173,6 +190,7 @@ class TraceView(Vertical):
         by = later_by(self.trace, found.results.trace) if more else 0
         with self.app.batch_update():
             self.work.take(found, message.part)
+            self._captured_lanes = None
             if more:
                 self.window = moved(self.window, by)
                 self.evidence.take(self.trace)
@@ -207,7 +225,16 @@ class TraceView(Vertical):
             ):
                 self._tab_chosen = True
                 self._open_tab_of_finding()
+            self._leave_unavailable()
             self._show_answer()
+
+    def _leave_unavailable(self) -> None:
+        """Open the first tab that may have something to show, where nobody has opened one."""
+        results, window = self.work.results, self.window
+        if not self._tab_chosen and isinstance(results.get(self.current, window), Unavailable):
+            self._open(
+                next(name for name in self.tabs if not isinstance(results.get(name, window), Unavailable))
+            )
 
     def _show_answer(self) -> None:
         results, window, current, part = self.work.results, self.window, self.current, self.work.part
@@ -217,10 +244,15 @@ class TraceView(Vertical):
             current,
             results.get(current, window),
             question=question_of(current),
-            verdict=shown or not top.of_current,
+            verdict=not self._is_spelled_out(current) if shown else not top.of_current,
             advice=results.get("advice", window),
         )
-        self.query_one(TabBar).show(tabs_of(results, window), current, window_text(self.trace, window))
+        tabs, self._apart = tabs_of(results, window, current)
+        self._listed = [tab.name for tab in tabs]
+        more = ("M", len(self._apart)) if self._apart else None
+        remarks = ["as captured"] if self.work.as_captured else []
+        remarks += [text] if (text := window_text(self.trace, window)) else []
+        self.query_one(TabBar).show(tabs, current, " · ".join(remarks), more)
         self.refresh_bindings()
 
     @property
@@ -237,13 +269,96 @@ class TraceView(Vertical):
     def _show_head(self, top: Headline) -> bool:
         """Show the finding, else the verdict that matters most; say whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        self.head.show_uncaptured(found[0].step_ns if found else None)
+        first = found[0] if found else None
+        uncaptured = first.step_ns if first is not None and not self.work.as_captured else None
+        self.head.show_steps(uncaptured, first.captured_ns if first is not None else None)
         if not found or self.work.part is not None:
             head.show_headline(top)
+            self._located = ()
+            self._show_lost(None)
             return False
         self._finding = min(self._finding, len(found) - 1)
         head.show_finding(found[self._finding], self._finding + 1, len(found))
+        self._locate()
         return True
+
+    def _locate(self) -> None:
+        """Ask where the finding that the head shows costs what it costs; the timeline draws it."""
+        lanes, asked = self.timeline.state.lanes, (self.trace, self.window, self._finding)
+        if lanes is not None and lanes.exact and self._located != asked:
+            self._located = asked
+            self.work.locate(self.window, self._finding)
+
+    def on_trace_work_located(self, message: TraceWork.Located) -> None:
+        """Draw where the finding costs what it costs."""
+        found = self.finding
+        if found is not None and (message.window, message.place) == (self.window, self._finding):
+            self._show_lost(Lost(message.losses, is_bad(found)))
+            self._size_timeline(self.size.height)
+
+    def _show_lost(self, lost: Lost | None) -> None:
+        """Draw what a finding costs among the lanes of the capture."""
+        if self._captured_lanes is not None:
+            lanes, view = self._captured_lanes
+            self._captured_lanes = lanes.with_lost(lost), view
+        else:
+            self.timeline.state.show_lost(lost)
+
+    # -- without the profiler, with the fix ----------------------------------------------------------------
+
+    def action_as_captured(self) -> None:
+        """Switch all figures between steps without the profiler and steps as captured."""
+        self.evidence.close_detail()
+        self.work.switch()
+        self._located = ()
+        self._show_answer()
+        self.work.start(self.window)
+        self._replay_again()
+        captured = self.work.as_captured
+        said = "as captured, with what the profiler added" if captured else "for steps without the profiler"
+        self.notify(f"figures are {said}", timeout=4)
+
+    def action_replay(self) -> None:
+        """Show the step as it would be with the fix of the finding, below the one that is; again: the capture."""
+        if not self._show_capture():
+            self.work.replay(self.window, self._finding)
+
+    def _replay_again(self) -> None:
+        """Show the step with the fix of the finding that the head shows now, where a replayed step shows."""
+        if self._captured_lanes is not None and self.finding is not None:
+            self.work.replay(self.window, self._finding)
+
+    def _show_capture(self) -> bool:
+        """Show what was captured again; return whether something else was shown."""
+        kept, self._captured_lanes = self._captured_lanes, None
+        if kept is None:
+            return False
+        self.timeline.state.show(kept[0])
+        self.timeline.state.set_view(kept[1].resized(self.timeline.state.view.columns))
+        self._size_timeline(self.size.height)
+        return True
+
+    def on_trace_work_replayed(self, message: TraceWork.Replayed) -> None:
+        """Draw the replayed step, or say why there is none."""
+        if (message.window, message.place) != (self.window, self._finding):
+            return
+        if isinstance(message.lanes, str):
+            self._show_capture()
+            self.notify(
+                f"the step cannot be shown with this fix: {message.lanes}", severity="warning", timeout=8
+            )
+            return
+        state = self.timeline.state
+        if self._captured_lanes is None and state.lanes is not None:
+            self._captured_lanes = state.lanes, state.view
+        self.timeline.choose_event(None)
+        state.show(message.lanes, message.lanes.replayed)
+        self._size_timeline(self.size.height)
+
+    def _is_spelled_out(self, tab: str) -> bool:
+        """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
+        found = self.finding
+        return found is not None and self.work.part is None and tab_of_rule(found.rule) == tab
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""
@@ -259,11 +374,13 @@ class TraceView(Vertical):
             self._finding = (self._finding + by) % count
             self._open_tab_of_finding()
             self._show_answer()
+            self._replay_again()
 
     def action_show_finding(self) -> None:
         """Go to the finding's typical event on the timeline."""
         found = self.finding
         if found is not None and found.event is not None:
+            self._show_capture()
             self.timeline.show_event(found.event)
 
     def action_copy_fix(self) -> None:
@@ -341,8 +458,27 @@ class TraceView(Vertical):
         self.open_tab(message.name)
 
     def action_next_tab(self, by: int) -> None:
-        """Open the next tab, or the one before, around the ends."""
-        self.open_tab(self.tabs[(self.tabs.index(self.current) + by) % len(self.tabs)])
+        """Open the next tab, or the one before, around the ends; those listed apart are left out."""
+        self.open_tab(self._listed[(self._listed.index(self.current) + by) % len(self._listed)])
+
+    def on_tab_bar_more_wanted(self) -> None:
+        """List the tabs that are not available."""
+        self.action_more_tabs()
+
+    def action_more_tabs(self) -> None:
+        """List the tabs that are not available here, with the reason of each."""
+        names = list(self._apart)
+        answers = [self.work.results.get(name, self.window) for name in names]
+        texts = [
+            f"{title_of(name)}: {answer.reason if isinstance(answer, Unavailable) else ''}"
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+        def take(chosen: int | None) -> None:
+            if chosen is not None:
+                self.open_tab(names[chosen])
+
+        self.app.push_screen(PickScreen("not available in this trace: enter says what to do", texts), take)
 
     def action_open(self, tab: str | int) -> None:
         """Open a tab by its name or its digit."""
@@ -381,6 +517,12 @@ class TraceView(Vertical):
             return parameters[0] in (*self.tabs, *range(1, len(self.tabs) + 1))
         if action == "finding":
             return len(self.findings) > 1
+        if action == "more_tabs":
+            return bool(self._apart)
+        if action == "as_captured":
+            return self.work.part is None and bool(self.trace.device_indices)
+        if action == "replay":
+            return self.work.part is None and self.finding is not None
         if action in ("copy_fix", "prove", "show_finding"):
             found = self.finding
             return found is not None and (action != "prove" or bool(found.prove))
@@ -398,6 +540,7 @@ class TraceView(Vertical):
     def action_timeline(self, name: str, *arguments: float) -> None:
         """Move the timeline: call a method of its navigation."""
         getattr(self.timeline.navigation, name)(*arguments)
+        self._size_timeline(self.size.height)  # it may have more lanes to show now, or fewer
 
     def on_timeline_search_wanted(self, message: Timeline.SearchWanted) -> None:
         """Ask what to search for."""
@@ -419,7 +562,7 @@ class TraceView(Vertical):
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
         """Let the timeline show where that event is."""
         state = self.timeline.state
-        if state.lanes is not None and state.lanes.stride == 1 and message.row != state.event:
+        if state.lanes is not None and state.lanes.exact and message.row != state.event:
             self.timeline.show_event(message.row)
 
     # -- texts, files, leaving -----------------------------------------------------------------------------
@@ -456,7 +599,12 @@ class TraceView(Vertical):
     def action_escape(self) -> None:
         """Close the innermost thing that is open; when nothing is, go back to the screen before."""
         timeline = self.timeline
-        if self.evidence.close_detail() or self.pane.clear_filter() or timeline.navigation.end_search():
+        if (
+            self._show_capture()
+            or self.evidence.close_detail()
+            or self.pane.clear_filter()
+            or timeline.navigation.end_search()
+        ):
             return
         if timeline.state.chosen_range is not None:
             timeline.state.clear_range()

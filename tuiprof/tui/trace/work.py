@@ -10,18 +10,20 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
 
-from tuiprof import analyses
-from tuiprof.analyses.shared.replay import trust
+from tuiprof import advice, analyses
+from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.analyses.shared.step_times import step_period_ns
+from tuiprof.model.report import Unavailable
 from tuiprof.model.trace import Trace
 from tuiprof.model.trust import Trust
 from tuiprof.model.window import Window
 from tuiprof.tui.opening.loading import Progress
-from tuiprof.tui.timeline import lane_sketch
+from tuiprof.tui.timeline import lane_sketch, replayed_lanes
 from tuiprof.tui.timeline import lanes as lane_builder
 from tuiprof.tui.timeline.lanes import Lanes
 from tuiprof.tui.timeline.results import Results, later_by, moved
 from tuiprof.tui.timeline.search import Search
+from tuiprof.whatif.instants import Losses
 
 #: Up to so many events everything the first picture needs is worked out before it; of larger traces, part by part.
 _AT_ONCE = 300_000
@@ -47,13 +49,16 @@ def survey(trace: Trace, first: str | None = None, window: Window | None = None)
 
     Args:
         trace: The trace.
-        first: Name of the tab that is open; None = the first.
+        first: Name of the tab that is open; None = the first that is available.
         window: The part that the analyses look at; None = all of it.
     """
     results = Results(trace, list(analyses.available()))
     lanes = lane_builder.build(trace)
     step_period_ns(trace)  # remembered, for the head
-    results.work_out(first or results.names[0], window or Window())
+    window = window or Window()
+    for name in [first] if first else results.names:
+        if not isinstance(results.work_out(name, window), Unavailable):
+            break
     return Survey(results, lanes, trust(trace))
 
 
@@ -106,12 +111,43 @@ class TraceWork:
             super().__init__()
             self.window = window
 
+    class Located(Message):
+        """It is known where a finding loses what it saves.
+
+        Attributes:
+            window: The part in which it was found.
+            place: Which of the findings.
+            losses: Where; a text = why that cannot be told.
+        """
+
+        def __init__(self, window: Window, place: int, losses: Losses | str) -> None:
+            super().__init__()
+            self.window = window
+            self.place = place
+            self.losses = losses
+
+    class Replayed(Message):
+        """A step was replayed with the fix of a finding.
+
+        Attributes:
+            window: The part in which it was found.
+            place: Which of the findings.
+            lanes: The step as it is and with the fix; a text = why it cannot be replayed.
+        """
+
+        def __init__(self, window: Window, place: int, lanes: Lanes | str) -> None:
+            super().__init__()
+            self.window = window
+            self.place = place
+            self.lanes = lanes
+
     def __init__(self, view: Widget, trace: Trace, part: Progress | None, found: Survey | None) -> None:
         self._view = view
         self.results = found.results if found is not None else Results(trace, list(analyses.available()))
         self.current = self.results.names[0]
         self.part = part
         self.trust = found.trust if found is not None else None
+        self._other: Results | None = None
 
     def _run(self, work: Callable[[], None], group: str) -> None:
         self._view.run_worker(work, thread=True, exclusive=True, group=group, exit_on_error=False)
@@ -124,9 +160,44 @@ class TraceWork:
         """Survey more of the same file, as its window and search are shown; post :class:`Surveyed` then."""
         self._run(partial(self._replace, trace, part, window, needle), "replace")
 
+    def replay(self, window: Window, place: int) -> None:
+        """Replay the step with the fix of a finding; post :class:`Replayed` then."""
+        self._run(partial(self._replay, self.results.trace, window, place), "replay")
+
+    def _replay(self, trace: Trace, window: Window, place: int) -> None:
+        """In a thread."""
+        worker, step, edit = get_current_worker(), replayed(trace), advice.edit_of(trace, window, place)
+        if isinstance(step, str) or isinstance(edit, str):
+            found: Lanes | str = str(edit)
+        else:
+            found = replayed_lanes.build(trace, step, edit)
+        if not worker.is_cancelled:
+            self._view.post_message(self.Replayed(window, place, found))
+
+    def locate(self, window: Window, place: int) -> None:
+        """Work out where a finding loses what it saves; post :class:`Located` then."""
+        self._run(partial(self._locate, self.results.trace, window, place), "losses")
+
+    def _locate(self, trace: Trace, window: Window, place: int) -> None:
+        """In a thread."""
+        worker, found = get_current_worker(), advice.losses_of(trace, window, place)
+        if not worker.is_cancelled:
+            self._view.post_message(self.Located(window, place, found))
+
     def take(self, survey: Survey, part: Progress | None) -> None:
         """Go on with what was surveyed."""
         self.results, self.trust, self.part = survey.results, survey.trust, part
+        self._other = None
+
+    @property
+    def as_captured(self) -> bool:
+        """Whether the answers are on the steps as captured, not as they are without the profiler."""
+        return self.results.trace.as_captured
+
+    def switch(self) -> None:
+        """Answer on the steps as captured instead of without the profiler, or the other way round."""
+        other = self._other or Results(self.results.trace.captured(), list(analyses.available()))
+        self.results, self._other = other, self.results
 
     def _work(self, window: Window) -> None:
         """In a thread."""

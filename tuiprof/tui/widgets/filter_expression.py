@@ -12,6 +12,10 @@ A text alone is looked for in every column of words; so is everything that holds
 ``or``, ``not``. ``~`` means: contains, ignoring case; between slashes stands a regular expression. Figures are
 compared in the unit that is typed with them; their signs and groups of digits may be those of the tables. What holds
 a sign of its own, such as ``vec<4>``, goes between double quotes.
+
+``polars.sql_expr`` is no substitute (Polars 2.1): ``empty > 1ms`` compares with 1, because ``ms`` is read as an alias;
+``sum(empty) > 3`` keeps all rows or none; a bare word, ``~ gemm`` without quotes and ``1 000`` are errors; and its
+errors do not say which character is wrong.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ from tuiprof.tui.widgets.rows import Heading, Rows
 
 #: From so many rows on, the first sort of a column takes longer than a frame.
 _SLOW_ROWS: Final = 100_000
+#: Of fewer rows no order can be told.
+_FEWEST_TO_RANK: Final = 2
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -65,6 +68,7 @@ class FrameRows:
         self._mask: Mask | None = None
         self._view: Ints | None = None
         self._place: Ints | None = None
+        self._most: dict[int, float] = {}
 
     @property
     def total(self) -> int:
@@ -87,6 +91,33 @@ class FrameRows:
     def faint(self, position: int) -> bool:
         """Say whether a row is grey."""
         return self._faint is not None and bool(self._faint[self.source(position)])
+
+    @cached_property
+    def ranked(self) -> tuple[int, bool] | None:
+        """The column of figures that the rows came sorted by, and whether the largest is first; None = by none."""
+        for index, (column, series) in enumerate(zip(self.columns, self._series, strict=True)):
+            if not (column.right_aligned and series.dtype.is_numeric()) or len(series) < _FEWEST_TO_RANK:
+                continue
+            known = series.drop_nulls()
+            if len(known) < _FEWEST_TO_RANK or known[0] == known[-1]:
+                continue
+            for descending in (True, False):
+                if series.is_sorted(descending=descending, nulls_last=True):
+                    return index, descending
+        return None
+
+    def heat(self, position: int, column: int) -> float:
+        """Return a figure as a share of the largest of its column, 0 to 1."""
+        value = self._series[column][self.source(position)]
+        most = self._largest(column)
+        return max(float(value), 0.0) / most if isinstance(value, (int, float)) and most > 0 else 0.0
+
+    def _largest(self, column: int) -> float:
+        if column not in self._most:
+            series = self._series[column]
+            most = series.max() if series.dtype.is_numeric() and len(series) > 1 else None
+            self._most[column] = float(most) if isinstance(most, (int, float)) else 0.0
+        return self._most[column]
 
     def source(self, position: int) -> int:
         """Return the frame's row at a position."""

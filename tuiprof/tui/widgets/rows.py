@@ -63,6 +63,13 @@ class Rows(Protocol):
     def faint(self, position: int) -> bool:
         """Say whether a row matters little, and is grey."""
 
+    @property
+    def ranked(self) -> tuple[int, bool] | None:
+        """The column that the rows came sorted by, and whether the largest is first; None = by none."""
+
+    def heat(self, position: int, column: int) -> float:
+        """Return a figure as a share of the largest of its column, 0 to 1; 0 of what is no size."""
+
     def source(self, position: int) -> int:
         """Return the source of the row at a position."""
 
@@ -138,6 +145,15 @@ class ListRows:
     def faint(self, position: int) -> bool:
         """Return False: of plain texts none matters less than the others."""
         return False
+
+    @property
+    def ranked(self) -> tuple[int, bool] | None:
+        """None: what plain texts are sorted by is not known."""
+        return None
+
+    def heat(self, position: int, column: int) -> float:
+        """Return 0: plain texts are no sizes."""
+        return 0.0
 
     def source(self, position: int) -> int:
         """Return the index of the row in the list given at first."""

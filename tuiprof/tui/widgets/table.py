@@ -27,6 +27,8 @@ _SAMPLE: Final = 200
 LEAD: Final = 1
 #: Fewer cells of a text at the edge say nothing.
 _SLIVER: Final = 4
+#: From these shares of its column's largest on, a figure of the ranked column is tinted, each more than the last.
+_HEAT: Final = (0.1, 0.4, 0.75)
 
 
 def _key(keys: str, action: str, label: str, tooltip: str, show: bool = False) -> Binding:
@@ -71,6 +73,9 @@ class VirtualTable(ScrollView, can_focus=True):
         "table--header-cursor",
         "table--row",
         "table--faint",
+        "table--heat-1",
+        "table--heat-2",
+        "table--heat-3",
         "table--cursor",
         "table--cursor-cell",
         "table--cursor-blurred",
@@ -330,12 +335,14 @@ class VirtualTable(ScrollView, can_focus=True):
 
     def _header(self) -> Strip:
         plain, under = self._style("table--header"), self._style("table--header-cursor")
-        segments = [Segment(" " * LEAD, plain)]
+        segments, order = [Segment(" " * LEAD, plain)], self.order
         for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
             heading = self.rows.headings[index]
-            mark = ("▼" if self.descending else "▲") if index == self.sorted_by else ""
+            mark = ("▼" if order[1] else "▲") if order is not None and index == order[0] else ""
             mark = "…" if index == self.sorting else mark
             label = f"{heading.label} {mark}" if mark else heading.label
+            if cell_len(label) > width and self.sorted_by is None and index != self.sorting:
+                label = heading.label  # nobody asked for an order: its mark may give way
             if cell_len(label) > width:  # the mark takes the place of what is cut
                 label = fit_text(heading.label, width - 1).rstrip("… ") + (mark or "…")
             style = under if place == self.column and self.has_focus else plain
@@ -344,17 +351,32 @@ class VirtualTable(ScrollView, can_focus=True):
             segments += [Segment(before, plain), Segment(label, style), Segment(after + " " * GAP, plain)]
         return Strip([segment for segment in segments if segment.text])
 
+    @property
+    def order(self) -> tuple[int, bool] | None:
+        """The column that the rows are in order of, and whether the largest is first; None = of none that is known."""
+        return (self.sorted_by, self.descending) if self.sorted_by is not None else self.rows.ranked
+
+    def _heat(self, position: int, index: int, style: Style) -> Style:
+        """Return the style of a cell of the column that ranks the rows: the deeper, the nearer to the largest."""
+        level = sum(self.rows.heat(position, index) >= least for least in _HEAT)
+        return self._style(f"table--heat-{level}") if level else style
+
     def _row(self, position: int, at_cursor: bool) -> Strip:
         faint = not at_cursor and self.rows.faint(position)
         style = self._style("table--faint") if faint else self._row_style(at_cursor)
         cell_style = self._style("table--cursor-cell") if at_cursor and self.has_focus else style
-        segments = [Segment(" " * LEAD, style)]
+        segments, order = [Segment(" " * LEAD, style)], self.order
         for place, (index, width) in enumerate(zip(self._order, self._widths, strict=True)):
             heading = self.rows.headings[index]
             text = fit_text(self.rows.text(position, index), width, heading.right, heading.elide)
-            segments.append(Segment(text, cell_style if place == self.column else style))
+            here = cell_style if place == self.column else style
+            if order is not None and order[0] == index and heading.right and not (at_cursor or faint):
+                blank = len(text) - len(text.lstrip())
+                segments.append(Segment(text[:blank], here))
+                text, here = text[blank:], self._heat(position, index, here)
+            segments.append(Segment(text, here))
             segments.append(Segment(" " * GAP, style))
-        return Strip(segments)
+        return Strip([segment for segment in segments if segment.text])
 
     def _show_cursor(self) -> None:
         page = max(self.size.height - 1 - self.show_horizontal_scrollbar, 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tuiprof.model.report import Fact, Level, Report, Unavailable
+from tuiprof.model.report import Level, Report
 from tuiprof.report.sanitize import sanitize
-from tuiprof.tui.widgets.lines import Lines, Row, row_width
+from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.wrap import wrap
 
 MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}
@@ -67,36 +67,3 @@ class VerdictLine(Flowing):
             ]
             for i, line in enumerate(lines)
         ]
-
-
-class Facts(Flowing):
-    """The figures of a report, as many as fit in the lines there are."""
-
-    DEFAULT_CSS = "Facts { height: auto; max-height: 2; }"
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._facts: list[Row] = []
-
-    def show(self, result: Report | Unavailable | None) -> None:
-        """Show the figures of a report; nothing for what is not one."""
-        facts = result.facts if isinstance(result, Report) else ()
-        self._facts = [_fact(fact) for fact in facts if fact.value is not None]
-        self._fit_height()
-
-    def draw(self, width: int, height: int) -> list[Row]:
-        """Draw them separated by dots; a figure is never cut."""
-        rows: list[Row] = []
-        line: Row = []
-        for fact in self._facts:
-            if line and row_width(line) + row_width(fact) + 3 > width - 1:
-                rows.append(line)
-                line = []
-            line = [*line, (" · ", "faint"), *fact] if line else [(" ", "text"), *fact]
-        if line:
-            rows.append(line)
-        return rows[: height or 2]
-
-
-def _fact(fact: Fact) -> Row:
-    return [(f"{sanitize(fact.label)} ", "dim"), (sanitize(fact.text), "strong")]

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 from tuiprof.formats.kineto.layout import Head, MoreNeeded, NotATrace, find_events
 from tuiprof.formats.source import Damaged
 
-#: Size of a stretch, bytes: the arrays of one fit the cache of a core.
+#: Size of a stretch, bytes. The arrays that the fast path makes of one fit the cache of a core: a trace of 67 MB took
+#: 0.18 s of a processor and 125 MB with 1 to 4 MB, 0.40 s with 256 kB, and 0.41 s and 280 MB with 32 MB.
 SIZE = 2 << 20
 #: An event, and the properties before the list, are no longer than this, which bounds memory whatever a file holds.
 LONGEST = 64 << 20

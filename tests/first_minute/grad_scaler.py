@@ -1,0 +1,20 @@
+"""Mixed precision with ``GradScaler``, after PyTorch's recipe: the scaler leaves steps out while its scale is too high."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(64, 64)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=20)
+steps = 120
+for _step in range(steps):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+print("steps", steps)
+print("loss", f"{loss.item():.9f}")

@@ -1,0 +1,136 @@
+"""Workers and schedulers of Dask that are killed in the midst of a reading."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import files_in
+from test_gather import same
+
+from tuiprof.errors import TuiprofError
+from tuiprof.fleet import cache, task
+from tuiprof.fleet.gather import Progress, gather
+from tuiprof.fleet.summary import merge
+
+pytest.importorskip("distributed")
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The workers are started afterwards, with the same environment."""
+    monkeypatch.setenv(cache.PLACE_VARIABLE, str(tmp_path / "summaries"))
+    return tmp_path / "summaries"
+
+
+class Cluster:
+    """A scheduler and workers, each a process."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        python = [sys.executable, "-m"]
+        port = self.address.rpartition(":")[2]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+        self.scheduler = subprocess.Popen(
+            [
+                *python,
+                "distributed.cli.dask_scheduler",
+                "--port",
+                port,
+                "--host",
+                "127.0.0.1",
+                "--no-dashboard",
+            ],
+            **quiet,
+        )
+        self.workers = [
+            subprocess.Popen(
+                [
+                    *python,
+                    "distributed.cli.dask_worker",
+                    self.address,
+                    "--nthreads",
+                    "1",
+                    "--no-nanny",
+                    "--no-dashboard",
+                ],
+                **quiet,
+            )
+            for _ in range(workers)
+        ]
+
+    def close(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, summaries: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, 2)
+    yield made
+    made.close()
+
+
+def connect(cluster: Cluster):  # type: ignore[no-untyped-def]
+    """Connect once both workers are there."""
+    from tuiprof.errors import UsageProblem
+    from tuiprof.fleet.dask_ import Dask
+
+    while True:
+        with contextlib.suppress(UsageProblem):
+            works = Dask(cluster.address)
+            if works.workers == 2:
+                return works
+            works.close()
+
+
+def test_a_killed_worker_changes_nothing(folder: Path, cluster: Cluster) -> None:
+    works = connect(cluster)
+    files = files_in(folder)
+
+    def kill_one(now: Progress) -> None:
+        if cluster.workers[0].poll() is None:
+            os.kill(cluster.workers[0].pid, signal.SIGKILL)
+            cluster.workers[0].wait()
+
+    found = gather(files, works, kill_one)
+    works.close()
+    assert found.files["problem"].to_list() == [""] * 12
+    same(found, merge(task.run((file,)) for file in files))
+
+
+def test_a_killed_scheduler_is_said_and_what_was_done_is_kept(
+    folder: Path, cluster: Cluster, summaries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = connect(cluster)
+    files = files_in(folder)
+
+    def kill_it(now: Progress) -> None:
+        if now.files >= 4 and cluster.scheduler.poll() is None:
+            os.kill(cluster.scheduler.pid, signal.SIGKILL)
+            cluster.scheduler.wait()
+
+    with pytest.raises(TuiprofError, match=r"scheduler of tcp://.* is lost") as lost:
+        gather(files, works, kill_it)
+    assert "run the same command again" in lost.value.remedy
+    works.close()
+    kept = len(list(summaries.glob("??/*")))
+    assert kept >= 4
+    read = []
+    monkeypatch.setattr(task, "_read", lambda file, own=task._read: (read.append(file), own(file))[1])
+    again = merge(task.run((file,)) for file in files)
+    assert again.files["problem"].to_list() == [""] * 12
+    assert len(read) <= 12 - 4

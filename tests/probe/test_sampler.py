@@ -1,0 +1,40 @@
+"""Where the script is: its lines, and what it does there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session.log import records
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 25
+    def __getitem__(self, index): time.sleep(0.06); return torch.ones(8)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if __name__ == "__main__":
+    for epoch in range(2):
+        for batch in DataLoader(Slow(), batch_size=1, num_workers=1):
+            model(batch).sum().backward()
+            optimizer.step()
+"""
+
+
+def test_lines_say_what_is_done_there_and_what_the_samples_cost(run: Callable[..., Run]) -> None:
+    done = run(SCRIPT)
+    assert done.code == 0, done.err
+    lines = done.of(records.Lines)[-1]
+    seen = {
+        (file.rpartition("/")[2], line): doing
+        for (file, line, _), doing in zip(lines.top, lines.doing, strict=True)
+    }
+    assert seen["script.py", 11] == "waits for a batch", lines
+    assert len(lines.doing) == len(lines.top)
+    assert 0 < lines.ns < 50_000_000

@@ -1,0 +1,22 @@
+"""The page on a trace can be begun before its findings are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tuiprof.advice.answer import answer
+from tuiprof.analyses.shared.opening import opening
+from tuiprof.formats import open_trace
+from tuiprof.report import Style
+from tuiprof.report.answer import opening_text, to_text
+from tuiprof.resources import shipped
+
+
+@pytest.mark.parametrize("style", [Style(), Style(colour=True), Style(plain=True, width=60)])
+def test_a_page_begins_with_what_is_known_first(style: Style) -> None:
+    trace = open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz")
+    first, whole = opening_text(opening(trace, "a trace"), style), to_text(answer(trace, "a trace"), style)
+    assert "4 steps" in first
+    assert "27.1 ms a step" in " ".join(first.split())
+    assert whole.startswith(first)
+    assert "saves about" in whole.removeprefix(first)

@@ -1,0 +1,268 @@
+"""A figure over many runs: where it changed for good, how much it varies otherwise, and what that allows the next run.
+
+Pure: points in, a report out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tuiprof.analyses.shared.scope import plural
+from tuiprof.comparison.limits import Limit, Result
+from tuiprof.model import Chart, Column, Fact, Report, Rule, Series, Table, Unavailable, Verdict
+from tuiprof.model.report import Kind
+from tuiprof.model.units import format_share, format_value
+
+By = Literal["run", "commit", "day"]
+
+#: What is followed: key -> (label, kind).
+FIGURES: Final[dict[str, tuple[str, Kind]]] = {
+    "step_ns": ("step", "ns"),
+    "syncs_per_step": ("syncs a step", "number"),
+    "launches_per_step": ("launches a step", "number"),
+    "peak_bytes": ("peak memory", "bytes"),
+}
+#: With fewer runs nothing is said of a figure.
+LEAST_RUNS: Final = 5
+#: A run is beyond the limit where it lies above the runs since the last change by so many deviations, and this share.
+DEVIATIONS: Final = 4.0
+LEAST_CHANGE: Final = 0.02
+_REMEDY: Final = "pip install 'tuiprof[trend]'"
+
+_RULES = (
+    Rule(
+        "change",
+        "Where the figures before and after differ for good: PELT (Killick 2012) with a penalty of three times the "
+        "logarithm of the number of runs, in units of the noise; two runs or more on each side.",
+    ),
+    Rule(
+        "noise", "1.4826 times the median absolute difference of neighbouring runs, by the square root of 2."
+    ),
+    Rule(
+        "limit",
+        "Median of the runs since the last change, without the newest one, plus "
+        f"{DEVIATIONS:g} times the noise, {format_share(LEAST_CHANGE)} of the median at the least.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run.
+
+    Attributes:
+        name: What it is called; of a commit or a day with several runs, that.
+        unix_ns: When it began.
+        commit: Commit of its checkout; empty = not known.
+        figures: Its figures by key of :data:`FIGURES`; what it does not tell is left out.
+        runs: Runs that it is the median of.
+    """
+
+    name: str
+    unix_ns: int
+    commit: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+    runs: int = 1
+
+    @property
+    def day(self) -> str:
+        """Day on which it began, UTC."""
+        return datetime.fromtimestamp(self.unix_ns / 1e9, UTC).strftime("%Y-%m-%d")
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One figure over all runs that tell it.
+
+    Attributes:
+        key: Which.
+        points: Those runs, in order of time.
+        values: The figure, shape ``(n,)``.
+        changes: Indices of the first run after each change.
+        noise: How much neighbouring runs differ.
+        limit: What the newest run may be at most; None = too few runs to say.
+    """
+
+    key: str
+    points: tuple[Point, ...]
+    values: npt.NDArray[np.float64]
+    changes: tuple[int, ...]
+    noise: float
+    limit: float | None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the newest run is beyond the limit."""
+        return self.limit is not None and bool(self.values[-1] > self.limit)
+
+    @property
+    def result(self) -> Result:
+        """The newest run against the limit, as ``tuiprof check`` words it."""
+        kind = FIGURES[self.key][1]
+        if self.limit is None:
+            why = f"{plural(len(self.values), 'run')} tell it, {LEAST_RUNS} are needed for a limit"
+            return Result(Limit(self.key, "max", 0.0), "unknown", None, None, why=why, kind=kind)
+        outcome: Literal["passed", "failed"] = "failed" if self.exceeded else "passed"
+        bound = Limit(self.key, "max", self.limit)
+        return Result(bound, outcome, float(self.values[-1]), self.limit, kind=kind)
+
+
+def grouped(points: Sequence[Point], by: By) -> list[Point]:
+    """Return one point a run, a commit or a day, in order of time: medians; a run without a commit is one by itself."""
+    ordered = sorted(points, key=lambda point: point.unix_ns)
+    groups: dict[str, list[Point]] = {}
+    for point in ordered:
+        name = {"run": "", "commit": point.commit[:10], "day": point.day}[by]
+        groups.setdefault(name or f"{point.name} {point.unix_ns}", []).append(point)
+    made = []
+    for name, members in groups.items():
+        keys = dict.fromkeys(key for point in members for key in point.figures)
+        figures = {
+            key: float(np.median([point.figures[key] for point in members if key in point.figures]))
+            for key in keys
+        }
+        own = members[0].name if len(members) == 1 and by == "run" else name
+        own = members[0].name if not own or own.endswith(str(members[0].unix_ns)) else own
+        made.append(Point(own, members[0].unix_ns, members[0].commit, figures, len(members)))
+    return made
+
+
+def course(points: Sequence[Point], key: str) -> Course | None:
+    """Return how a figure went; None = no run tells it."""
+    told = tuple(point for point in points if key in point.figures)
+    if not told:
+        return None
+    values = np.array([point.figures[key] for point in told])
+    noise = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2) if len(values) > 1 else 0.0
+    changes = _changes(values, noise) if len(values) >= LEAST_RUNS else ()
+    limit = None
+    if len(values) >= LEAST_RUNS:
+        # What the newest run alone would have changed is no history to judge it by.
+        begin = max((at for at in changes if at <= len(values) - 3), default=0)
+        median = float(np.median(values[begin:-1]))
+        limit = median + max(DEVIATIONS * noise, LEAST_CHANGE * abs(median))
+    return Course(key, told, values, changes, noise, limit)
+
+
+def _changes(values: npt.NDArray[np.float64], noise: float) -> tuple[int, ...]:
+    """Return the indices at which a new level begins."""
+    if find_spec("ruptures") is None:
+        return ()
+    import ruptures
+
+    # Counts do not vary at all from run to run: then any step of 1 % is one.
+    unit = max(noise, 0.01 * float(np.median(np.abs(values))), 1e-9)
+    found = ruptures.Pelt(model="l2", min_size=2, jump=1).fit(values / unit)
+    return tuple(int(at) for at in found.predict(pen=3 * np.log(len(values)))[:-1])
+
+
+def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable]:
+    """Report the course of every figure that a run tells.
+
+    Args:
+        points: The runs, in any order.
+        by: What a point of the course is.
+    """
+    members = grouped(points, by)
+    courses = [found for key in FIGURES if (found := course(members, key)) is not None]
+    if not courses:
+        return [Unavailable("trend", "no run tells a step time", "record runs with tuiprof record")]
+    return [_report(found, by) for found in courses]
+
+
+def _report(found: Course, by: By) -> Report:
+    label, kind = FIGURES[found.key]
+    shown = [format_value(value, kind) for value in found.values.tolist()]
+    first, after = (0, *found.changes), (*found.changes, len(found.values))
+    level = [float(np.median(found.values[low:high])) for low, high in zip(first, after, strict=True)]
+    levels = pl.DataFrame(
+        {
+            "since": [found.points[at].name for at in first],
+            "day": [found.points[at].day for at in first],
+            "commit": [found.points[at].commit[:10] for at in first],
+            "level": level,
+            "change": [None, *(own / last - 1 if last else None for last, own in pairwise(level))],
+            "points": [high - low for low, high in zip(first, after, strict=True)],
+        },
+        schema_overrides={"change": pl.Float64},
+    )
+    rows = pl.DataFrame(
+        {
+            "run": [point.name for point in found.points],
+            "day": [point.day for point in found.points],
+            "commit": [point.commit[:10] for point in found.points],
+            "value": found.values,
+            "changed": [int(at in found.changes) for at in range(len(found.values))],
+            "runs": [point.runs for point in found.points],
+        }
+    )
+    notes = () if find_spec("ruptures") is not None else (f"Changes are not looked for: {_REMEDY}.",)
+    newest = shown[-1]
+    if found.exceeded:
+        verdict = Verdict(
+            f"{label}: {newest} in the newest of {plural(len(shown), by)} is beyond {format_value(found.limit, kind)}",
+            "bad",
+        )
+    elif found.changes:
+        at = found.changes[-1]
+        said = (
+            f"{format_value(level[-2], kind)} to {format_value(level[-1], kind)} with {found.points[at].name}"
+        )
+        verdict = Verdict(f"{label}: last changed from {said}", "warn" if level[-1] > level[-2] else "good")
+    else:
+        steady = "" if found.limit is None else f", at most {format_value(found.limit, kind)} is allowed"
+        verdict = Verdict(
+            f"{label}: {newest} in the newest of {plural(len(shown), by)}{steady}",
+            "good" if steady else "info",
+        )
+    return Report(
+        f"trend_{found.key}",
+        f"Trend: {label}",
+        verdict,
+        (
+            Fact("newest", "newest", float(found.values[-1]), kind),
+            Fact("limit", "allowed", found.limit, kind),
+            Fact("noise", "noise", found.noise, kind),
+            Fact("changes", "changes", len(found.changes), "count"),
+        ),
+        (
+            Table(
+                "levels",
+                "Levels, the oldest first",
+                (
+                    Column("since", f"since {by}", elide="start"),
+                    Column("day", "day"),
+                    Column("commit", "commit", hidden=by == "commit"),
+                    Column("level", label, kind, "Median of the level."),
+                    Column("change", "change", "share", "Against the level before.", signed=True),
+                    Column("points", f"{by}s", "count"),
+                ),
+                levels,
+            ),
+            Table(
+                "runs",
+                f"By {by}, the oldest first",
+                (
+                    Column("run", by, elide="start"),
+                    Column("day", "day"),
+                    Column("commit", "commit", hidden=by == "commit"),
+                    Column("value", label, kind),
+                    Column("runs", "runs", "count", hidden=by == "run"),
+                    Column("changed", "a new level", "count", hidden=True),
+                ),
+                rows,
+                chart=Chart(label, (Series("value"),), at="run", marked="changed"),
+            ),
+        ),
+        _RULES,
+        notes,
+    )

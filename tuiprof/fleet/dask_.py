@@ -1,0 +1,168 @@
+"""Batches on the workers of Dask distributed: many machines, or some processes of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from tuiprof.errors import TuiprofError, UsageProblem
+from tuiprof.fleet.task import Batch, run, version
+
+if TYPE_CHECKING:
+    from tuiprof.fleet.summary import Summary
+
+#: Batches handed to the scheduler for each worker beyond the one that it works on.
+_AHEAD: Final = 2
+#: So long the scheduler is waited for, s.
+_PATIENCE_S: Final = 10
+_REMEDY: Final = "pip install 'tuiprof[dask]'"
+_RESUME: Final = (
+    "what was done is kept: run the same command again once it is back, or without --on to go on here"
+)
+_DIED: Final = "the Dask workers that read it died; most often memory ran out"
+
+
+class Dask:
+    """The workers of a scheduler.
+
+    Args:
+        address: Address of the scheduler, as ``tcp://host:8786``; empty = a cluster on this machine.
+        workers: Workers of a cluster on this machine.
+        task: What a worker does with a batch.
+
+    Raises:
+        TuiprofError: Dask is not installed, the scheduler does not answer, or has no workers.
+        UsageProblem: A worker runs another version of tuiprof.
+    """
+
+    def __init__(self, address: str = "", workers: int = 0, task: Callable[[Batch], Summary] = run) -> None:
+        try:
+            import dask
+            import distributed
+        except ImportError:
+            raise UsageProblem("Dask is not installed", _REMEDY) from None
+        # The worker's stories of connections that closed are no news to whoever waits for a report.
+        for name in (
+            "distributed",
+            "distributed.worker",
+            "distributed.nanny",
+            "distributed.client",
+            "tornado",
+        ):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._closing = contextlib.ExitStack()
+        self._task = task
+        self._address = address or "the cluster on this machine"
+        with contextlib.ExitStack() as opened:
+            if address:
+                target: Any = address
+            else:
+                environment = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+                opened.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": environment}))
+                target = opened.enter_context(
+                    distributed.LocalCluster(
+                        n_workers=workers,
+                        threads_per_worker=1,
+                        processes=True,
+                        dashboard_address=None,
+                        silence_logs=logging.CRITICAL,
+                    )
+                )
+            try:
+                self._client = opened.enter_context(
+                    distributed.Client(target, timeout=_PATIENCE_S, set_as_default=False)
+                )
+            except (OSError, TimeoutError, ValueError) as error:
+                raise UsageProblem(
+                    f"no Dask scheduler answers at {address}", "start one: dask scheduler"
+                ) from error
+            self._compare_versions()
+            self._closing = opened.pop_all()
+
+    def _compare_versions(self) -> None:
+        """Check that all workers have the tuiprof of this client.
+
+        Raises:
+            UsageProblem: There is no worker, one lacks tuiprof, or has another version.
+        """
+        found: dict[str, Any] = self._client.run(version, on_error="return")
+        if not found:
+            raise UsageProblem(
+                f"the Dask scheduler at {self._address} has no workers",
+                "start some: dask worker ADDRESS --nthreads 1",
+            )
+        own = version()
+        for worker, said in found.items():
+            if said != own:
+                what = f"tuiprof {said}" if isinstance(said, str) else "no tuiprof that can be imported"
+                raise UsageProblem(
+                    f"the Dask worker {worker} has {what}, this client has {own}",
+                    f"pip install tuiprof=={own} on every worker",
+                )
+        self.workers = sum(self._client.nthreads().values())
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return f"{self.workers} Dask workers of {self._address}"
+
+    def close(self) -> None:
+        """Leave the scheduler, or end the cluster on this machine."""
+        with contextlib.suppress(Exception):  # of a scheduler that is gone nothing can be closed
+            self._closing.close()
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
+        """Work on batches; yields each with its summary, in the order in which they are done.
+
+        Dask gives the batches of a worker that died to another one. A batch that several workers died of is read file
+        by file; the file that kills another worker then is a row with this reason.
+
+        Raises:
+            TuiprofError: The scheduler is lost.
+        """
+        import distributed
+        from distributed.comm import CommClosedError
+
+        from tuiprof.fleet.summary import unreadable
+
+        waiting = iter(batches)
+        done = distributed.as_completed(loop=self._client.loop)
+        under_way: dict[str, Batch] = {}
+
+        def hand_over(batch: Batch) -> None:
+            future = self._client.submit(self._task, batch, pure=False)
+            under_way[future.key] = batch
+            done.add(future)
+
+        try:
+            for _ in range(self.workers * (1 + _AHEAD)):
+                if (batch := next(waiting, None)) is not None:
+                    hand_over(batch)
+            while under_way:
+                future = next(done)
+                batch = under_way.pop(future.key)
+                try:
+                    summary = future.result()
+                except distributed.KilledWorker:
+                    if len(batch) > 1:
+                        for file in batch:
+                            hand_over((file,))
+                    else:
+                        file = batch[0]
+                        yield batch, unreadable(file.number, file.path, file.rank, file.size, _DIED)
+                else:
+                    yield batch, summary
+                del future  # the worker may forget it
+                if (following := next(waiting, None)) is not None:
+                    hand_over(following)
+        except (
+            CommClosedError,
+            distributed.client.FutureCancelledError,
+            distributed.client.ClosedClientError,
+            StopIteration,
+            OSError,
+            TimeoutError,
+        ) as error:
+            raise TuiprofError(f"the Dask scheduler of {self._address} is lost", _RESUME) from error

@@ -1,0 +1,134 @@
+"""Batches on a pool of processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Final
+
+from tuiprof.fleet.task import Batch, bound_worker, run
+from tuiprof.system.hangup import on_hang_up
+
+if TYPE_CHECKING:
+    from tuiprof.fleet.summary import Summary
+
+#: Memory that reading a trace takes for each byte of it on disk, compressed or not, and of an idle worker.
+_MEMORY_PER_BYTE: Final = 25
+_MEMORY_PER_WORKER: Final = 250 << 20
+#: Batches handed over beyond those that are worked on, so that no worker waits for the client.
+_AHEAD: Final = 2
+_DIED = "the process that read it died; most often memory ran out"
+_DIED_REMEDY = "read it on a machine with more memory, or record fewer steps"
+
+
+def affordable(largest_bytes: int) -> int:
+    """Return how many workers this machine has cores and memory for.
+
+    Args:
+        largest_bytes: Size of the largest file: in the worst case each worker holds one of this size.
+    """
+    from tuiprof.system.memory import available_bytes
+    from tuiprof.system.threads import cores
+
+    each = _MEMORY_PER_WORKER + _MEMORY_PER_BYTE * largest_bytes
+    return max(1, min(cores(), available_bytes() // each))
+
+
+def _start() -> None:
+    """Prepare a worker: few threads, and no life without the client."""
+    bound_worker()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        on_hang_up(parent.sentinel, lambda: os._exit(1))
+
+
+class Processes:
+    """A pool of processes.
+
+    Args:
+        workers: How many.
+        task: What a worker does with a batch.
+    """
+
+    def __init__(self, workers: int, task: Callable[[Batch], Summary] = run) -> None:
+        self.workers = workers
+        self._task = task
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        return f"{self.workers} process" + ("es" if self.workers > 1 else "")
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Summary]]:
+        """Work on batches; yields each with its summary, in the order in which they are done.
+
+        A worker that dies (the kernel killed it for its memory, a library crashed) takes the whole pool with it, and
+        nobody can say which file it was. What was under way is then read file by file, each in a process of its own:
+        the file that kills that one, too, is a row with this reason.
+        """
+        waiting = deque(batches)
+        while waiting:
+            suspects: list[Batch] = []
+            yield from self._pool(waiting, suspects)
+            for batch in suspects:
+                yield from self._alone(batch)
+
+    def _pool(self, waiting: deque[Batch], suspects: list[Batch]) -> Iterator[tuple[Batch, Summary]]:
+        """Work on what is waiting, until it is done or the pool breaks."""
+        running: dict[Future[Summary], Batch] = {}
+        pool = _new_pool(self.workers)
+        try:
+            while waiting or running:
+                try:
+                    while waiting and len(running) < self.workers + _AHEAD:
+                        future = pool.submit(self._task, waiting[0])
+                        running[future] = waiting.popleft()
+                except BrokenProcessPool:
+                    suspects += running.values()
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                broken = False
+                for future in done:
+                    batch = running.pop(future)
+                    try:
+                        summary = future.result()
+                    except BrokenProcessPool:
+                        suspects.append(batch)
+                        broken = True
+                    else:
+                        yield batch, summary
+                if broken:
+                    suspects += running.values()
+                    return
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _alone(self, batch: Batch) -> Iterator[tuple[Batch, Summary]]:
+        from tuiprof.fleet.summary import unreadable
+
+        for file in batch:
+            pool = _new_pool(1)
+            try:
+                yield (file,), pool.submit(self._task, (file,)).result()
+            except BrokenProcessPool:
+                yield (
+                    (file,),
+                    unreadable(file.number, file.path, file.rank, file.size, _DIED, _DIED_REMEDY),
+                )
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _new_pool(workers: int) -> ProcessPoolExecutor:
+    # multiprocessing hands the descriptor of sys.stderr to its helper, and Textual's stand-in for that has none.
+    with contextlib.redirect_stderr(sys.__stderr__):
+        resource_tracker.ensure_running()
+    # Not forked: Polars has threads, and a fork of a process with threads may hang.
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start)

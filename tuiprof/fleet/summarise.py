@@ -1,0 +1,229 @@
+"""The task of a worker: read one trace, keep its summary, forget the trace."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tuiprof.fleet.summary import (
+    FACTS,
+    MOST_COLLECTIVES,
+    MOST_FINDINGS,
+    MOST_KERNELS,
+    MOST_STEPS,
+    TABLES,
+    Summary,
+    table,
+)
+from tuiprof.model import Report, Trace, Window
+
+if TYPE_CHECKING:
+    from tuiprof.analyses.shared.collectives import RankSteps
+
+#: Characters that are kept of a name or a sentence.
+_TEXT: Final = 120
+#: How TensorBoard's handler names a file: host, process, time.
+_WORKER: Final = re.compile(r"^(?P<host>.+?)_\d+\.\d{9,}\.pt\.trace\.json")
+
+
+def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
+    """Return the columns that are kept of one rank.
+
+    Args:
+        trace: Its trace.
+        file: Number of the file in the list that is gathered.
+        rank: Its rank.
+        size: Bytes of the file on disk.
+    """
+    from tuiprof.analyses.shared.collectives import of_rank
+
+    steps = of_rank(trace, rank)
+    names: dict[int, str] = {}
+    stride = _stride(len(steps.numbers), MOST_STEPS)
+    collectives, each, thinned = _collectives(steps, stride, names)
+    kernels = _kernels(trace, names)
+    facts = _facts(trace)
+    path = trace.info.path
+    row = {
+        "file": file,
+        "path": str(path or ""),
+        "rank": rank,
+        "host": trace.info.host or _host_in_name(path.name if path is not None else ""),
+        "device": trace.info.devices[0].name if trace.info.devices else "",
+        "bytes": size,
+        "origin_unix_ns": trace.info.origin_unix_ns,
+        "on_device": steps.on_device,
+        "step_ns": float(np.median(steps.period)) if len(steps.period) else None,
+        "steps": len(steps.numbers),
+        "stride": each,
+        "thinned": thinned,
+        "problem": "",
+        "remedy": "",
+        **facts,
+    }
+    found = {
+        "files": table("files", [row]),
+        "steps": _steps(trace, steps, stride),
+        "collectives": collectives,
+        "kernels": kernels,
+        "findings": _findings(trace),
+        "names": table("names", {"name": list(names), "text": [text[:_TEXT] for text in names.values()]}),
+    }
+    own = pl.lit(file, pl.UInt32).alias("file")
+    return Summary(
+        **{
+            name: found[name] if name in ("names", "files") else found[name].with_columns(own)
+            for name in TABLES
+        }
+    )
+
+
+def _host_in_name(name: str) -> str:
+    match = _WORKER.match(name)
+    return match["host"] if match else ""
+
+
+def _key(name: str, names: dict[int, str]) -> int:
+    """Return the key of a name, the same on every rank; 64 bits of a digest do not meet by chance."""
+    key = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+    names[key] = name
+    return key
+
+
+def _stride(count: int, most: int) -> int:
+    """Return a power of two by which a number is divided to be at most so much.
+
+    Ranks of different length then keep numbers of which the one's are among the other's.
+    """
+    stride = 1
+    while -(-count // stride) > most:
+        stride *= 2
+    return stride
+
+
+def _steps(trace: Trace, steps: RankSteps, stride: int) -> pl.DataFrame:
+    from tuiprof.analyses.shared.scope import Scope
+    from tuiprof.analyses.shared.waits import COUNTED, find
+
+    inside = Scope.of(trace, Window()).steps
+    waits = find(trace, Window())
+    syncs = _count(trace.steps.step_of[waits.last[waits.apart == COUNTED]], len(trace.steps))[inside]
+    launches = _count(trace.steps.step_of[trace.links.launches], len(trace.steps))[inside]
+    sequence = np.zeros(len(steps.numbers), dtype=np.uint64)
+    for index in range(len(steps.numbers)):
+        low, high = np.searchsorted(steps.step, [index, index + 1])
+        if high > low and (np.diff(steps.step) >= 0).all():
+            said = "\n".join(steps.name[low:high]).encode("utf-8", "replace")
+        else:  # steps of several threads overlap
+            which = np.flatnonzero(steps.step == index)
+            said = "\n".join(steps.name[i] for i in which.tolist()).encode("utf-8", "replace")
+        if said:
+            sequence[index] = int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") | 1
+    kept = np.flatnonzero(steps.numbers % stride == 0)
+    return table(
+        "steps",
+        {
+            "step": steps.numbers[kept],
+            "start": trace.steps.starts[inside][kept],
+            "period_ns": steps.period[kept],
+            "collective_ns": steps.collective[kept],
+            "sequence": sequence[kept],
+            "syncs": syncs[kept],
+            "launches": launches[kept],
+        },
+    )
+
+
+def _count(steps: Any, length: int) -> Any:
+    return np.bincount(steps[steps >= 0], minlength=length)
+
+
+def _collectives(steps: RankSteps, stride: int, names: dict[int, str]) -> tuple[pl.DataFrame, int, int]:
+    """Return the collectives of every n-th step, n, and of how many collectives of such a step one is kept."""
+    order = np.argsort(steps.step, kind="stable")
+    step = steps.step[order]
+    first = np.searchsorted(step, step, side="left")
+    place = np.arange(len(step)) - first
+    number = steps.numbers[step] if len(step) else step
+    while (kept := number % stride == 0).sum() > MOST_COLLECTIVES and len(np.unique(number[kept])) > 2:
+        stride *= 2
+    if not kept.any() and len(number):
+        kept = number == number[0]
+    thinned = _stride(int(kept.sum()), MOST_COLLECTIVES)
+    chosen = order[kept & (place % thinned == 0)]
+    own = place[kept & (place % thinned == 0)]
+    return (
+        table(
+            "collectives",
+            {
+                "step": steps.numbers[steps.step[chosen]] if len(chosen) else chosen,
+                "place": own,
+                "name": pl.Series([_key(steps.name[i], names) for i in chosen.tolist()], dtype=pl.UInt64),
+                "start": steps.starts[chosen],
+                "dur": (steps.ends - steps.starts)[chosen],
+            },
+        ),
+        stride,
+        thinned,
+    )
+
+
+def _kernels(trace: Trace, names: dict[int, str]) -> pl.DataFrame:
+    """Return the kernels that take most, by name; collectives last as long as the others let them, and are left out."""
+    from tuiprof.analyses.shared.kernel_names import category
+
+    rows = trace.device_work[trace.is_category("kernel", rows=trace.device_work)]
+    found = (
+        pl.DataFrame(
+            {"code": trace.name_codes[rows].astype(np.int64), "dur": trace.ends[rows] - trace.starts[rows]}
+        )
+        .group_by("code")
+        .agg(
+            pl.len().alias("count"),
+            pl.col("dur").sum().alias("total_ns"),
+            pl.col("dur").median().alias("median_ns"),
+        )
+        .sort(["total_ns", "code"], descending=[True, False])
+    )
+    named = [trace.names[code] for code in found["code"].to_list()]
+    own = pl.Series([category(name) != "collective" for name in named], dtype=pl.Boolean)
+    found = found.filter(own).head(MOST_KERNELS)
+    keys = [_key(trace.names[code], names) for code in found["code"].to_list()]
+    return table("kernels", found.with_columns(pl.Series("name", keys, dtype=pl.UInt64)))
+
+
+def _facts(trace: Trace) -> dict[str, float | None]:
+    from tuiprof.analyses import run
+
+    found: dict[str, float | None] = {}
+    for column, (analysis, fact) in FACTS.items():
+        answer = run(analysis, trace)
+        value = answer.fact(fact) if isinstance(answer, Report) else None
+        found[column] = float(value) if isinstance(value, (int, float)) else None
+    return found
+
+
+def _findings(trace: Trace) -> pl.DataFrame:
+    from tuiprof.advice import priorities
+    from tuiprof.analyses.shared.replay import replayed
+
+    step = replayed(trace)
+    step_ns = None if isinstance(step, str) else float(step.step_ns)
+    rows = [
+        {
+            "rule": item.rule,
+            "what": item.finding.what[:_TEXT],
+            "where": item.finding.where[-_TEXT:],
+            "instead": item.finding.instead[:_TEXT],
+            "wins_ns": item.win.ns if item.win else None,
+            "wins_low_ns": item.win.low_ns if item.win else None,
+            "wins_high_ns": item.win.high_ns if item.win else None,
+            "step_ns": step_ns,
+        }
+        for item in priorities(trace).findings[:MOST_FINDINGS]
+    ]
+    return table("findings", rows or None)

@@ -1,0 +1,230 @@
+"""What is kept of each rank: columns of bounded size, which are joined in any order.
+
+A summary of one file takes at most :data:`MOST_BYTES`, whatever the size of the trace, so that the client of a job of
+1 000 ranks holds 100 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import msgspec
+import polars as pl
+
+_Schema = dict[str, type[pl.DataType]]
+
+#: Bytes of the columns of one rank at most; :mod:`tuiprof.fleet.summarise` keeps to it by the three limits below.
+MOST_BYTES: Final = 100_000
+MOST_STEPS: Final = 800
+MOST_COLLECTIVES: Final = 1_000
+MOST_KERNELS: Final = 60
+MOST_FINDINGS: Final = 6
+
+#: Facts of the reports that are compared between ranks: column of ``files`` -> (analysis, fact).
+FACTS: Final = {
+    "syncs_per_step": ("sync_events", "syncs_per_step"),
+    "host_blocked_ns_per_step": ("sync_events", "host_blocked_ns_per_step"),
+    "launches_per_step": ("kernel_launches", "launches_per_step"),
+    "launch_bound_share": ("kernel_launches", "launch_bound_share"),
+    "idle_share": ("device_idle", "idle_share"),
+    "peak_bytes": ("memory", "peak_bytes"),
+}
+
+_FILES: Final[_Schema] = {
+    "file": pl.UInt32,  # its number in the list that was gathered
+    "path": pl.String,
+    "rank": pl.Int64,
+    "host": pl.String,  # empty = cannot be told
+    "device": pl.String,
+    "bytes": pl.Int64,
+    "origin_unix_ns": pl.Int64,  # null = the trace does not say
+    "on_device": pl.Boolean,  # whether the collectives are work of devices
+    "step_ns": pl.Float64,  # median step; null = no steps
+    "steps": pl.Int64,
+    "stride": pl.Int64,  # collectives are kept of every stride-th step
+    "thinned": pl.Int64,  # and of them every thinned-th
+    **dict.fromkeys(FACTS, pl.Float64),
+    "problem": pl.String,  # why the file cannot be read; empty = it was
+    "remedy": pl.String,
+}
+_STEPS: Final[_Schema] = {
+    "file": pl.UInt32,
+    "step": pl.Int64,
+    "start": pl.Int64,  # ns since the trace origin
+    "period_ns": pl.Int64,
+    "collective_ns": pl.Int64,  # union
+    "sequence": pl.UInt64,  # digest of the names of its collectives in order; 0 = none
+    "syncs": pl.UInt32,
+    "launches": pl.UInt32,
+}
+_COLLECTIVES: Final[_Schema] = {
+    "file": pl.UInt32,
+    "step": pl.Int64,
+    "place": pl.UInt32,  # position among the collectives of its step
+    "name": pl.UInt64,  # key in ``names``
+    "start": pl.Int64,
+    "dur": pl.Int64,
+}
+_KERNELS: Final[_Schema] = {
+    "file": pl.UInt32,
+    "name": pl.UInt64,
+    "count": pl.UInt32,
+    "total_ns": pl.Int64,
+    "median_ns": pl.Int64,
+}
+_FINDINGS: Final[_Schema] = {
+    "file": pl.UInt32,
+    **dict.fromkeys(("rule", "what", "where", "instead"), pl.String),
+    **dict.fromkeys(("wins_ns", "wins_low_ns", "wins_high_ns", "step_ns"), pl.Float64),
+}
+_NAMES: Final[_Schema] = {"name": pl.UInt64, "text": pl.String}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """Columns of any number of ranks; the tables are joined by ``file``, kernels and collectives to ``names``.
+
+    Attributes:
+        files: A row a file, also of those that cannot be read.
+        steps: A row a step of a rank.
+        collectives: A row a collective.
+        kernels: A row a kernel's name on a rank, collectives left out.
+        findings: A row a finding of the advice on a rank.
+        names: Texts of names, each once.
+    """
+
+    files: pl.DataFrame
+    steps: pl.DataFrame
+    collectives: pl.DataFrame
+    kernels: pl.DataFrame
+    findings: pl.DataFrame
+    names: pl.DataFrame
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its columns in memory."""
+        return sum(int(getattr(self, name).estimated_size()) for name in TABLES)
+
+
+SCHEMAS: Final[dict[str, _Schema]] = {
+    "files": _FILES,
+    "steps": _STEPS,
+    "collectives": _COLLECTIVES,
+    "kernels": _KERNELS,
+    "findings": _FINDINGS,
+    "names": _NAMES,
+}
+TABLES: Final = tuple(field.name for field in fields(Summary))
+
+
+def table(name: str, columns: Any = None) -> pl.DataFrame:
+    """Make one of the tables of a summary; columns that are not given are null."""
+    schema = SCHEMAS[name]
+    if columns is None:
+        return pl.DataFrame(schema=schema)
+    made = pl.DataFrame(columns)
+    missing = [pl.lit(None).alias(column) for column in schema if column not in made.columns]
+    return made.with_columns(missing).select(pl.col(column).cast(kind) for column, kind in schema.items())
+
+
+def empty() -> Summary:
+    """Return a summary of no files."""
+    return Summary(**{name: table(name) for name in TABLES})
+
+
+def unreadable(file: int, path: str, rank: int, size: int, problem: str, remedy: str = "") -> Summary:
+    """Return the summary of a file that cannot be read: one row with its reason."""
+    row = {"file": file, "path": path, "rank": rank, "bytes": size, "host": "", "device": ""}
+    return Summary(
+        **{name: table(name) for name in TABLES if name != "files"},
+        files=table("files", [{**row, "steps": 0, "problem": problem, "remedy": remedy}]),
+    )
+
+
+def merge(parts: Iterable[Summary]) -> Summary:
+    """Join summaries. The order does not matter, and merging what was merged is the same as merging all at once."""
+    summaries = list(parts)
+    if not summaries:
+        return empty()
+    if len(summaries) == 1:
+        return summaries[0]
+    joined = {
+        name: pl.concat([getattr(one, name) for one in summaries], rechunk=True)
+        for name in TABLES
+        if name != "names"
+    }
+    names = pl.concat([one.names for one in summaries]).unique("name", keep="any")
+    return Summary(**joined, names=names)
+
+
+class Reduction:
+    """Merges summaries as they arrive, in a binary tree: each row is copied as often as the tree is deep.
+
+    Args:
+        fan_in: Summaries that are merged at once.
+    """
+
+    def __init__(self, fan_in: int = 16) -> None:
+        self._fan_in = fan_in
+        self._levels: list[list[Summary]] = [[]]
+
+    def add(self, part: Summary) -> None:
+        """Take one more."""
+        self._levels[0].append(part)
+        level = 0
+        while len(self._levels[level]) == self._fan_in:
+            merged = merge(self._levels[level])
+            self._levels[level] = []
+            level += 1
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(merged)
+
+    def result(self) -> Summary:
+        """Return all of them together, files in the order of their numbers."""
+        whole = merge(part for level in self._levels for part in level)
+        self._levels = [[]]
+        return Summary(
+            **{
+                name: getattr(whole, name).sort("file") if name == "files" else getattr(whole, name)
+                for name in TABLES
+            }
+        )
+
+
+class _Encoded(msgspec.Struct, array_like=True):
+    tables: dict[str, bytes]
+
+
+def encode(summary: Summary) -> bytes:
+    """Return a summary as bytes, for a cache or another machine."""
+    import io
+
+    def ipc(frame: pl.DataFrame) -> bytes:
+        out = io.BytesIO()
+        frame.write_ipc_stream(out, compression="lz4")
+        return out.getvalue()
+
+    frames = {name: getattr(summary, name) for name in TABLES}
+    return msgspec.msgpack.encode(
+        _Encoded({name: ipc(frame) for name, frame in frames.items() if len(frame)})
+    )
+
+
+def decode(data: bytes) -> Summary:
+    """Return the summary that :func:`encode` made bytes of.
+
+    Raises:
+        ValueError: The bytes are something else, or damaged.
+    """
+    try:
+        found = msgspec.msgpack.decode(data, type=_Encoded).tables
+        frames = {name: pl.read_ipc_stream(found[name]) if name in found else table(name) for name in TABLES}
+    except (msgspec.MsgspecError, pl.exceptions.PolarsError, OSError) as error:
+        raise ValueError(f"damaged summary: {error}") from error
+    for name, frame in frames.items():
+        if frame.schema != pl.Schema(SCHEMAS[name]):
+            raise ValueError(f"damaged summary: columns of {name}")
+    return Summary(**frames)

@@ -1,0 +1,116 @@
+"""Hosts in the order of what the ranks of others waited for theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared.scope import plural
+from tuiprof.fleet.fleet import HOST_SHARE, Fleet
+from tuiprof.fleet.meeting import by_group, held, wins_as_median
+from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "hosts", "Hosts"
+
+_RULES = (
+    Rule("host", "A host comes to a collective when the last of its ranks does."),
+    Rule(
+        "late host",
+        f"{format_share(HOST_SHARE)} of its ranks are stragglers, so that the host is the likely cause.",
+    ),
+)
+
+
+def report(fleet: Fleet) -> Report | Unavailable:
+    """Rank the hosts."""
+    if len(fleet.hosts) < 2 or not len(fleet.meetings):
+        said = "all ranks are of one host" if fleet.hosts else "the traces do not name their hosts"
+        return Unavailable(NAME, said if len(fleet.meetings) else "no collective was matched")
+    known = fleet.host_of >= 0
+    wait = fleet.meetings.wait[known]
+    group = fleet.host_of[known]
+    steps = len(fleet.meetings.steps)
+    cost = held(by_group(wait, group), steps)
+    speed = dict(
+        fleet.speed.join(fleet.read.select("file", "host"), on="file")
+        .group_by("host")
+        .agg(pl.col("factor").median())
+        .iter_rows()
+    )
+    rows = pl.DataFrame(
+        {
+            "host": fleet.hosts,
+            "ranks": np.bincount(group, minlength=len(fleet.hosts)),
+            "stragglers": np.bincount(group, weights=fleet.late[known], minlength=len(fleet.hosts)).astype(
+                int
+            ),
+            "late_ns": cost.late,
+            "held_ns": cost.waited,
+            "wins_ns": [wins_as_median(wait, group == index, steps) for index in range(len(fleet.hosts))],
+            "kernels": [speed.get(host) for host in fleet.hosts],
+            "clock_ns": [
+                _median(fleet.clocks.offset[fleet.host_of == index]) for index in range(len(fleet.hosts))
+            ],
+        },
+        schema_overrides={"kernels": pl.Float64, "clock_ns": pl.Float64},
+    ).sort(["wins_ns", "held_ns", "host"], descending=[True, True, False])
+    late = [fleet.hosts[index] for index in fleet.late_hosts]
+    first = rows.row(0, named=True)
+    if late:
+        slower = [speed.get(host) for host in late]
+        why = (
+            f", and its kernels take {slower[0]:.2f}× as long"
+            if len(late) == 1 and (slower[0] or 0) > 1.03
+            else ""
+        )
+        verdict = Verdict(
+            f"{', '.join(late[:4])}: most ranks come late{why}; "
+            f"as the other hosts, the job wins {format_ns(float(first['wins_ns']))} a step",
+            "warn",
+        )
+    else:
+        verdict = Verdict(f"no host holds the others up ({plural(len(fleet.hosts), 'host')})", "good")
+    return Report(
+        NAME,
+        TITLE,
+        verdict,
+        (
+            Fact("hosts", "hosts", len(fleet.hosts), "count"),
+            Fact("late_hosts", "late hosts", len(late), "count"),
+            Fact("first_host", "waited for most", str(first["host"]), "text"),
+        ),
+        (
+            Table(
+                "hosts",
+                "Hosts, what the job would win first",
+                (
+                    Column("host", "host"),
+                    Column("ranks", "ranks", "count"),
+                    Column("stragglers", "stragglers", "count"),
+                    Column("late_ns", "late", "ns", "Later than the median host, a step.", signed=True),
+                    Column("held_ns", "others wait", "ns", "In collectives to which it came last, a step."),
+                    Column(
+                        "wins_ns",
+                        "wins",
+                        "ns",
+                        "What the job wins a step if its ranks came as the median of the rest.",
+                    ),
+                    Column(
+                        "kernels",
+                        "kernels",
+                        "number",
+                        "How many times as long its kernels take, median of its ranks.",
+                    ),
+                    Column("clock_ns", "clock", "ns", "Its clock less the median rank's.", signed=True),
+                ),
+                rows,
+            ),
+        ),
+        _RULES,
+    )
+
+
+def _median(values: np.ndarray) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None

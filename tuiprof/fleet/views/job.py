@@ -1,0 +1,123 @@
+"""What a change wins for the job: a rank that waits for others wins nothing by being quicker."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tuiprof.analyses.shared.scope import plural
+from tuiprof.fleet.fleet import Fleet
+from tuiprof.fleet.meeting import TOLERANCE
+from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
+from tuiprof.model.units import format_ns, format_share
+
+NAME, TITLE = "job", "What a change wins for the job"
+
+_RULES = (
+    Rule(
+        "job",
+        "Between the end of a collective, which all ranks share, and the start of the next one each rank has work of "
+        "its own; the job takes the longest of those, then the collective itself. A change takes from the own work of "
+        "the ranks on which the advice finds it, in proportion.",
+    ),
+    Rule(
+        "abstain",
+        f"Rebuilt unchanged, the job must take what was captured, within {format_share(TOLERANCE)}.",
+    ),
+    Rule(
+        "on a rank",
+        "What the replayed step of a rank wins by itself (tuiprof report FILE advice), median of the ranks.",
+    ),
+)
+
+
+def report(fleet: Fleet) -> Report | Unavailable:
+    """Say what the findings of the advice win for the job."""
+    if len(fleet.meetings) < 2:
+        return Unavailable(NAME, "no collective was matched, so that nothing says what the ranks wait for")
+    job = fleet.job
+    if not job.fits:
+        return Unavailable(
+            NAME,
+            f"the job rebuilt from its collectives takes {format_ns(job.takes_ns())} where "
+            f"{format_ns(job.captured_ns)} were captured: collectives overlap, or ranks belong to several groups",
+            "the advice on single ranks stands: tuiprof report FOLDER --rank N",
+        )
+    index = {file: row for row, file in enumerate(fleet.meetings.files.tolist())}
+    priced = fleet.summary.findings.filter(pl.col("wins_ns").is_not_null())
+    found = []
+    for (rule, where), group in priced.group_by("rule", "where", maintain_order=True):
+        less = np.zeros(len(index))
+        for file, wins in group.select("file", "wins_ns").iter_rows():
+            if file in index:
+                less[index[file]] = max(less[index[file]], wins)
+        on_rank = float(np.median(group["wins_ns"].to_numpy()))
+        found.append(
+            {
+                "what": group["what"][0],
+                "where": where,
+                "instead": group["instead"][0],
+                "ranks": int((less > 0).sum()),
+                "rank_ns": on_rank,
+                "wins_ns": min(job.wins_ns(less), on_rank),
+                "rule": rule,
+            }
+        )
+    step = fleet.step_ns or 0.0
+    rows = (
+        pl.DataFrame(
+            found,
+            schema={
+                **dict.fromkeys(("what", "where", "instead"), pl.String),
+                "ranks": pl.Int64,
+                **dict.fromkeys(("rank_ns", "wins_ns"), pl.Float64),
+                "rule": pl.String,
+            },
+        )
+        .with_columns((pl.col("wins_ns") / step if step else pl.lit(None, pl.Float64)).alias("share"))
+        .sort(["wins_ns", "rank_ns", "rule"], descending=[True, True, False])
+    )
+    if len(rows):
+        first = rows.row(0, named=True)
+        where = f", {first['where']}" if first["where"] else ""
+        on = f"on {first['ranks']} of {plural(len(index), 'rank')}"
+        verdict = Verdict(
+            f"about {format_ns(float(first['wins_ns']))} a step of the job to win: {first['what']}{where} ({on})",
+            "warn",
+        )
+    else:
+        verdict = Verdict("the advice finds nothing on any rank whose gain can be told", "good")
+    return Report(
+        NAME,
+        TITLE,
+        verdict,
+        (
+            Fact("job_ns", "a step of the job, rebuilt", job.takes_ns() / job.steps, "ns"),
+            Fact("findings", "findings", len(rows), "count"),
+        ),
+        (
+            Table(
+                "findings",
+                "What to change, what the job wins first",
+                (
+                    Column("wins_ns", "job wins/step", "ns"),
+                    Column("share", "of step", "share"),
+                    Column(
+                        "rank_ns", "on a rank", "ns", "What the same change wins on a rank by itself, median."
+                    ),
+                    Column("ranks", "ranks", "count", "Ranks on which it is found."),
+                    Column("what", "what"),
+                    Column("where", "where", elide="start"),
+                    Column("instead", "instead"),
+                    Column("rule", "rule", hidden=True),
+                ),
+                rows,
+                empty="no rule applies",
+                prose=True,
+            ),
+        ),
+        _RULES,
+        (
+            "Gains are estimates for a step without the profiler; the collectives are those that were captured.",
+        ),
+    )

@@ -1,0 +1,127 @@
+"""Changing what a step is while the script runs, and waiting for what its processes say to that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tuiprof.errors import SessionError, UsageProblem
+from tuiprof.probe.finding.changed_steps import BY, REFUSED
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.replay import Live
+from tuiprof.session.live.step_source import counted
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.run.step_option import STEP_AT, STEP_FUNCTION, step_environment
+from tuiprof.session.store.folders import Session
+from tuiprof.system.files import write_inside
+
+#: How long to wait for an answer; a line that is not reached for longer is said to be waited for.
+PATIENCE_S: Final = 10.0
+_LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process said to a request.
+
+    Attributes:
+        process: Its writer.
+        text: What a step is now, or why it is not changed.
+        refused: It is not changed.
+    """
+
+    process: str
+    text: str
+    refused: bool = False
+
+
+def change_request(
+    session: Session, at: str | None = None, function: str | None = None, by: str | None = None
+) -> dict[str, str]:
+    """Return what ``control/steps-<id>.json`` says.
+
+    Args:
+        session: The run; a file that is not found from the current directory is looked for where the script began.
+        at: ``FILE:LINE``.
+        function: ``MODULE:NAME``.
+        by: A key of :data:`BY`.
+
+    Raises:
+        UsageProblem: None or several are given, or it cannot be read.
+    """
+    if sum(bool(it) for it in (at, function, by)) != 1:
+        raise UsageProblem("say one of --at, --function and --by", "for example --at train.py:88")
+    if by:
+        if by not in BY:
+            raise UsageProblem(f"{by!r} is no kind of step", f"one of {', '.join(BY)}")
+        return {"by": by}
+    if at and not Path(at.rpartition(":")[0]).is_file():
+        there = Path(session.meta.cwd) / at
+        at = str(there) if Path(str(there).rpartition(":")[0]).is_file() else at
+    given = step_environment(at, function, option="--{}")
+    return {"at": given[STEP_AT]} if STEP_AT in given else {"function": given[STEP_FUNCTION]}
+
+
+def request_change(session: Session, wanted: dict[str, str]) -> None:
+    """Ask every process of a run to count other steps.
+
+    Raises:
+        SessionError: The run is over, or the request cannot be written.
+    """
+    status = session.status()
+    if status.over:
+        raise SessionError(
+            f"{session.id} is over: {status}", "name the line when it is run: --step-at FILE:LINE"
+        )
+    write_inside(session.control, f"steps-{time.time_ns()}.json", msgspec.json.encode(wanted))
+
+
+def change_steps(session: Session, wanted: dict[str, str], patience_s: float = PATIENCE_S) -> list[Answer]:
+    """Ask, and wait for the answers.
+
+    Returns:
+        One a process that answered; empty where the line has not been reached, or nothing answered.
+
+    Raises:
+        SessionError: As :func:`request_change`.
+    """
+    feed = Live(session)
+    try:
+        while feed.advance() or feed.behind:
+            pass
+        before = {rank.name: rank.step_source for rank in feed.fold.ranks}
+        since_ns = feed.fold.now_ns
+        request_change(session, wanted)
+        deadline = time.monotonic() + patience_s
+        found: list[Answer] = []
+        while time.monotonic() < deadline and (len(found) < len(before) or not found):
+            while feed.advance() or feed.behind:
+                pass
+            found = _answers(feed.fold, before, since_ns)
+            time.sleep(_LOOK_S)
+        return found
+    finally:
+        feed.close()
+
+
+def _answers(fold: Fold, before: Mapping[str, object], since_ns: int) -> list[Answer]:
+    refused = {
+        note.writer: note.text.removeprefix(REFUSED)
+        for note in fold.notes
+        if note.t_ns >= since_ns and note.text.startswith(REFUSED)
+    }
+    return [
+        Answer(rank.name, refused[rank.name], True) if rank.name in refused else Answer(rank.name, said(rank))
+        for rank in fold.ranks
+        if rank.name in refused or rank.step_source != before.get(rank.name)
+    ]
+
+
+def said(rank: WriterState) -> str:
+    """Return what a step of a process is: ``optimizer steps at train.py:88, 312 so far``."""
+    return counted(rank) or "no step seen yet"

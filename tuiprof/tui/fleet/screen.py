@@ -1,0 +1,183 @@
+"""The screen of all ranks: reads them in worker processes, then shows who comes late, in which step."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.getters import app as getters_app
+from textual.message import Message
+from textual.screen import Screen
+
+from tuiprof.errors import TuiprofError
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.opening.loading import Progress
+from tuiprof.tui.opening.loading_panel import LoadingPanel
+from tuiprof.tui.terminal.guest import TerminalApp
+from tuiprof.tui.terminal.keys import key
+from tuiprof.tui.widgets.key_bar import KeyBar
+from tuiprof.tui.widgets.lines import Row
+from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.wrap import wrap
+
+if TYPE_CHECKING:
+    from tuiprof.fleet import gather as gathering
+    from tuiprof.fleet.fleet import Fleet
+    from tuiprof.tui.fleet.view import HeatMap
+
+
+class FleetScreen(Screen[None]):
+    """Shows the ranks of a job.
+
+    Args:
+        place: The folder of their traces.
+    """
+
+    app = getters_app(TerminalApp)
+    CSS_PATH = "screen.tcss"
+    HELP = (
+        "A line is a rank, a column a step, and a cell how much later than the median rank it comes to the\n"
+        "collectives of the step: the taller and redder, the later. Where not all ranks or steps fit, a cell is\n"
+        "the latest of several; + shows fewer of them. Below is what sets the rank under the cursor apart.\n\n"
+        "Enter opens the rank's own trace at that step."
+    )
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key(
+            "enter",
+            "open",
+            "open",
+            "Open the trace of this rank at this step",
+            id="fleet.open",
+            group="Ranks",
+        ),
+        key("q,escape", "leave", "close", "Close the ranks", id="fleet.close", group="Ranks"),
+    ]
+
+    class Read(Message):
+        """All ranks were read."""
+
+        def __init__(self, fleet: Fleet) -> None:
+            super().__init__()
+            self.fleet = fleet
+
+    class Failed(Message):
+        """They cannot be shown."""
+
+        def __init__(self, error: TuiprofError) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self._place = place
+        self._stop = threading.Event()
+        self._shown: HeatMap | None = None
+
+    def compose(self) -> ComposeResult:
+        """The panel that loads; the map takes its place."""
+        yield LoadingPanel(sanitize(self._place.name or str(self._place)))
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self.run_worker(self._read, thread=True, exclusive=True, group="read", exit_on_error=False)
+
+    def on_unmount(self) -> None:
+        """Stop a reading that nobody waits for any more; what was read is kept for the next time."""
+        self._stop.set()
+
+    def _read(self) -> None:
+        """In a thread: read all ranks in processes."""
+        try:
+            from tuiprof.fleet.fleet import Fleet
+            from tuiprof.fleet.gather import gather
+            from tuiprof.fleet.processes import Processes, affordable
+            from tuiprof.fleet.task import File
+            from tuiprof.formats import Cancelled, open_set
+
+            found = open_set(self._place).files
+            files = [
+                File(number, str(file.path.absolute()), file.rank, file.size_bytes)
+                for number, file in enumerate(found)
+            ]
+
+            def moved(now: gathering.Progress) -> None:
+                if self._stop.is_set():
+                    raise Cancelled("nobody waits for it")
+                self.post_message(LoadingPanel.Moved(Progress(now.bytes, now.bytes_in_all)))
+
+            workers = affordable(max(file.size for file in files))
+            fleet = Fleet(gather(files, Processes(min(workers, len(files))), moved))
+            if not len(fleet.meetings):
+                problems = fleet.unread["problem"].to_list()
+                raise TuiprofError(
+                    f"no collective of {len(fleet.read)} ranks was matched"
+                    + (f"; {len(problems)} files cannot be read: {problems[0]}" if problems else ""),
+                    "tuiprof report FOLDER says what can be told",
+                )
+            self.post_message(self.Read(fleet))
+        except TuiprofError as error:
+            if not self._stop.is_set():
+                self.post_message(self.Failed(error))
+        except Exception as error:  # noqa: BLE001 - a bug must be told on the screen, not end the dashboard
+            text = f"these ranks cannot be shown: {type(error).__name__}: {error}"
+            self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
+
+    def on_loading_panel_moved(self, message: LoadingPanel.Moved) -> None:
+        """Show how far the reading is."""
+        for panel in self.query(LoadingPanel):
+            panel.advance(message.progress)
+
+    async def on_fleet_screen_read(self, message: Read) -> None:
+        """Show the map."""
+        from tuiprof.fleet.views import reports
+        from tuiprof.model import Report
+        from tuiprof.tui.fleet.view import HeatMap
+        from tuiprof.tui.fleet.widget import RankMap
+
+        self._shown = HeatMap(message.fleet)
+        (first,) = reports(message.fleet, ["stragglers"])
+        said, level = (
+            (first.verdict.sentence, first.verdict.level)
+            if isinstance(first, Report)
+            else (first.reason, "info")
+        )
+        title = sanitize(self._place.name or str(self._place))
+
+        role = "text" if level == "info" else level
+
+        def head(width: int, _: int) -> list[Row]:
+            rows: list[Row] = [[(title, "title")]]
+            rows += [[(line, role)] for line in wrap(sanitize(said), max(width, 8))]
+            return rows
+
+        painted, shown = Painted(id="fleet-head"), RankMap(self._shown)
+        with self.app.batch_update():
+            await self.query(LoadingPanel).remove()
+            await self.mount(painted, shown, before=0)
+        painted.paint(head)
+        shown.focus()
+        self.refresh_bindings()
+
+    def on_fleet_screen_failed(self, message: Failed) -> None:
+        """Say what is wrong and what to do."""
+        self.query_one(LoadingPanel).fail(message.error)
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Open only what is there."""
+        return self._shown is not None if action == "open" else True
+
+    def action_open(self) -> None:
+        """Open the trace of the rank under the cursor."""
+        if self._shown is not None:
+            path, step = self._shown.chosen
+            self.app.go.trace(Path(path), step=step)
+
+    def action_leave(self) -> None:
+        """Close the screen; the last one closes the dashboard."""
+        self.app.go.back()

@@ -1,0 +1,205 @@
+"""What the map of ranks and steps shows. Pure: lateness in, rows of cells out; knows no Textual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tuiprof.model.units import format_change
+from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal import glyphs
+from tuiprof.tui.widgets.spans import Row, fit
+
+if TYPE_CHECKING:
+    from tuiprof.fleet.fleet import Fleet
+    from tuiprof.fleet.meeting import Floats, Ints
+
+#: Cells of the labels at the left, and lines of the axis below.
+_LABEL, _AXIS = 12, 1
+#: Columns of a cell at most, where there are few steps.
+_WIDEST: Final = 8
+#: From which share of the latest on a cell has a colour, the highest first.
+_ROLES: Final = ((0.75, "bad"), (0.4, "warn"), (0.1, "line"))
+_LEVELS: Final = len(glyphs.EIGHTHS_UP) - 1
+
+
+class HeatMap:
+    """How late each rank comes in each step, as cells; a cell of several ranks or steps shows the latest of them.
+
+    Args:
+        fleet: The job.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._late: Floats = np.nan_to_num(fleet.late_per_step, nan=-np.inf)
+        self._mean = fleet.held.late
+        self._ranks = fleet.number
+        self._hosts = [sanitize(host) for host in fleet.ranks["host"].to_list()]
+        self._paths: list[str] = fleet.ranks["path"].to_list()
+        self._because = fleet.because
+        self._steps: Ints = fleet.meetings.steps
+        self._top = max(float(self._late.max()), 1.0)
+        #: Rows of the matrix from top to bottom.
+        self._order: Ints = np.argsort(self._ranks, kind="stable")
+        self.by_lateness = False
+        #: Ranks a line and steps a column; 0 = as many as fit the room.
+        self._zoom = 0
+        self._room = (1, 1)
+        self._wide = 1
+        self._at = (0, 0)
+        #: Position of the cursor: line of the order, index of the step.
+        line, column = np.unravel_index(int(self._late[self._order].argmax()), self._late.shape)
+        self._cursor = (int(line), int(column))
+        self._cells: tuple[object, Ints] | None = None
+
+    # -- what keys do ----------------------------------------------------------------------------------------
+
+    def move(self, lines: int, columns: int) -> None:
+        """Move the cursor by so many cells."""
+        by_ranks, by_steps = self._per_cell()
+        line, column = self._cursor
+        self._cursor = (
+            min(max(line + lines * by_ranks, 0), len(self._order) - 1),
+            min(max(column + columns * by_steps, 0), len(self._steps) - 1),
+        )
+
+    def page(self, pages: int) -> None:
+        """Move the cursor by so many screens of ranks."""
+        self.move(pages * self._room[0], 0)
+
+    def magnify(self, steps: int) -> None:
+        """Show fewer ranks and steps a cell, or more; never more than all of them."""
+        self._zoom = min(max(self._zoom + steps, 0), self._most_zoom())
+
+    def latest(self) -> None:
+        """Go to the latest rank and step of all."""
+        line, column = np.unravel_index(int(self._late[self._order].argmax()), self._late.shape)
+        self._cursor = (int(line), int(column))
+
+    def sort(self) -> None:
+        """Order ranks by lateness, or by their number again; the cursor stays on its rank."""
+        row = self._order[self._cursor[0]]
+        self.by_lateness = not self.by_lateness
+        key = -self._mean if self.by_lateness else self._ranks
+        self._order = np.argsort(key, kind="stable")
+        self._cells = None
+        self._cursor = (int(np.flatnonzero(self._order == row)[0]), self._cursor[1])
+
+    @property
+    def chosen(self) -> tuple[str, int]:
+        """File and step under the cursor: of a cell of several, those of the latest."""
+        row, column = self._latest_in_cell()
+        return self._paths[row], int(self._steps[column])
+
+    # -- what is drawn ---------------------------------------------------------------------------------------
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        """Draw the map: a line of cells for each rank, or for several, and the axis of steps."""
+        room = max(width - _LABEL, 1)
+        self._wide = max(1, min(_WIDEST, room // len(self._steps)))
+        self._room = (max(height - _AXIS, 1), room // self._wide)
+        by_ranks, by_steps = self._per_cell()
+        self._scroll(by_ranks, by_steps)
+        top, left = self._at
+        levels = self._levels(by_ranks, by_steps)
+        here = ((self._cursor[0] - top) // by_ranks, (self._cursor[1] - left) // by_steps)
+        drawn = [
+            self._line(line, levels[line], top + line * by_ranks, here[1] if line == here[0] else None)
+            for line in range(len(levels))
+        ]
+        shown = min(levels.shape[1] * by_steps, len(self._steps) - left)
+        first, last = f"step {self._steps[left]}", f"{self._steps[left + shown - 1]}"
+        gap = max(levels.shape[1] * self._wide - len(first) - len(last), 1)
+        return [*drawn, [(" " * _LABEL + first + " " * gap + last, "dim")]]
+
+    def readout(self, width: int) -> Row:
+        """Return a line about the cell under the cursor."""
+        row, column = self._latest_in_cell()
+        late = float(self._late[row, column])
+        rank = int(self._ranks[row])
+        by_ranks, by_steps = self._per_cell()
+        cell: Row = [(f" rank {rank}", "strong")]
+        if self._hosts[row]:
+            cell.append((f" on {self._hosts[row]}", "text"))
+        said = (
+            f"{format_change(late, 'ns')} in step {self._steps[column]}" if np.isfinite(late) else "not there"
+        )
+        cell.append((f"  {said}", "text"))
+        cell.append((f"  {format_change(float(self._mean[row]), 'ns')} a step", "dim"))
+        if why := self._because.get(rank):
+            cell.append((f"  {sanitize(why)}", "warn"))
+        if by_ranks * by_steps > 1:
+            cell.append((f"  latest of {by_ranks} × {by_steps} in this cell", "faint"))
+        return fit(cell, width)
+
+    def _line(self, line: int, levels: Ints, first: int, cursor: int | None) -> Row:
+        row = int(self._order[first])
+        host = self._hosts[row]
+        new = first == 0 or host != self._hosts[int(self._order[first - 1])]
+        name = f"{self._ranks[row]:>4} "
+        label = name + (host[: _LABEL - len(name) - 1] if new or line == 0 else "")
+        spans: Row = [(label.ljust(_LABEL)[:_LABEL], "dim")]
+        for column, level in enumerate(levels.tolist()):
+            role = next((role for share, role in _ROLES if level >= share * _LEVELS), "faint")
+            spans.append((glyphs.EIGHTHS_UP[level] * self._wide, "cursor" if column == cursor else role))
+        return _joined(spans)
+
+    def _levels(self, by_ranks: int, by_steps: int) -> Ints:
+        """Return the level of each cell in sight, 0 to 8, shape ``(lines, columns)``."""
+        lines, columns = self._room
+        top, left = self._at
+        key = (by_ranks, by_steps, top, left, lines, columns)
+        if self._cells is None or self._cells[0] != key:
+            seen = self._late[self._order[top : top + lines * by_ranks], left : left + columns * by_steps]
+            binned = np.maximum.reduceat(seen, np.arange(0, seen.shape[0], by_ranks), axis=0)
+            binned = np.maximum.reduceat(binned, np.arange(0, seen.shape[1], by_steps), axis=1)
+            share = np.clip(binned / self._top, 0.0, 1.0)
+            # One level up from nothing: a cell that is there is told from the ground.
+            self._cells = (
+                key,
+                np.where(np.isfinite(binned), np.ceil(share * (_LEVELS - 1)) + 1, 0).astype(np.int64),
+            )
+        return self._cells[1]
+
+    def _per_cell(self) -> tuple[int, int]:
+        """Return ranks a line and steps a column."""
+        fits = (-(-len(self._order) // self._room[0]), -(-len(self._steps) // self._room[1]))
+        return max(fits[0] >> self._zoom, 1), max(fits[1] >> self._zoom, 1)
+
+    def _most_zoom(self) -> int:
+        fits = max(-(-len(self._order) // self._room[0]), -(-len(self._steps) // self._room[1]))
+        return max(fits - 1, 0).bit_length()
+
+    def _scroll(self, by_ranks: int, by_steps: int) -> None:
+        """Keep the cursor in sight, at a whole cell."""
+
+        def begin(at: int, cursor: int, by: int, cells: int, count: int) -> int:
+            cell, first, last = cursor // by, at // by, -(-count // by)
+            first = min(max(first, cell - cells + 1), cell)
+            return min(first, max(last - cells, 0)) * by
+
+        self._at = (
+            begin(self._at[0], self._cursor[0], by_ranks, self._room[0], len(self._order)),
+            begin(self._at[1], self._cursor[1], by_steps, self._room[1], len(self._steps)),
+        )
+
+    def _latest_in_cell(self) -> tuple[int, int]:
+        """Return row and column of the latest in the cell under the cursor."""
+        by_ranks, by_steps = self._per_cell()
+        line, column = self._cursor[0] // by_ranks * by_ranks, self._cursor[1] // by_steps * by_steps
+        rows = self._order[line : line + by_ranks]
+        cell = self._late[rows, column : column + by_steps]
+        inner, step = np.unravel_index(int(cell.argmax()), cell.shape)
+        return int(rows[inner]), column + int(step)
+
+
+def _joined(spans: Row) -> Row:
+    """Join neighbours of one role, so that a line is few spans."""
+    joined: Row = []
+    for text, role in spans:
+        if joined and joined[-1][1] == role:
+            joined[-1] = (joined[-1][0] + text, role)
+        else:
+            joined.append((text, role))
+    return joined
