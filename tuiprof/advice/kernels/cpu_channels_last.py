@@ -69,11 +69,15 @@ def _channels_first(trace: Trace, rows: Ints) -> bool:
         if not given.dims or not given.strides:
             continue
         dims, strides = given.dims[0], given.strides[0]
-        if not all(isinstance(one, list) and len(one) >= 4 for one in (dims, strides)) or dims[1] < 2:
+        if not all(map(_numbers, (dims, strides))) or dims[1] < 2:  # one channel has no order
             continue
         first += strides[1] > strides[-1]
         last += strides[1] <= strides[-1]
     return first > last
+
+
+def _numbers(given: object) -> bool:
+    return isinstance(given, list) and len(given) >= 4 and all(type(one) is int for one in given)
 
 
 RULE = AdviceRule("cpu-channels-last", find)
