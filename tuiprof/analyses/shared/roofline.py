@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
@@ -42,8 +42,6 @@ _HALF: Final = ("c10::BFloat16", "c10::Half")
 #: PyTorch allows 64 dimensions; nobody has so many.
 _MOST_DIMS: Final = 12
 _NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
-#: If so many operators have no shapes, none has.
-_ASKED: Final = 50
 #: Operators whose kind does not depend on how their kernels are called.
 _BY_OPERATOR: Final = {
     "convolution": ("convolution",),
@@ -146,16 +144,6 @@ class Roofline:
         return sum(kind.least_ns + kind.unknown_ns for kind in self.kinds.values())
 
 
-class _Arguments(msgspec.Struct):
-    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
-    types: list[str] = msgspec.field(name="Input type", default_factory=list)
-    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)
-
-
-class _Event(msgspec.Struct):
-    args: _Arguments = msgspec.field(default_factory=_Arguments)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operator's arguments.
@@ -247,17 +235,9 @@ def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
 
 
 def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
-    """Return the arguments of operators by row, of those that have any in the trace."""
-    # In the order of the file, whose parts are unpacked one after the other.
-    rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
+    """Return the calls of operators by row, of those that have tensors."""
     found: dict[int, Call] = {}
-    for asked, row in enumerate(rows.tolist()):
-        if asked == _ASKED and not found:
-            break
-        try:
-            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
-        except (msgspec.MsgspecError, RecursionError):
-            continue
+    for row, given in arguments(trace, rows):
         tensors, values = [], {}
         for at, (dims, type_) in enumerate(zip(given.dims, given.types, strict=False)):
             if type_ in _SIZES and _is_shape(dims):
