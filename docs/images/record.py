@@ -1,4 +1,4 @@
-"""Makes ``tuiprof.gif`` and ``trace.png``: a run is recorded, explained, and an H200 trace of the same script is opened.
+"""Makes ``tuiprof.gif`` and ``trace.png``: a run is recorded and explained, then an H200 trace of its script is opened.
 
 Everything in the picture is what the program wrote into a real terminal; only waiting is shortened. Run from the
 repository, in the environment of ``make setup``::

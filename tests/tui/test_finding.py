@@ -134,3 +134,16 @@ async def test_figures_are_without_the_profiler_until_they_are_wanted_as_capture
         await settle(pilot)
         assert "of 27.1 ms" in app.text("#trace-verdict")
         assert "as captured" not in app.text("TabBar")
+
+
+async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: "9 Advice 4" in app.text("TabBar"))
+        await settle(pilot)
+        for digit in "123456":
+            await pilot.press(digit)
+            await settle(pilot)
+            assert "9 Advice 4" in app.text("TabBar"), digit
+            assert f" {digit} " in app.text("TabBar")

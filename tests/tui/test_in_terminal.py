@@ -39,7 +39,7 @@ def command(*arguments: object) -> list[str]:
 @contextmanager
 def trace(columns: int, lines: int, **env: str) -> Iterator[InTerminal]:
     with in_terminal(command("open", TRACE), columns, lines, **env) as terminal:
-        settle(terminal, "By operator", "stream 7")
+        settle(terminal, "By operator", "stream 7", "lost to this finding", "M more")
         yield terminal
 
 
@@ -209,7 +209,7 @@ def test_detached_and_attached_at_another_size(tmp_path: Path) -> None:
     new = [*tmux, "new-session", *command("open", TRACE)]
     try:
         with in_terminal(new, 160, 48) as terminal:
-            settle(terminal, "By operator", "stream 7", "Ranks –")
+            settle(terminal, "By operator", "stream 7", "lost to this finding", "M more")
             fresh = terminal.screen.display[:-1]  # the last line is tmux's own, with a clock
             terminal.press("\x02d")
             assert terminal.until_over() == 0

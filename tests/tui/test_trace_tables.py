@@ -241,3 +241,21 @@ async def test_tabs_are_opened_one_after_the_other() -> None:
         assert app.view.current == "events"
         await pilot.press("greater_than_sign", "greater_than_sign")
         assert app.view.current == "waits"
+
+
+async def test_what_is_not_available_is_behind_more_with_its_reason() -> None:
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        assert app.view.current == "names"
+        await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
+        await settle(pilot)
+        assert app.view.current == "names"  # around the ends, past what is not available
+        await pilot.press("M")
+        await settle(pilot)
+        assert "Memory: no memory events in this trace" in app.words()
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.view.current == "lacking"
+        assert "record with `--memory`" in app.words()
+        assert "3 Memory –" in app.text("TabBar")

@@ -86,3 +86,18 @@ def test_figures_as_captured_are_larger_and_the_trace_stays_as_it_is(naive: Trac
     assert captured.step_ns > plain.step_ns
     assert not naive.as_captured
     assert replayed(naive) is plain
+
+
+def test_of_a_long_trace_it_is_said_where_the_replayed_steps_end(
+    naive: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tuiprof.analyses.shared import replay
+
+    monkeypatch.setattr(replay, "MOST_LAUNCHES", 600)
+    short = naive.captured()  # nothing is kept of the replay of all steps
+    step, found = replayed(short), losses_of(short, Window(), place_of(short, "nan-check"))
+    assert isinstance(step, Calibrated)
+    assert isinstance(found, Losses)
+    assert step.graph.step_count == 1
+    assert found.high == step.graph.high < short.span[1]
+    assert found.ends[-1] <= found.high

@@ -184,8 +184,9 @@ class Evidence:
         return times(count / self.step_count if self.stepped else None, count)
 
     def place(self, row: WaitPlace) -> str:
-        """Return where a wait is, for a sentence: ``function, file:line``, or what else is known."""
-        return f"{row.in_}, {row.where}" if row.at_line else row.where
+        """Return where a wait is, for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
+        place = f"{row.in_}, {row.where}" if row.at_line else row.where
+        return f"{row.called_from.rpartition('/')[2]} → {place}" if row.called_from else place
 
     @cached_property
     def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:

@@ -37,6 +37,7 @@ class WaitPlace:
         kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.wait_kinds.KINDS`.
         where: Line, function, named range or operator; ``found`` says which.
         in_: Function; empty = unknown.
+        called_from: Innermost line of the script's own code, where the wait is in a library; else empty.
         through: Operators, outermost first.
         range: Innermost named range.
         calls: Calls of one wait, joined by ``" + "``.
@@ -52,6 +53,7 @@ class WaitPlace:
     kind: str
     where: str
     in_: str
+    called_from: str
     through: str
     range: str
     calls: str

@@ -109,7 +109,7 @@ class TraceHead(Lines):
         if room < least:
             facts = self._facts
             while facts and row_width(self._left(facts)) > width - least - 3:
-                facts = facts[:-1]
+                facts = _shorter(facts)
             left = fit(self._left(facts), max(width - least - 3, 12))
             room = width - row_width(left) - 3
         right = fit(right, max(room, 0))
@@ -128,3 +128,9 @@ class TraceHead(Lines):
             self.post_message(self.OthersWanted())
         elif self._trust is not None and event.x >= self._trust_from:
             self.post_message(self.TrustWanted())
+
+
+def _shorter(facts: list[str]) -> list[str]:
+    """Return facts without what the last one says in brackets, else without the last one."""
+    short = facts[-1].partition(" (")[0]
+    return [*facts[:-1], short] if short != facts[-1] else facts[:-1]

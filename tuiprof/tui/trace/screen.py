@@ -48,7 +48,7 @@ class TraceScreen(Screen[None]):
         "opens its details: times, launch, operators, Python stack, source, raw event. While a large file is read,\n"
         "the head says which part of it the figures rest on. Where a table leaves room, the row under the cursor is\n"
         "spelled out below it, with the advice on it, and then the tables that come next; t goes to the next.\n\n"
-        "The lane called lost shows where the step loses what the finding saves; its figure is that of a step, without\n"
+        "The lane called lost shows where a step loses what the finding saves; its figures are a step's, without\n"
         "the profiler. p replays the step: as it is (now) and with the fix (fix), below one another.\n"
         "U switches all figures between steps without the profiler and steps as captured. d opens the lanes of\n"
         "operators and Python functions, M lists what is not available in this trace, and why.\n\n"
