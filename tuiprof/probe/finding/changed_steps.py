@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..steps import BACKWARDS, BATCH, GIVEN, JITTED, OPTIMIZER
-from . import given_steps
+from .counted import counted
 from .loop_steps import free_tool
 
 if TYPE_CHECKING:
@@ -49,9 +49,14 @@ class Change:
 
 
 class ChangedSteps:
-    """Serves requests, one after the other (in the log's thread)."""
+    """Serves requests, one after the other (in the log's thread).
+
+    Attributes:
+        made: Something else is a step than what the script was started with.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
+        self.made = False
         self._runtime = runtime
         self._hook = runtime.hook("changed steps")
         self._undo: list[Callable[[], None]] = []
@@ -106,7 +111,7 @@ class ChangedSteps:
         while self._undo_before:
             self._undo_before.pop()()
         self._runtime.loops.stop()
-        given_steps.retire()
+        self.made = True
 
     def _count_by(self, name: str) -> None:
         if name not in BY:
@@ -163,7 +168,7 @@ class ChangedSteps:
             self._monitor(monitoring, monitoring.events.PY_RETURN, [function.__code__], lambda *_: ended())
             return
         own = vars(owner).get(last)
-        setattr(owner, last, given_steps.counted(function, ended))
+        setattr(owner, last, counted(function, ended))
         self._undo.append(lambda: delattr(owner, last) if own is None else setattr(owner, last, own))
 
     def _monitor(self, monitoring: Any, event: int, codes: list[CodeType], callback: Any) -> None:

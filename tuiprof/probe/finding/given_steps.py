@@ -18,15 +18,16 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from time import monotonic_ns
 
+from .counted import counted
+
 TYPE_CHECKING = False  # without the import, which would double the start-up time of every Python
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
 AT, FUNCTION = "TUIPROF_STEP_AT", "TUIPROF_STEP_FUNCTION"
 GIVEN = 10  # of .steps, which is not loaded before the script has come to its first step
 _ENDED, _BEGINS, _COUNTED = "__tuiprof_step_ended__", "__tuiprof_step_begins__", "__tuiprof_counted__"
 _AS_SCRIPT = "__tuiprof_as_script__"
-_given: list[_Given] = []
 
 
 def install() -> None:
@@ -35,7 +36,6 @@ def install() -> None:
     if not at and not function:
         return
     given = _Given(at, function)
-    _given.append(given)
     vars(builtins).update(
         {_ENDED: given.ended, _BEGINS: given.begins, _COUNTED: given.counted, _AS_SCRIPT: _as_script}
     )
@@ -52,17 +52,6 @@ def install() -> None:
     sys.path_hooks.append(given.importer_of_main)
 
 
-def retire() -> None:
-    """End no more steps where the script was started to have them end: something else was named meanwhile."""
-    for given in _given:
-        given.on = False
-
-
-def counted(function: Any, end: Callable[[], None]) -> Any:
-    """Return what is called in a function's place, and calls ``end`` each time it has returned."""
-    return _wrapped(function, end) if isinstance(function, type(_stem)) else _Counted(function, end)
-
-
 class _Given:
     """Where steps are, and what is called there."""
 
@@ -72,7 +61,6 @@ class _Given:
         self._line = int(line) if line.isdecimal() else 0
         self._module, _, self._function = function.partition(":")
         self._main_seen = False
-        self.on = True
         self._hook: Any = None
         self._begun = False
 
@@ -143,8 +131,6 @@ class _Given:
         return counted(function, self._end)
 
     def _end(self) -> None:
-        if not self.on:
-            return
         t = monotonic_ns()
         hook = self._hook
         try:
@@ -152,8 +138,8 @@ class _Given:
                 from ..runtime import RUNTIME
 
                 name = "--step-function" if self._function else "--step-at"
-                hook = self._hook = RUNTIME.hook(name), RUNTIME.steps
-            if hook[0].on:
+                hook = self._hook = RUNTIME.hook(name), RUNTIME.steps, RUNTIME.changed
+            if hook[0].on and not hook[2].made:
                 hook[1].end(GIVEN, t)
         except Exception:
             if hook is None:
@@ -199,36 +185,6 @@ class _Main:
     def exec_module(self, module: Any) -> None:
         """Run it as a module."""
         exec(self._code, vars(module))
-
-
-class _Counted:
-    """A callable that is no Python function, such as a jitted one: itself, but that its calls are counted."""
-
-    def __init__(self, function: Any, end: Callable[[], None]) -> None:
-        self.__wrapped__ = function
-        self._tuiprof_end = end
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
-        result = self.__wrapped__(*args, **kwargs)
-        self._tuiprof_end()
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the callable's own attribute."""
-        return getattr(self.__wrapped__, name)
-
-
-def _wrapped(function: Any, end: Callable[[], None]) -> Any:
-    from functools import wraps
-
-    @wraps(function)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        end()
-        return result
-
-    return counted
 
 
 def _as_script(variables: dict[str, Any]) -> None:
