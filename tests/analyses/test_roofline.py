@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analyses.made import Made
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.roofline import Roofline, roofline
@@ -35,7 +37,7 @@ def traced(
     took_us: float,
     dims: list[object],
     types: list[str],
-    values: list[str] | None = None,
+    values: Sequence[object] | None = None,
     device: str = H100,
 ) -> Trace:
     """Return a trace of one operator that launches one kernel, with the operator's arguments."""
@@ -155,6 +157,31 @@ def test_what_no_rule_counts_is_not_known_and_takes_what_it_took() -> None:
 def test_a_kernel_that_a_cache_served_takes_no_less_than_it_took() -> None:
     limits = found(traced("aten::add", "vectorized_elementwise_kernel", 1, [[1 << 20]] * 2, ["float"] * 2))
     assert limits.least_ns == 1_000
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 1 << 70) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from(
+        [
+            *("aten::mm", "aten::addmm", "aten::bmm", "aten::convolution", "aten::cudnn_convolution"),
+            *("aten::convolution_backward", "aten::_flash_attention_forward", "aten::add_", "aten::copy_"),
+        ]
+    ),
+    st.lists(st.lists(st.integers(0, 1 << 62), max_size=6) | ANYTHING, max_size=6),
+    st.lists(st.sampled_from(["float", BFLOAT, "Scalar", "bool", ""]), max_size=6),
+    st.lists(ANYTHING | st.sampled_from(["[1, 1]", "[0]", "[99999999999999999999]", "True"]), max_size=6),
+)
+def test_whatever_a_trace_says_of_arguments_nothing_fails(
+    operator: str, dims: list[object], types: list[str], values: list[object]
+) -> None:
+    limits = roofline(traced(operator, "some_kernel", 10, dims, types, values))
+    assert isinstance(limits, str) or 0 <= limits.least_ns <= limits.ns == 10_000
 
 
 def test_without_shapes_the_remedy_is_told() -> None:

@@ -108,6 +108,21 @@ def test_the_host_has_caught_up_once_it_is_100_us_ahead(queued: tuple[float, flo
     assert report(made.trace()).fact("device_refill_ns") == (5 + after) * 1000
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_synchronise_at_the_end_is_the_profilers_unless_every_step_makes_one(steps: int) -> None:
+    made = Made()
+    for number in range(steps):
+        at = number * 200
+        made.step(number, at, at + 200).launch("gemm", (at, at + 5), (at + 10, at + 150), number + 1)
+        made.call("cudaDeviceSynchronize", at + 20, at + 152)
+    found = run("sync_events", made.trace())
+    if steps == 1:
+        assert not isinstance(found, Report) or found.fact("syncs_per_step") == 0
+    else:
+        assert isinstance(found, Report)
+        assert found.fact("syncs_per_step") == 1
+
+
 @pytest.mark.parametrize(("called", "idle"), [(130, 0), (130.001, 5)])
 def test_a_launch_is_late_when_the_device_ran_dry_before_it(called: float, idle: int) -> None:
     made = item_step().launch("long", (called, 134), (135, 300), 8).launch("last", (140, 150), (300, 310), 7)

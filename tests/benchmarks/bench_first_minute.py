@@ -20,7 +20,9 @@ pytestmark = pytest.mark.bench
 
 ROUNDS = 3
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
-PYTHONS = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[2-9].*/bin/python")) or [Path(sys.executable)]
+PYTHONS = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[2-9].*/bin/python")) or [
+    Path(sys.executable)
+]
 
 SCRIPT = """
 import json, sys, threading, time
@@ -90,7 +92,12 @@ def measured(python: Path, folder: Path) -> dict[str, float]:
     script.write_text(SCRIPT)
     environment = os.environ | {"TUIPROF_SESSION": str(folder), "PYTHONPATH": str(INJECT)}
     done = subprocess.run(
-        [str(python), str(script)], env=environment, stdout=subprocess.PIPE, text=True, timeout=300, check=True
+        [str(python), str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=True,
     )
     return dict(json.loads(done.stdout.split("RESULT ")[1]))
 

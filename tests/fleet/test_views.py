@@ -157,6 +157,7 @@ def test_who_came_last_pays_for_all() -> None:
     assert found.last.tolist() == [1, 1, 0]
     assert found.waited.tolist() == [15.0, 25.0, 0.0]
     assert found.lead.tolist() == [10.0, 20.0, 0.0]
+    assert held(wait[:2], 1).late.tolist() == [-20.0, 20.0]  # two ranks: one against the other
     assert wins_as_median(wait, np.array([True, False, False]), 1) == 10.0
     assert wins_as_median(wait, np.array([False, False, True]), 1) == 0.0
 

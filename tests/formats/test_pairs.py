@@ -43,3 +43,17 @@ def test_lanes_do_not_close_each_other() -> None:
 
 def test_what_has_no_end_lasts_to_the_end_of_the_trace() -> None:
     assert matched("BB") == [(0, 2, "f"), (1, 2, "f")]
+
+
+def counted(text: str, times: list[int]) -> tuple[int, int, int]:
+    """Return how many spans there are, how many begins without end, and how many ends without begin."""
+    phases = np.frombuffer(text.encode(), dtype=np.uint8)
+    found = match(np.array(times), phases, [0] * len(text), ["f"] * len(text), 100)
+    return len(found.begins), found.unended, found.unbegun
+
+
+def test_an_end_waits_for_a_begin_of_the_same_instant_and_what_belongs_to_none_is_counted() -> None:
+    assert counted("EB", [5, 5]) == (1, 0, 0)
+    assert counted("EEB", [5, 5, 5]) == (1, 0, 1)
+    assert counted("EB", [5, 6]) == (1, 1, 1)
+    assert counted("EE", [5, 6]) == (0, 0, 2)

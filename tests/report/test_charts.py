@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -47,3 +48,25 @@ def test_what_is_no_series_is_not_drawn_whatever_its_name() -> None:
 def test_a_chart_of_a_column_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="table 'energy' has no column watts"):
         table(Chart("Power", (Series("watts"),)))
+
+
+def test_a_heat_map_is_as_dark_as_its_values_and_of_bounded_size() -> None:
+    from tuiprof.report.svg_heat import heat
+
+    steps = [f"step_{n}" for n in range(600)]
+    late = np.zeros((1000, 600))
+    late[700, 300] = 8.0
+    late[10, :] = 4.0
+    table = Table(
+        "heat",
+        "Heat",
+        (Column("rank", "rank", "count"), *(Column(key, key, "ns", hidden=True) for key in steps)),
+        pl.DataFrame({"rank": range(1000), **dict(zip(steps, late.T, strict=True))}),
+        chart=Chart("Late", tuple(Series(key) for key in steps), at="rank", form="heat"),
+    )
+    drawn = heat(table, table.chart) if table.chart is not None else ""
+    assert len(drawn) < 60_000
+    assert drawn.count('<path class="heat"') == 2
+    assert 'style="opacity:1"' in drawn
+    assert 'style="opacity:0.5"' in drawn
+    assert "rank 700: 8 ns, step_300" in drawn

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from tuiprof.cli import cli
 from tuiprof.errors import UsageProblem
+from tuiprof.session.attaching.change_steps import change_request
 from tuiprof.session.live.summary import read_fold
-from tuiprof.session.run.change_steps import change_request
 from tuiprof.session.store.folders import Session, find_session
 
 pytest.importorskip("torch")

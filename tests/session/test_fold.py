@@ -31,6 +31,7 @@ from tuiprof.session.log.records import (
     Head,
     Memory,
     Note,
+    NotFinite,
     Record,
     Step,
     Telemetry,
@@ -124,6 +125,34 @@ def test_devices_captures_notes_and_end() -> None:
     )
     assert fold.end == End(9_500, 0)
     assert fold.recorder_share == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            Capture(5, "c1", "started", 3, 5),
+            "capture c1 of steps 3 to 5 was being recorded when the run ended",
+        ),
+        (Capture(5, "c1", "armed", 3, 5), "capture c1 of steps 3 to 5 had not begun when the run ended"),
+        (Capture(5, "c1", "armed"), "capture c1 had not begun when the run ended"),
+        (Capture(5, "c1", "failed", why="no memory"), "capture c1 failed: no memory"),
+        (
+            Capture(5, "c1", "written", 3, 5, "traces/1.json", why="cut off"),
+            "capture c1 is incomplete: cut off",
+        ),
+    ],
+)
+def test_a_capture_says_what_is_missing_of_it(record: Capture, said: str) -> None:
+    capture = _fold(Batch("rank0", [record])).captures["c1"]
+    assert capture.shortfall(over=True).startswith(said)
+    assert bool(capture.shortfall(over=False)) == (record.state in ("failed", "written"))
+
+
+def test_of_numbers_that_are_none_the_first_are_kept() -> None:
+    found = [NotFinite(n, n, f"metric {n}") for n in range(fold_module.KEEP_NOTES + 3)]
+    kept = [trouble.record for trouble in _fold(Batch("rank0", found)).troubles]
+    assert kept == found[: fold_module.KEEP_NOTES]
 
 
 def test_a_restarted_rank_counts_from_zero_again() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -211,8 +212,8 @@ def test_keys_carry_their_unit() -> None:
 def test_what_a_processor_has_for_bfloat16(text: str, found: str | None, tmp_path: Path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(text)
-    assert host.bf16_instructions(path) == found
+    assert host_module.bf16_instructions(path) == found
 
 
 def test_a_system_without_cpuinfo_does_not_say(tmp_path: Path) -> None:
-    assert host.bf16_instructions(tmp_path / "none") is None
+    assert host_module.bf16_instructions(tmp_path / "none") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from tests import real_traces
 from tuiprof.ladder import process as ladder_runner
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.ladder.screen import LadderScreen
+from tuiprof.tui.library import data as library_data
 from tuiprof.tui.library.keys import library_keys
 from tuiprof.tui.library.screen import LibraryScreen
 from tuiprof.tui.live.keys import live_keys
@@ -82,7 +85,13 @@ async def test_on_a_run_without_a_step(tmp_path: Path) -> None:
         await press_all(pilot, LiveScreen, keys(list(live_keys(5))))
 
 
-async def test_in_the_library_on_ladders_sessions_and_traces(run: Synthetic) -> None:
+async def test_in_the_library_on_ladders_sessions_and_traces(
+    run: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = real_traces.path("torchtutorial-h100-stack-steps.pt.trace.json.gz")  # a key opens the example
+    (tmp_path / "traces").mkdir()
+    shutil.copy(small, tmp_path / "traces" / library_data.EXAMPLE)
+    monkeypatch.setattr(library_data, "shipped", tmp_path.joinpath)
     run.end()
     app = TuiprofApp(Start.library(sessions=run.root, python=Path(sys.executable)))
     async with app.run_test(size=(140, 50)) as pilot:

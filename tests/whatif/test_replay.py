@@ -12,13 +12,14 @@ from analyses.made import BACKWARD, Made
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuiprof.advice import priorities
 from tuiprof.analyses import run
 from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.formats import open_trace
-from tuiprof.model import Trace, Unavailable, Window
+from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.resources import shipped
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
@@ -110,7 +111,9 @@ def test_what_holds_for_every_step(trace: Trace) -> None:
         win = step.win(edit)
         assert 0 <= win.low_ns <= win.ns <= win.high_ns <= whole
     # Two changes never win less than one of them.
-    assert step.likely_ns(half | waits) >= max(step.likely_ns(half), step.likely_ns(waits)) - 1
+    deep = shrunk(trace, 0.2)  # of the same kernels
+    for one, other in ((half, waits), (half, deep), (deep, half)):
+        assert step.likely_ns(one | other) >= max(step.likely_ns(one), step.likely_ns(other)) - 1
 
 
 @given(traces())
@@ -202,6 +205,12 @@ def test_the_probe_holds_no_other_thread_for_the_replay() -> None:
 SESSIONS = Path(__file__).parents[3] / "shared" / "whatif"
 
 
+def _recorded() -> list[Path]:
+    """Return the samples, and the sessions of steps with a planted cost where they are at hand."""
+    samples = sorted(Path(__file__).parents[2].glob("traces/*.json.gz"))
+    return samples + sorted(SESSIONS.glob("*/traces/*.json.gz"))
+
+
 @pytest.mark.skipif(
     not (SESSIONS / "truth.json").exists(), reason="needs recorded sessions that are not in a clone"
 )
@@ -212,3 +221,19 @@ def test_steps_of_an_h100_are_replayed_as_they_were_without_the_profiler() -> No
         assert step.error < 0.001, case
         assert step.replayed_ns == pytest.approx(step.step_ns, rel=0.03), case
         assert Replay(step.graph).step_ns() >= 0.99 * step.graph.device_busy_ns, case
+
+
+#: From this share of a step without the profiler on the device sets the pace.
+GPU_BOUND = 0.9
+
+
+@pytest.mark.parametrize("path", _recorded(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_recorded_step_that_the_device_fills_is_called_launch_bound(path: Path) -> None:
+    trace = open_trace(path)
+    step = replayed(trace)
+    if isinstance(step, str) or step.graph.device_busy_ns < GPU_BOUND * step.step_ns:
+        return
+    report = run("kernel_launches", trace)
+    assert isinstance(report, Report)
+    assert report.fact("launch_bound") == "no"
+    assert "launch-bound" not in [item.rule for item in priorities(trace).findings]

@@ -173,7 +173,7 @@ def _functions(trace: Trace, scope: Scope, fetches: Ints) -> tuple[Table, ...]:
     is_user[python] = np.isin(trace.name_codes[python], users)
     rows = np.flatnonzero(is_user)
     last = np.searchsorted(trace.starts[fetches], trace.starts[rows], side="right") - 1
-    # Outermost fetches of one thread follow each other; those of several threads are told apart by the track.
+    # Outermost fetches of one thread follow each other; those of several threads differ by track.
     track, fetch = trace.track_codes, fetches[np.maximum(last, 0)]
     rows = rows[(last >= 0) & (trace.ends[rows] <= trace.ends[fetch]) & (track[rows] == track[fetch])]
     if not len(rows):

@@ -41,7 +41,7 @@ _HOST_RULES = (
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
     Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
 )
-#: Operators outside of all steps are told of above this share of the self time; above the second one, figures a step
+#: Operators outside of all steps are mentioned above this share of the self time; above the second one, figures a step
 #: would mislead.
 _NOTED, _MOSTLY = 0.05, 0.5
 _ITEM = ("memcpy", "memset", "collective")

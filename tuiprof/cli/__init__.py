@@ -192,7 +192,7 @@ _CANNOT_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickException:
-    """Return what to show of an error; an option of the program that stands behind the verb is told so."""
+    """Return what to show of an error; an option of the program given after the verb is pointed out."""
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
         return click.UsageError(f"{error.option_name} stands before the verb: {where}", error.ctx)
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: Any = cli.main(
             args, prog_name="tuiprof", standalone_mode=False, obj=Invocation(command=command)
         )
-        sys.stdout.flush()  # or a full disk would be told by a traceback at exit
+        sys.stdout.flush()  # or a full disk would end in a traceback at exit
     except click.exceptions.Abort:
         say("tuiprof: interrupted")
         return 130

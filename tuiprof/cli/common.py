@@ -213,7 +213,7 @@ def traces_at(
     convert: bool | None = None,
     several: bool = False,
 ) -> TraceSet:
-    """Return the traces that a target stands for, and say on stderr which one is taken of several.
+    """Return the traces that a target names, and say on stderr which one is taken of several.
 
     Args:
         target: A file, a directory, or a URL, which is copied here first.

@@ -56,7 +56,7 @@ def compare(
         report = replace(
             report, facts=tuple(fact for fact in report.facts if fact.key != "step_change_share")
         )
-    if format_ in ("text", "md"):  # a column of step times tells nothing that is not drawn
+    if format_ in ("text", "md"):  # a column of step times adds nothing to the chart
         tables = tuple(table for table in tables if table.key != STEP_PAIR)
     report = replace(report, tables=tables)
     sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))

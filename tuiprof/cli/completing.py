@@ -85,7 +85,7 @@ def script(shell: str, cli: click.Command) -> str:
 
 
 def register() -> None:
-    """Let click complete for bash by the line as it stands; called before it completes anything."""
+    """Let click complete for bash by the whole line; called before it completes anything."""
     from click.shell_completion import add_completion_class
 
     add_completion_class(_bash())

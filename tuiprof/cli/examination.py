@@ -260,7 +260,7 @@ def _can_run(variant: Any, have: Facts | None, devices: list[Device]) -> tuple[s
 
 
 def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str, str, str]]:
-    """Return what the terminal can do, as far as it tells: what, found, advice."""
+    """Return what the terminal can do, as far as it answers: what, found, advice."""
     size = shutil.get_terminal_size((0, 0))
     term = environment.get("TERM", "")
     console = term in ("", "dumb", "linux", "vt100")

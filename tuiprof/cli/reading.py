@@ -317,7 +317,7 @@ def run_analyses(trace: Trace, names: tuple[str, ...], step: int | None) -> list
         names = tuple(available())
     window = step_window(trace, step) if step is not None else None
     answers = run_all(names or DEFAULT_ANALYSES, trace, window)
-    # What cannot be told here comes last: on a CPU-only trace that is half of them.
+    # What is unavailable comes last: on a CPU-only trace that is half of them.
     return sorted(answers, key=lambda answer: isinstance(answer, Unavailable))
 
 

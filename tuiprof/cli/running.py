@@ -110,7 +110,7 @@ def record(
         return 0
     code = status.code if status.code is not None else 1
     try:
-        session.reload()  # the recorder has told of the devices since
+        session.reload()  # the recorder has recorded the devices since
         reports, trust = session_reports(session, ()) if as_json else ([], "")
         text = (
             render_all(reports, "json", trust=trust) if as_json else page(session, "", "text", stdout_style())

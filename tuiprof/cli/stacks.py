@@ -1,4 +1,4 @@
-"""The verb that tells where the threads of a run are."""
+"""The verb that shows where the threads of a run are."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def steps(
     before are withdrawn. The script is not touched; it goes on meanwhile. MODULE of the script itself is __main__.
     """
     from tuiprof.report.sanitize import sanitize
+    from tuiprof.session.attaching.change_steps import change_request, change_steps, said
     from tuiprof.session.live.summary import read_fold
-    from tuiprof.session.run.change_steps import change_request, change_steps, said
     from tuiprof.session.store.folders import find_session, sessions_root
 
     found = find_session(sessions_root(invocation.sessions), session or "last")
@@ -41,7 +41,7 @@ def steps(
         if not ranks:
             sys.stdout.write("no step seen yet\n")
         for rank in ranks:
-            sys.stdout.write(sanitize(f"{rank.name}: steps: {said(rank)}") + "\n")
+            sys.stdout.write(sanitize(f"{rank.label}: steps: {said(rank)}") + "\n")
         return 0
     answers = change_steps(found, change_request(found, at, function, by))
     for answer in answers:

@@ -1,1 +1,1 @@
-"""Two runs side by side: opened, told apart, compared."""
+"""Two runs side by side: opened, named, compared."""

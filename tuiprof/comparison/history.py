@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def sessions_below(path: Path) -> list[Path]:
-    """Return the sessions that a path stands for: itself, or those in it."""
+    """Return the sessions that a path names: itself, or those in it."""
     from tuiprof.session.store.folders import SESSION_FILE
 
     if (path / SESSION_FILE).is_file():

@@ -137,7 +137,7 @@ def grouped(points: Sequence[Point], by: By) -> list[Point]:
 
 
 def course(points: Sequence[Point], key: str) -> Course | None:
-    """Return how a figure went; None = no run tells it."""
+    """Return how a figure went; None = no run has it."""
     told = tuple(point for point in points if key in point.figures)
     if not told:
         return None
@@ -166,7 +166,7 @@ def _changes(values: npt.NDArray[np.float64], noise: float) -> tuple[int, ...]:
 
 
 def report(points: Sequence[Point], by: By = "run") -> list[Report | Unavailable]:
-    """Report the course of every figure that a run tells.
+    """Report the course of every figure that a run has.
 
     Args:
         points: The runs, in any order.

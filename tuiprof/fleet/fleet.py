@@ -115,9 +115,9 @@ class Fleet:
 
     @cached_property
     def late_per_step(self) -> Floats:
-        """How much later than the median rank each comes, added over a step, shape ``(r, steps)``."""
+        """How much later than the median of the others each comes, added over a step, shape ``(r, steps)``."""
         wait = self.meetings.wait
-        return self.meetings.per_step(np.nanmedian(wait, axis=0) - wait) if wait.size else wait
+        return self.meetings.per_step(meeting.lateness(wait)) if wait.size else wait
 
     @cached_property
     def job(self) -> Job:
@@ -182,7 +182,7 @@ class Fleet:
     def _places(self) -> dict[int, str]:
         """Where in the step stragglers lose most, by rank: ``before collective 7 of 7``."""
         wait, step = self.meetings.wait, self.meetings.step
-        late = np.nan_to_num(np.nanmedian(wait, axis=0) - wait) if wait.size else wait
+        late = np.nan_to_num(meeting.lateness(wait))
         place = np.arange(len(step)) - np.searchsorted(step, step)
         found = {}
         for row in np.flatnonzero(self.late).tolist():

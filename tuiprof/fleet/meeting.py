@@ -6,6 +6,7 @@ others spend beyond that is waiting. This needs no common clock.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ Ints = npt.NDArray[np.int64]
 
 #: Unchanged, the job rebuilt from its collectives must take what was captured, within this share.
 TOLERANCE: Final = 0.02
+#: Up to so many ranks, each is left out of the median that it is compared with.
+_FEW: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +116,7 @@ class Held:
         last: In how many collectives the unit came last.
         waited: What the others waited in those, mean over the others.
         lead: What the job would win if the unit came when the second to last did.
-        late: How much later it comes than the median unit, collectives added.
+        late: How much later it comes than the median of the others, collectives added.
         slack: What it waits itself: it could be slower by this without anybody noticing.
     """
 
@@ -122,6 +125,23 @@ class Held:
     lead: Floats
     late: Floats
     slack: Floats
+
+
+def lateness(wait: Floats) -> Floats:
+    """Return how much later than the median of the others each unit comes to each collective, ns, shape as given.
+
+    Args:
+        wait: Waits of units in collectives, NaN = was not there.
+    """
+    if not wait.size or len(wait) < 2:
+        return np.zeros_like(wait)
+    if len(wait) > _FEW:  # one more or less does not move the median
+        late: Floats = np.nanmedian(wait, axis=0) - wait
+        return late
+    with warnings.catch_warnings():  # a collective of two ranks, of which one is left out
+        warnings.simplefilter("ignore", RuntimeWarning)
+        others = [np.nanmedian(np.delete(wait, row, axis=0), axis=0) for row in range(len(wait))]
+    return np.stack(others) - wait
 
 
 def held(wait: Floats, steps: int) -> Held:
@@ -138,12 +158,11 @@ def held(wait: Floats, steps: int) -> Held:
     there = (~np.isnan(wait)).sum(axis=0)
     others = np.nansum(wait, axis=0) / np.maximum(there - 1, 1)
     lead = np.where(np.isfinite(order[1]), order[1], 0.0)
-    median = np.nanmedian(wait, axis=0) if wait.size else np.empty(0)
     return Held(
         np.bincount(last, minlength=units),
         np.bincount(last, weights=others, minlength=units) / steps,
         np.bincount(last, weights=lead, minlength=units) / steps,
-        np.nansum(median - wait, axis=1) / steps,
+        np.nansum(lateness(wait), axis=1) / steps,
         np.nansum(wait, axis=1) / steps,
     )
 

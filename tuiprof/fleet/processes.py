@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -42,8 +43,9 @@ def affordable(largest_bytes: int) -> int:
 
 
 def _start() -> None:
-    """Prepare a worker: few threads, and no life without the client."""
+    """Prepare a worker: few threads, no life without the client, and no word when both are interrupted."""
     bound_worker()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         on_hang_up(parent.sentinel, lambda: os._exit(1))
@@ -108,7 +110,7 @@ class Processes:
                     suspects += running.values()
                     return
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
     def _alone(self, batch: Batch) -> Iterator[tuple[Batch, Summary]]:
         from tuiprof.fleet.summary import unreadable
@@ -123,7 +125,7 @@ class Processes:
                     unreadable(file.number, file.path, file.rank, file.size, _DIED, _DIED_REMEDY),
                 )
             finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(cancel_futures=True)
 
 
 def _new_pool(workers: int) -> ProcessPoolExecutor:

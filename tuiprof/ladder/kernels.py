@@ -1,4 +1,4 @@
-"""What a ladder tells beyond whole steps: the distance of a kernel to the chip's limits, and the parts of a step."""
+"""What a ladder measures beyond whole steps: the distance of a kernel to the chip's limits, and the parts of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNEL_RULE: Final = (
     "known, else over the replayed or the warm one. Shares are of the chip's published peaks without sparsity; there "
     "is none of bandwidth without a cold time, as the cache may serve what memory did not."
 )
-#: In this order the time is chosen that rates are told from.
+#: Rates are worked out from the first of these times that is known.
 _RATED: Final = ("cold", "replayed", "warm")
 
 
@@ -81,7 +81,7 @@ def range_words(row: Mapping[str, Any]) -> str:
 
 
 def range_table(judged: Sequence[Judged], out: Iterable[str]) -> Table:
-    """Return the times of named parts of the step; without rows if no script told any."""
+    """Return the times of named parts of the step; without rows if no script reported any."""
     told = {
         one.name: trials
         for one in judged

@@ -48,7 +48,7 @@ def note_runner(ladder: LadderRun, pid: int | None = None) -> None:
 
 
 def runner_of(ladder: Path) -> Runner | None:
-    """Return the process that runs a ladder now; None = none does, as far as can be told here."""
+    """Return the process that runs a ladder now; None = none does, as far as this machine knows."""
     runner = read_small_json(ladder / "control" / RUNNER_FILE, Runner)
     if runner is None or runner.place != process.place() or not process.alive(runner.who):
         return None

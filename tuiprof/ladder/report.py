@@ -60,7 +60,7 @@ _HIDDEN: tuple[tuple[str, Kind], ...] = (
 
 
 def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, brief: bool = False) -> Report:
-    """Return what a ladder tells, as far as it was run."""
+    """Report a ladder, as far as it was run."""
     meta, judged = ladder.meta, judge(ladder.meta)
     traces = Traces(ladder, opener)
     told = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}

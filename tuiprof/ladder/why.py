@@ -110,7 +110,7 @@ def seen(traces: Traces, variant: str) -> Seen:
     trace = traces.get(variant)
     if trace is None:
         return Seen(path, problem=f"its trace cannot be read: tuiprof report {shell_word(str(path))}")
-    # Without device activity blocking copies cannot be told, so that a count of syncs would be too low.
+    # Without device activity blocking copies cannot be recognised, so that a count of syncs would be too low.
     syncs = figure_of(run("sync_events", trace), "syncs_per_step") if trace.device_indices else None
     launches = figure_of(run("kernel_launches", trace), "launches_per_step")
     return Seen(path, syncs, launches, "", *_device_work(trace))

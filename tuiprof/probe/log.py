@@ -71,7 +71,9 @@ class Log:
 
     # -- the file -------------------------------------------------------------------------------------------
 
-    def open(self, name: str, rank: int | None, world: int | None, versions: dict[str, str]) -> None:
+    def open(
+        self, name: str, rank: int | None, world: int | None, versions: dict[str, str], process: str = ""
+    ) -> None:
         """Create the file and write its first line.
 
         A name that exists already belongs to another process, living or dead; this one then adds its process
@@ -82,6 +84,7 @@ class Log:
             rank: Rank; None = not one of several.
             world: Number of ranks; None = unknown.
             versions: Framework versions.
+            process: What the script calls this process; empty = nothing.
 
         Raises:
             OSError: The file cannot be created.
@@ -107,6 +110,7 @@ class Log:
             "world": world,
             "python": ".".join(map(str, sys.version_info[:3])),
             "versions": versions,
+            "process": process,
         }
         self._file, self.writer, self._opened_at = file, candidate, opened_at
         self._write(dumps(head) + "\n")

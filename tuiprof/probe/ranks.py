@@ -39,3 +39,11 @@ def versions() -> dict[str, str]:
         if version:
             found[name] = str(version)
     return found
+
+
+def process_name() -> str:
+    """Return what the script calls this process, where ``multiprocessing`` started it; empty = it did not."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return ""
+    return str(process.current_process().name)

@@ -55,7 +55,7 @@ def _numbers(table: Table, key: str) -> list[float]:
 
 
 def _line(table: Table, drawn: Chart, room: int, plain: bool) -> list[str]:
-    """Draw a series; where there are more rows than columns of dots, the highest stands for its neighbours."""
+    """Draw a series; where there are more rows than columns of dots, the highest is drawn for its neighbours."""
     series = drawn.series[0]
     column = table.column(series.value)
     values = _numbers(table, series.high or series.value)

@@ -25,7 +25,7 @@ _SIGNS = {"good": "✓", "info": "i", "warn": "!", "bad": "✗"}
 _WORDS = {"good": "good", "info": "for information", "warn": "warning", "bad": "bad"}
 #: Rows of a table in the page; CSV and JSON hold more.
 _ROWS = 1000
-#: Characters of a text that stand on one line before the page may break it.
+#: Characters of a text on one line before the page may break it.
 _TEXT = 34
 #: Characters of a figure that fit a cell among the others; a longer one takes a line of its own.
 _FACT = 40

@@ -15,9 +15,9 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.report.svg_heat import heat
 from tuiprof.report.svg_pair import pair
 
-#: Up to so many points are drawn as columns that stand apart, more of them as a line.
+#: Up to so many points are drawn as separate columns, more of them as a line.
 _COLUMNS = 64
-#: Points of a line; where there are more rows, a point stands for several of them.
+#: Points of a line; where there are more rows, a point covers several of them.
 _POINTS = 240
 _HEIGHT = 100
 #: A table with so many rows at most, whose shares make up a whole, is drawn as one bar cut into parts.
@@ -96,7 +96,7 @@ def _series(table: Table, chart: Chart) -> str:
 
 
 def _label(table: Table, chart: Chart, row: int) -> str:
-    """Return where a row stands on the axis, for example ``step 12``."""
+    """Return the position of a row on the axis, for example ``step 12``."""
     if not chart.at:
         return ""
     column = table.column(chart.at)

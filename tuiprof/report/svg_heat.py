@@ -30,7 +30,7 @@ def heat(table: Table, chart: Chart) -> str:
     first_row, first_column = _first(values.shape[0]), _first(values.shape[1])
     filled = np.nan_to_num(values, nan=-np.inf)
     cells = np.maximum.reduceat(np.maximum.reduceat(filled, first_row, axis=0), first_column, axis=1)
-    shade = np.ceil(np.clip(cells / top, 0, 1) * _SHADES).astype(int)
+    shade = np.rint(np.clip(cells / top, 0, 1) * _SHADES).astype(int)
     paths = [""] * (_SHADES + 1)
     for y, line in enumerate(shade.tolist()):
         x = 0

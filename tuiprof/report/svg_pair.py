@@ -66,7 +66,7 @@ def pair(table: Table, chart: Chart) -> list[str]:
 
 
 def _place(table: Table, at: Column | None, row: int) -> str:
-    """Return where a row stands on the axis, for example ``step 12``."""
+    """Return the position of a row on the axis, for example ``step 12``."""
     return (
         escape(f"{sanitize(at.label)} {sanitize(at.text(table.rows[at.key][row]))}") if at is not None else ""
     )

@@ -63,7 +63,7 @@ def _fit(columns: list[Column], widths: list[int], style: Style) -> list[int]:
     room = style.width - 2 - _GAP * (len(columns) - 1)
     texts = [i for i, column in enumerate(columns) if column.kind == "text"]
     for floor in (_COMFORT, _LEAST):
-        # The last column first: what matters more stands further left.
+        # The last column first: what matters more is further left.
         for i in reversed(texts):
             spare = min(sum(widths) - room, widths[i] - _least(columns[i], widths[i], floor, style.width))
             widths[i] -= max(spare, 0)

@@ -174,7 +174,7 @@ def _read(process: psutil.Process) -> Reading | None:
         if _PROC:
             with open(f"/proc/{process.pid}/stat", "rb") as file:
                 text = file.read()
-            # proc_pid_stat(5); the name stands in parentheses and may itself hold spaces and parentheses.
+            # proc_pid_stat(5); the name is in parentheses and may itself hold spaces and parentheses.
             name = text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace")
             rest = text[text.rindex(b")") + 2 :].split()
             cpu_s = (int(rest[11]) + int(rest[12])) * _TICK

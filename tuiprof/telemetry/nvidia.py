@@ -264,7 +264,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _pci_address(info: Any) -> str:
-    """Return a PCI address without the function, as frameworks tell it: ``0000:1b:00``; empty = not told."""
+    """Return a PCI address without the function, as frameworks write it: ``0000:1b:00``; empty = unknown."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}" if info is not None else ""
 
 

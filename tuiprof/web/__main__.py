@@ -22,7 +22,7 @@ _TO_CLOSE_S: Final = 2.0
 
 
 def _as(wanted: type, value: Any) -> Any:
-    """Turn text into the path it stands for."""
+    """Turn text into the path it names."""
     return wanted(value)
 
 

@@ -137,7 +137,7 @@ class Dashboard:
                 await to.drain()
         except TimeoutError as error:
             raise ConnectionError("the dashboard takes nothing any more") from error
-        except (OSError, RuntimeError):  # it is over, which the reading side tells
+        except (OSError, RuntimeError):  # it is over, as the reading side will notice
             pass
 
     async def stop(self) -> None:

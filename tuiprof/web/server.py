@@ -1,4 +1,4 @@
-"""Serves the dashboard to a browser: on this machine alone unless told otherwise, and only to who has the token.
+"""Serves the dashboard to a browser: on this machine alone unless asked otherwise, and only with the token.
 
 The token comes once in the address (``/?token=…``) and is kept in a cookie that scripts and other sites cannot use.
 Whoever has neither is refused before a WebSocket is opened, and so is a page of another site that tries to open one.
@@ -135,7 +135,7 @@ class DashboardServer:
         return response
 
     def _is_token(self, given: str) -> bool:
-        """Whether a text is the token; how long the answer takes tells nothing of it."""
+        """Whether a text is the token; the time that the answer takes reveals nothing of it."""
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
 
     def _named_rightly(self, request: web.Request) -> bool:
@@ -146,7 +146,7 @@ class DashboardServer:
             from_here = origin is None or urlsplit(origin).netloc == request.host
         except ValueError:  # such as [::1 without the other bracket
             return False
-        plain = _HOST.fullmatch(request.host) is not None  # it stands in the page
+        plain = _HOST.fullmatch(request.host) is not None  # it is written into the page
         return plain and from_here and (is_loopback(name) or not is_loopback(self.host))
 
     def _welcome(self) -> web.Response:
@@ -224,7 +224,7 @@ class DashboardServer:
     # -- running -----------------------------------------------------------------------------------------
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Serve until the process is told to end.
+        """Serve until the process is asked to end.
 
         Args:
             ready: Called when browsers may come; :attr:`port` is the real one then.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit
@@ -21,15 +21,6 @@ LEAST_SHARE: Final = 0.2
 _KEEP: Final = (0.75, 1.0, 0.55)
 #: So many convolutions are looked at.
 _LOOKED_AT: Final = 40
-
-
-class _Arguments(msgspec.Struct):
-    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
-    strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
-
-
-class _Event(msgspec.Struct):
-    args: _Arguments = msgspec.field(default_factory=_Arguments)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -61,19 +52,19 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 def _channels_first(trace: Trace, rows: Ints) -> bool:
     """Return whether most convolutions have inputs in channels first; False where strides were not recorded."""
     first = last = 0
-    for row in rows[:_LOOKED_AT].tolist():
-        try:
-            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-        if not given.dims or not given.strides:
+    for _, given in arguments(trace, rows[:_LOOKED_AT]):
+        if not given.strides:
             continue
         dims, strides = given.dims[0], given.strides[0]
-        if not all(isinstance(one, list) and len(one) >= 4 for one in (dims, strides)) or dims[1] < 2:
+        if not all(map(_numbers, (dims, strides))) or dims[1] < 2:  # one channel has no order
             continue
         first += strides[1] > strides[-1]
         last += strides[1] <= strides[-1]
     return first > last
+
+
+def _numbers(given: object) -> bool:
+    return isinstance(given, list) and len(given) >= 4 and all(type(one) is int for one in given)
 
 
 RULE = AdviceRule("cpu-channels-last", find)

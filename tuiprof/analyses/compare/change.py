@@ -13,7 +13,7 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share, format_speed, format_speed_range
 
-#: A difference of medians is called sure from this many standard errors on; told from so many steps a side on.
+#: A difference of medians is called sure from this many standard errors on; reported from so many steps a side on.
 SURE_ERRORS, LEAST_STEPS = 3.0, 4
 #: Below this share a difference is called none.
 SAME_SHARE = 0.01

@@ -33,7 +33,7 @@ class Metric:
 
     @property
     def change(self) -> float | None:
-        """After minus before; None where either cannot be told."""
+        """After minus before; None where either is unknown."""
         return None if self.before is None or self.after is None else self.after - self.before
 
     @property

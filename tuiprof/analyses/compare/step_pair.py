@@ -12,7 +12,7 @@ from tuiprof.model.intervals import Ints
 from tuiprof.model.report import Chart, Column, Series, Table
 
 KEY: Final = "step_pair"
-#: Rows at most; where the longer run has more steps, a row stands for several.
+#: Rows at most; where the longer run has more steps, a row covers several.
 _ROWS: Final = 240
 _CHART: Final = Chart(
     "Step times of both",

@@ -10,7 +10,7 @@ from tuiprof.analyses import run
 from tuiprof.model import Report, Trace, Unavailable
 from tuiprof.model.units import format_count, format_ns, format_share
 
-#: Differences of time below this share of a step are not told on a device …
+#: Differences of time below this share of a step are not mentioned on a device …
 DEVICE_SHARE: Final = 0.01
 #: … and below this one of the operators' self time on a CPU, where the same work takes longer or shorter by the load.
 HOST_SHARE: Final = 0.10
@@ -36,7 +36,7 @@ def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ..
 
 
 def changed_in_words(report: Report, before: Trace | None, after: Trace | None) -> str | None:
-    """Return what changed between two traces in one line; None = nothing, or it cannot be told.
+    """Return what changed between two traces in one line; None = nothing, or it is not known.
 
     Args:
         report: Their comparison.
@@ -49,7 +49,7 @@ def changed_in_words(report: Report, before: Trace | None, after: Trace | None) 
 
 
 def figure_of(report: Report | Unavailable, key: str) -> float | None:
-    """Return a figure of a report; None where it cannot be told."""
+    """Return a figure of a report; None where it is not known."""
     value = report.fact(key) if isinstance(report, Report) else None
     return float(value) if isinstance(value, (int, float)) else None
 

@@ -123,7 +123,7 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
             (pl.col("device_ns") / pl.col("works")).median().alias("kernel_median_ns"),
             pl.col("host_ns").median().alias("call_median_ns"),
             pl.col("shorter").mean().alias("shorter_share"),
-            # The launch before the longest idle stands for the group.
+            # The launch before the longest idle time represents the group.
             pl.col("event").get(pl.col("idle_ns").arg_max()),
         )
         .sort("idle_ns", "host_ns", descending=True, maintain_order=True)

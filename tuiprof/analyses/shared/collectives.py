@@ -20,7 +20,7 @@ from tuiprof.analyses.shared.step_times import step_times
 from tuiprof.model import Trace, Window
 from tuiprof.model.intervals import Ints, total, union
 
-#: Ranges in which the host runs a collective itself (gloo, MPI), or that stand for one on a device.
+#: Ranges in which the host runs a collective itself (gloo, MPI), or that represent one on a device.
 _HOST: Final = re.compile(r"^(gloo|mpi|ucc):")
 #: Sends and receives need two ranks, not all: nobody can be said to wait in them for the slowest.
 _POINT_TO_POINT: Final = re.compile(r"send|recv", re.IGNORECASE)
@@ -96,7 +96,7 @@ def _rows(trace: Trace) -> Ints:
         on_device = on_device[~trace.nesting.directly_in(host, on_device)]  # one call recorded twice
     pairwise = np.flatnonzero(trace.named(f"(?i){_POINT_TO_POINT.pattern}", on_device))
     if len(pairwise):
-        # Libraries build an all-to-all of sends and receives: the range around the launch tells.
+        # Libraries build an all-to-all of sends and receives: the range around the launch says which it is.
         rows = on_device[pairwise]
         launch = np.where(trace.links.launch_of[rows] >= 0, trace.links.launch_of[rows], rows)
         ranges = _ancestry.of(trace, launch).annotation.tolist()

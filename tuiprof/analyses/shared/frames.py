@@ -20,14 +20,14 @@ FRAMEWORK = re.compile(
 
 #: Frames that only the profiler itself runs. The probe's wrappers in ``syncs.py`` and ``sites.py`` are not: inside
 #: them runs the synchronise that the script asked for. JAX's tracer leaves out the folder of a file, so there a
-#: function is told by its name.
+#: function is recognised by its name.
 PROFILER = re.compile(
     r"(^|/)torch/(profiler/|autograd/profiler\.py|_C/_profiler)|(^|/)tuiprof/probe/(?!(?:jax_)?syncs\.py|sites\.py)"
     r"|\btuiprof_waits_for_devices\b"
 )
 
-#: JAX's tracer names files without their folders. These frames of its own stand around waits; a file that others may
-#: have as well is told by the function.
+#: JAX's tracer names files without their folders. These frames of its own surround waits; a file that others may
+#: have as well is recognised by the function.
 _JAX_FRAME = re.compile(
     r"^(?:(?:array_methods|jax_syncs|pjit|pxla|sharding_impls|traceback_util|tree_util|ufunc_api|xla_bridge)"
     r"\.py\(\d+\): "

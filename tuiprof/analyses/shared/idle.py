@@ -48,7 +48,7 @@ COMPILE = (
     r"\(dynamo_timed\)|^(inductor_compile|fx_codegen_and_compile|compile_fx|async_compile|backend_compile|XlaCompile)"
     r"|torch/_(dynamo|inductor)/(convert_frame|compile_fx|async_compile)\.py"
 )
-#: The profiler's own work does not stand on the threads that launch.
+#: The profiler's own work is not on the threads that launch.
 _OWN_LANES = ("overhead",)
 #: Host causes as they are recorded, by category or by name, from "compile" on.
 _RECORDED: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -1,4 +1,4 @@
-"""What kernels do, told from their names."""
+"""What kernels do, from their names."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _GENERIC = {
     "opmath",
 }
 #: Matrix products and convolutions of NVIDIA's libraries: chip, what, types of operands, of arithmetic and of the
-#: result, layouts, tile, and much that tells no reader anything.
+#: result, layouts, tile, and much that no reader needs.
 _TYPE = r"(?:tf32|bf16|f16|f32|f64|e4m3|e5m2|i8|i32)"
 _XMMA = re.compile(
     rf"(?P<what>sm\d+_xmma_[a-z]+)_(?:\w+?_)?{_TYPE}{{2}}_(?P<math>{_TYPE}){_TYPE}_{_TYPE}(?P<layout>_[nt]{{2}}_[nt])?"

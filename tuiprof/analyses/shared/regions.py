@@ -151,7 +151,7 @@ def _attentions(calls: Calls, run: Ints, light: Mask) -> Iterator[tuple[int, int
 
 
 def _product(names: list[str], run: Ints, light: Mask, positions: range) -> int | None:
-    """Return where the next matrix product stands; None where something else comes before."""
+    """Return the position of the next matrix product; None where something else comes before."""
     for position in positions:
         if _MATMUL.match(names[position]):
             return position

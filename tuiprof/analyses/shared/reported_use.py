@@ -80,7 +80,7 @@ def reported_use(trace: Trace, window: Window, name: str, title: str) -> Report 
 
 
 def _devices(counters: pl.DataFrame) -> pl.DataFrame:
-    """Return mean and highest utilisation by device; what is over all devices is left out where they are told apart."""
+    """Return mean and highest utilisation by device; the figure over all is left out where each device has one."""
     value, series = pl.col("value"), pl.col("series")
     found = (
         counters.group_by("name", maintain_order=True)

@@ -6,16 +6,17 @@ model, Williams et al., CACM 2009). Operations are counted as ``torch.utils.flop
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
@@ -38,8 +39,9 @@ _SIZES: Final = {
     "signed char": 1,
 }
 _HALF: Final = ("c10::BFloat16", "c10::Half")
-#: If so many operators have no shapes, none has.
-_ASKED: Final = 50
+#: PyTorch allows 64 dimensions; nobody has so many.
+_MOST_DIMS: Final = 12
+_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 #: Operators whose kind does not depend on how their kernels are called.
 _BY_OPERATOR: Final = {
     "convolution": ("convolution",),
@@ -142,16 +144,6 @@ class Roofline:
         return sum(kind.least_ns + kind.unknown_ns for kind in self.kinds.values())
 
 
-class _Arguments(msgspec.Struct):
-    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
-    types: list[str] = msgspec.field(name="Input type", default_factory=list)
-    values: list[Any] = msgspec.field(name="Concrete Inputs", default_factory=list)
-
-
-class _Event(msgspec.Struct):
-    args: _Arguments = msgspec.field(default_factory=_Arguments)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """An operator's arguments.
@@ -243,30 +235,27 @@ def _chosen(trace: Trace) -> tuple[Ints, Ints, int]:
 
 
 def _calls(trace: Trace, rows: Ints) -> dict[int, Call]:
-    """Return the arguments of operators by row, of those that have any in the trace."""
-    # In the order of the file, whose parts are unpacked one after the other.
-    rows = rows[np.argsort(trace.ints("ordinal", rows), kind="stable")]
+    """Return the calls of operators by row, of those that have tensors."""
     found: dict[int, Call] = {}
-    for asked, row in enumerate(rows.tolist()):
-        if asked == _ASKED and not found:
-            break
-        try:
-            given = msgspec.json.decode(trace.raw_event(row), type=_Event).args
-        except (msgspec.MsgspecError, RecursionError):
-            continue
+    for row, given in arguments(trace, rows):
         tensors, values = [], {}
         for at, (dims, type_) in enumerate(zip(given.dims, given.types, strict=False)):
-            if (
-                type_ in _SIZES
-                and isinstance(dims, list)
-                and all(isinstance(n, int) and n >= 0 for n in dims)
-            ):
+            if type_ in _SIZES and _is_shape(dims):
                 tensors.append(Tensor(tuple(dims), type_))
             elif at < len(given.values):
                 values[at] = str(given.values[at])
         if tensors:
             found[row] = Call(trace.name(row), tuple(tensors), values)
     return found
+
+
+def _is_shape(dims: object) -> bool:
+    """Return whether something is a shape of a tensor that may exist."""
+    return (
+        isinstance(dims, list)
+        and len(dims) <= _MOST_DIMS
+        and all(type(n) is int and 0 <= n < 1 << 40 for n in dims)
+    )
 
 
 def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
@@ -293,7 +282,8 @@ def _need(call: Call, kind: str) -> Need | None:
     dims = [tensor.dims for tensor in tensors]
     size = _SIZES[tensors[0].type]
     if base in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"):
-        a, b = dims[-2:] if base in ("mm", "bmm") else dims[1:3]
+        operands = dims[:2] if base in ("mm", "bmm") else dims[1:3]
+        a, b = operands if len(operands) == 2 else ((), ())
         if len(a) < 2 or len(a) != len(b) or a[-1] != b[-2]:
             return None
         result = prod(a[:-1]) * b[-1]
@@ -368,5 +358,5 @@ def _convolution(base: str, call: Call, read: float) -> Need | None:
 
 def _numbers(text: str) -> Sequence[int]:
     """Return the numbers of a list as the trace writes it: ``[1, 1]``."""
-    parts = text.strip("[] ").split(",")
-    return [int(part) for part in parts] if all(part.strip().lstrip("-").isdigit() for part in parts) else []
+    parts = [part.strip() for part in text.strip("[] ").split(",")]
+    return [int(part) for part in parts] if all(_NUMBER.fullmatch(part) for part in parts) else []

@@ -34,7 +34,7 @@ class StepTimes:
 
     Attributes:
         host: From the beginning to the end of each step's marker, ns, shape ``(steps,)``.
-        device: The same steps on the device, ns; empty = cannot be told.
+        device: The same steps on the device, ns; empty = not known.
     """
 
     host: Ints

@@ -145,7 +145,7 @@ def _of_whole(trace: Trace) -> Waits:
     ends = trace.ends[last]
     in_copy = np.where((first != last) & blocks, trace.ends[first] - trace.starts[first], 0)
     waited = ends - trace.starts[last] + in_copy
-    # An await that stands as two marks lasts from the first to the second.
+    # An await that is recorded as two marks lasts from the first to the second.
     seconds, firsts = _xla_waits.marks(trace)
     marked = member(last, seconds)
     first[marked] = firsts[np.searchsorted(seconds, last[marked])]
@@ -253,7 +253,7 @@ def _refine(
     )
     kinds[made] = direction[made]
     names = trace.names
-    of_name = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry stands for "no operator"
+    of_name = np.full(len(names) + 1, -1, dtype=np.int64)  # the last entry means "no operator"
     masked = np.zeros(len(names) + 1, dtype=bool)
     for code in distinct(ancestry.operators).tolist():
         name = names[code] if code >= 0 else ""

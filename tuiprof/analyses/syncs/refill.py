@@ -82,6 +82,6 @@ def _ahead_again(trace: Trace, work: Ints, instants: Ints, never: int) -> Ints:
     known = launch >= 0
     launch, free = launch[known], free[first[known]]
     ahead = np.flatnonzero(free - trace.ends[launch] >= LEAD_NS)
-    # Rows ascend with start, so launches stand in the order in which they were made.
+    # Rows ascend with start, so launches are in the order in which they were made.
     following = np.searchsorted(trace.starts[launch[ahead]], instants, side="left")
     return np.append(free[ahead], never)[following]

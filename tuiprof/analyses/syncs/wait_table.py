@@ -153,7 +153,7 @@ def _places(trace: Trace, waits: _waits.Waits, sites: _sites.Sites) -> pl.DataFr
             trace.name_codes[waits.last],
         )
     )
-    # A few hundred distinct places stand for a million waits.
+    # A million waits come from a few hundred distinct places.
     distinct, inverse = _distinct_rows(keys)
     operators = ancestry.operators.shape[1]
     rows = []
@@ -206,7 +206,7 @@ def group(table: WaitTable, scope: Scope, step: Calibrated | None) -> pl.DataFra
             *((pl.col(key).filter(in_step).sum() / steps).alias(f"{key}_per_step") for key in costs),
             (in_step.sum() / steps).alias("per_step"),
             pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum()).alias("bytes"),
-            # The most expensive one stands for the group.
+            # The most expensive one represents the group.
             *(pl.col(key).first() for key in ("calls", "found", "stack", "waited_for", "delayed", "event")),
         )
         .join(

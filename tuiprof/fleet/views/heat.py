@@ -21,8 +21,8 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 _RULES = (
     Rule(
         "late",
-        "How much later than the median rank a rank comes to the collectives of a step, added; below 0 it is earlier. "
-        "The line of a rank is drawn from 0 to the latest of all ranks and steps.",
+        "How much later than the median of the others a rank comes to the collectives of a step, added; below 0 it is "
+        "earlier. The line of a rank is drawn from 0 to the latest of all ranks and steps.",
     ),
 )
 
@@ -60,8 +60,18 @@ def report(fleet: Fleet) -> Report | Unavailable:
                 (
                     Column("rank", "rank", "count"),
                     Column("host", "host", hidden=not fleet.hosts),
-                    Column("late_ns", "late", "ns", "Later than the median rank, mean a step.", signed=True),
-                    Column("heat", f"steps {steps[0]} to {steps[-1]}", whole=True),
+                    Column(
+                        "late_ns",
+                        "late",
+                        "ns",
+                        "Later than the median of the others, mean a step.",
+                        signed=True,
+                    ),
+                    Column(
+                        "heat",
+                        f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}",
+                        whole=True,
+                    ),
                     *(
                         Column(key, f"step {step}", "ns", hidden=True)
                         for key, step in zip(keys, steps.tolist(), strict=True)

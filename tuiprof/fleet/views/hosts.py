@@ -88,7 +88,9 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column("host", "host"),
                     Column("ranks", "ranks", "count"),
                     Column("stragglers", "stragglers", "count"),
-                    Column("late_ns", "late", "ns", "Later than the median host, a step.", signed=True),
+                    Column(
+                        "late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True
+                    ),
                     Column("held_ns", "others wait", "ns", "In collectives to which it came last, a step."),
                     Column(
                         "wins_ns",

@@ -36,8 +36,8 @@ _RULES = (
     ),
     Rule(
         "late",
-        "What the median rank waits less what this rank waits, added over the collectives of a step. A rank is called "
-        f"a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank "
+        "What the median of the others waits less what this rank waits, added over the collectives of a step. A rank "
+        f"is a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank "
         "varies by from step to step (median absolute deviation).",
     ),
     Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
@@ -150,7 +150,7 @@ def _ranks(fleet: Fleet) -> Table:
         (
             Column("rank", "rank", "count"),
             Column("host", "host", hidden=not fleet.hosts),
-            Column("late_ns", "late", "ns", "Later than the median rank, a step.", signed=True),
+            Column("late_ns", "late", "ns", "Later than the median of the others, a step.", signed=True),
             Column(
                 "held_ns",
                 "others wait",

@@ -253,8 +253,9 @@ def _ranks(fold: Fold) -> Table | None:
     found = [(rank, rank.steps.whole_run()) for rank in ranks]
     rows = [
         {
-            "rank": rank.name,
+            "rank": rank.label,
             "steps": len(rank.steps),
+            "steps_are": described(rank),
             "median_ns": stats.median_ns,
             "p95_ns": stats.p95_ns,
             "jitter": stats.jitter,
@@ -267,6 +268,7 @@ def _ranks(fold: Fold) -> Table | None:
         Column("median_ns", "median", "ns"),
         Column("p95_ns", "p95", "ns"),
         Column("jitter", "jitter", "share", JITTER_RULE),
+        Column("steps_are", "steps are", hidden=len({row["steps_are"] for row in rows}) == 1),
     )
     return Table("ranks", "Ranks", columns, pl.DataFrame(rows).sort("median_ns", descending=True))
 

@@ -458,6 +458,12 @@ class WriterState:
         return self.head.rank if self.head else None
 
     @property
+    def label(self) -> str:
+        """Its name, and what the script calls the process: ``rank0-4711 (Process-2)``."""
+        process = self.head.process if self.head else ""
+        return f"{self.name} ({process})" if process else self.name
+
+    @property
     def last_step_ns(self) -> int:
         """Session time of its last step; -1 = no step yet."""
         return int(self.steps.rows["t_ns"][-1]) if len(self.steps) else -1

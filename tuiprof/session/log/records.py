@@ -35,6 +35,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
         world: Number of ranks; None = unknown.
         python: Python version of the writer.
         versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
+        process: What the script calls the process, where ``multiprocessing`` started it, e.g. ``Process-1``.
         boot: The kernel's boot identity: writers with the same one share one monotonic clock, others are
             aligned by their Unix times. Empty = the clock of the session's own machine.
     """
@@ -49,6 +50,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
     python: str = ""
     versions: dict[str, str] = {}
     boot: str = ""
+    process: str = ""
 
 
 class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):

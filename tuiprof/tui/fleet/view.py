@@ -20,7 +20,7 @@ _LABEL, _AXIS = 12, 1
 #: Columns of a cell at most, where there are few steps.
 _WIDEST: Final = 8
 #: From which share of the latest on a cell has a colour, the highest first.
-_ROLES: Final = ((0.75, "bad"), (0.4, "warn"), (0.1, "line"))
+_ROLES: Final = ((0.75, "bad"), (0.4, "warn"), (0.2, "line"))
 _LEVELS: Final = len(glyphs.EIGHTHS_UP) - 1
 
 

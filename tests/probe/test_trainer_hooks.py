@@ -1,0 +1,124 @@
+"""Evaluation and checkpoints of training frameworks, with stand-ins that have their modules' names and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from probe_runs import Run
+
+from tuiprof.session.log import records
+
+pytest.importorskip("torch")
+
+FRAMEWORKS = """
+import os, sys, tempfile, time
+folder = tempfile.mkdtemp()
+sys.path.insert(0, folder)
+def package(name, text=""):
+    path = os.path.join(folder, *name.split("."))
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        inner = os.path.join(folder, *parts[:depth])
+        os.makedirs(inner, exist_ok=True)
+        open(os.path.join(inner, "__init__.py"), "a").close()
+    with open(path + ".py", "w") as file:
+        file.write(text)
+package("transformers.trainer", '''
+import time
+class Trainer:
+    def evaluate(self): time.sleep(0.03); self.model.eval()(self.x); self.model.train(); return {}
+    def _save_checkpoint(self): time.sleep(0.02); torch.save(self.model.state_dict(), self.path)
+import torch
+''')
+package("lightning.pytorch.strategies.strategy", '''
+class Strategy:
+    def training_step(self, *args): return self.lightning_module.training_step(*args)
+''')
+import torch
+import transformers.trainer
+from lightning.pytorch.strategies.strategy import Strategy
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+TRAINER = (
+    FRAMEWORKS
+    + """
+trainer = transformers.trainer.Trainer()
+trainer.model, trainer.x, trainer.path = model, torch.ones(2, 8), os.path.join(folder, "saved")
+trainer.evaluate()
+for step in range(10):
+    model(trainer.x).sum().backward()
+    optimizer.step()
+    if step in (3, 7): trainer.evaluate()
+    if step == 5: trainer._save_checkpoint()
+"""
+)
+MANUAL = (
+    FRAMEWORKS
+    + """
+class Module:
+    automatic_optimization = AUTOMATIC
+    def training_step(self):
+        time.sleep(0.01)
+        loss = model(torch.ones(2, 8)).sum()
+        if not self.automatic_optimization:
+            loss.backward()
+            optimizer.step()
+        return loss
+strategy = Strategy()
+strategy.lightning_module = module = Module()
+for step in range(5):
+    loss = strategy.training_step()
+    if module.automatic_optimization:
+        loss.backward()
+        optimizer.step()
+"""
+)
+
+
+def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(run: Callable[..., Run]) -> None:
+    done = run(TRAINER)
+    assert done.code == 0, done.err
+    steps = done.of(records.Step)
+    assert len(steps) == 10
+    evaluated = {step.n: step.ph["evaluation"] for step in steps if "evaluation" in step.ph}
+    assert list(evaluated) == [4, 8], "each in the step after it; the one before the first step is in none"
+    assert min(evaluated.values()) >= 30_000_000
+    assert steps[0].dur < 30_000_000
+    saved = {step.n: step.ph["checkpoint"] for step in steps if "checkpoint" in step.ph}
+    assert list(saved) == [6]
+    assert 20_000_000 <= saved[6] <= steps[6].dur
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_training_step_is_forward_unless_it_optimizes_by_itself(
+    run: Callable[..., Run], automatic: bool
+) -> None:
+    done = run(MANUAL.replace("AUTOMATIC", str(automatic)))
+    assert done.code == 0, done.err
+    forward = [step.ph["forward"] for step in done.of(records.Step)[1:]]
+    assert all((ns >= 10_000_000) == automatic for ns in forward), forward
+
+
+SPAWNING = """
+import torch, torch.multiprocessing as mp
+def train():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    process = mp.get_context("spawn").Process(target=train, name="trainer")
+    process.start()
+    process.join()
+"""
+
+
+def test_a_process_that_multiprocessing_started_has_the_name_that_the_script_gave_it(
+    run: Callable[..., Run],
+) -> None:
+    done = run(SPAWNING)
+    assert done.code == 0, done.err
+    assert [head.process for head in done.of(records.Head)] == ["trainer"]
