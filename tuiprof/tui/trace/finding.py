@@ -90,6 +90,7 @@ class FindingHead(Flowing):
         """Take so many lines at most."""
         if lines != self._lines:
             self._lines = lines
+            self._taken = -1  # the height that it has now was worked out for another number of lines
             self._fit_height()
 
     def draw(self, width: int, height: int) -> list[Row]:
