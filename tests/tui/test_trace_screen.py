@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ from on_screen import until
 from textual.pilot import Pilot
 from trace_app import app_of, settle
 
+from tuiprof import analyses
 from tuiprof.formats import open_trace
+from tuiprof.model import Report, Trace, Unavailable, Window
 from tuiprof.resources import shipped
 from tuiprof.tui.answers.detail import DetailPane
 from tuiprof.tui.trace.finding import FindingHead
 from tuiprof.tui.trace.view import Headline
+from tuiprof.tui.trace.widget import TraceView
+from tuiprof.tui.widgets.table import VirtualTable
 
 pytestmark = pytest.mark.usefixtures("made_analyses")
 
@@ -21,6 +26,9 @@ pytestmark = pytest.mark.usefixtures("made_analyses")
 async def test_the_verdict_that_matters_most_stands_on_top() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        assert app.view.current == "waits"  # the tab that has its evidence
+        await pilot.press("1")
         await settle(pilot)
         assert "✗ 2▸ 2 waits hold the host" in app.text("#trace-verdict")
         assert "NVIDIA H200 · 2 steps · 16 events · 10.0 ms a step" in app.text("#trace-head")
@@ -39,6 +47,30 @@ async def test_the_verdict_that_matters_most_stands_on_top() -> None:
         await settle(pilot)
         assert "The host stands for more than 0 ns." in app.words()
         assert "waits: 2" in app.words()
+
+
+@pytest.mark.parametrize(("pressed", "opened"), [("", "waits"), ("down", "names")])
+async def test_the_worst_verdict_opens_its_tab_unless_a_person_is_at_work(
+    pressed: str, opened: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, run = Event(), analyses.run
+
+    def run_later(name: str, trace: Trace, window: Window) -> Report | Unavailable:
+        if name != "names":
+            assert go_on.wait(30)
+        return run(name, trace, window)
+
+    monkeypatch.setattr(analyses, "run", run_later)
+    app = app_of()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(TraceView)) and bool(app.screen.query(VirtualTable)))
+        assert app.view.current == "names"
+        if pressed:
+            await pilot.press(pressed)
+        go_on.set()
+        await settle(pilot)
+        assert "2 waits hold the host" in app.text("#trace-verdict")
+        assert app.view.current == opened
 
 
 async def test_the_head_says_what_a_step_takes_where_the_host_runs_ahead() -> None:

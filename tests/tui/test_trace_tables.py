@@ -22,7 +22,7 @@ async def test_tables_filters_rules_and_trust_by_key() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("/", *"forward")
+        await pilot.press("1", "/", *"forward")
         await settle(pilot)
         assert "2 of 16 rows  filter: forward" in app.text("#answer-title")
         await pilot.press("escape")
@@ -49,6 +49,8 @@ async def test_tables_filters_rules_and_trust_by_key() -> None:
 async def test_a_tab_is_found_as_it_was_left() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("1")
         await settle(pilot)
         await pilot.press("down", "down", "s", "2")
         await settle(pilot)
@@ -237,7 +239,7 @@ async def test_tabs_are_opened_one_after_the_other() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("less_than_sign")
+        await pilot.press("less_than_sign", "less_than_sign")
         assert app.view.current == "events"
         await pilot.press("greater_than_sign", "greater_than_sign")
         assert app.view.current == "waits"
@@ -247,10 +249,10 @@ async def test_what_is_not_available_is_behind_more_with_its_reason() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        assert app.view.current == "names"
+        assert app.view.current == "waits"
         await pilot.press("greater_than_sign", "greater_than_sign", "greater_than_sign")
         await settle(pilot)
-        assert app.view.current == "names"  # around the ends, past what is not available
+        assert app.view.current == "waits"  # around the ends, past what is not available
         await pilot.press("M")
         await settle(pilot)
         assert "Memory: no memory events in this trace" in app.words()

@@ -47,6 +47,10 @@ class Results:
         found = (self.get(name, window) for name in self.names if name != EVENTS)
         return [answer for answer in found if answer is not None]
 
+    def pending(self, window: Window) -> bool:
+        """Return whether an analysis has still to answer; the table of events is none."""
+        return len(self.answers(window)) < len(self.names) - 1
+
     def straggler(self, window: Window) -> int | None:
         """Return the rank that holds up the others; None = none does, or it is not worked out."""
         answer = self.get("ranks", window) or self.get("ranks", Window())

@@ -44,9 +44,10 @@ def headline(results: Results, window: Window, current: str, read: float | None)
     """Return the verdict that matters most of those there are."""
     top = most_important(results.reports(window))
     if top is None:
-        pending = results.next_wanted("", window) is not None
         return Headline(
-            "working out what holds this trace back …" if pending else "no analysis can answer on this trace"
+            "working out what holds this trace back …"
+            if results.pending(window)
+            else "no analysis can answer on this trace"
         )
     so_far = "" if read is None else f"so far, {read:.0%} read: "
     elsewhere = top.analysis in results.names and top.analysis != current
@@ -60,6 +61,19 @@ def tab_of_rule(rule: str) -> str:
     """Return the analysis that has the evidence of an advice rule: the first that it reads."""
     known = advice.available().get(rule)
     return next(iter(known.needs), "kernels") if known is not None else "advice"
+
+
+def tab_to_open(results: Results, window: Window) -> str:
+    """Return the tab that a trace opens on by itself: the evidence of its first finding, else of its worst verdict.
+
+    Empty while that is not known, and where no verdict asks for action.
+    """
+    if found := findings_of(results.get("advice", window)):
+        return tab_of_rule(found[0].rule)
+    top = most_important(results.reports(window))
+    if top is None or top.verdict.level not in ("bad", "warn") or results.pending(window):
+        return ""
+    return top.analysis
 
 
 def question_of(name: str) -> str:

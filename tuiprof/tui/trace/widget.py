@@ -39,6 +39,7 @@ from tuiprof.tui.trace.view import (
     headline,
     question_of,
     tab_of_rule,
+    tab_to_open,
     tabs_of,
     timeline_lines,
     title_of,
@@ -98,7 +99,7 @@ class TraceView(Vertical):
         self._captured_lanes: tuple[Lanes, Viewport] | None = (
             None  # what the timeline shows beside a replayed step
         )
-        self._tab_chosen = False  # a person opened a tab: it stays open
+        self._tab_chosen = False  # a person is at work in the open tab, or chose it: it stays open
 
     def compose(self) -> ComposeResult:
         """Head, verdict, timeline, tabs, answer and detail side by side."""
@@ -149,6 +150,14 @@ class TraceView(Vertical):
     def evidence(self) -> Evidence:
         """Answer and detail."""
         return self.query_one(Evidence)
+
+    def on_key(self) -> None:
+        """Whoever works in a tab, keeps it."""
+        self._tab_chosen |= self.pane.has_focus_within
+
+    def on_mouse_down(self) -> None:
+        """Whoever works in a tab, keeps it."""
+        self._tab_chosen |= self.pane.has_focus_within
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the timeline the lanes there is room for, and leave out what is not worth its lines."""
@@ -218,15 +227,17 @@ class TraceView(Vertical):
     def on_trace_work_answered(self, message: TraceWork.Answered) -> None:
         """Show an answer when it is the one looked at; the verdict on top may change with any."""
         if message.window == self.window:
-            if (
-                self.findings
-                and self.work.part is None
-                and not (self._tab_chosen or self.evidence.detail_open)
-            ):
-                self._tab_chosen = True
-                self._open_tab_of_finding()
+            self._open_evidence()
             self._leave_unavailable()
             self._show_answer()
+
+    def _open_evidence(self) -> None:
+        """Open the tab that has the evidence of what the head says, once, where nobody has opened one."""
+        if self._tab_chosen or self.evidence.detail_open or self.work.part is not None:
+            return
+        if (tab := tab_to_open(self.work.results, self.window)) in self.tabs:
+            self._tab_chosen = True
+            self._open(tab)
 
     def _leave_unavailable(self) -> None:
         """Open the first tab that may have something to show, where nobody has opened one."""
