@@ -11,9 +11,11 @@ from analyses.made import Made, site
 from tuiprof.advice import advise, available
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
+from tuiprof.formats import open_trace
 from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
 from tuiprof.report import render
+from tuiprof.resources import shipped
 
 
 def advice(trace: Trace) -> Report:
@@ -347,3 +349,15 @@ def test_a_gain_is_a_share_of_what_the_device_needs_where_the_host_runs_ahead() 
     row = found.table("findings").rows.row(0, named=True)
     assert (row["rule"], row["wins_ns"]) == ("mixed-precision", 45_000)
     assert row["share"] == pytest.approx(0.45, rel=0.02)
+
+
+def test_reading_from_the_device_through_jax_device_get_is_priced() -> None:
+    """Its wait is an event of Python, with JAX's own read inside."""
+    trace = open_trace(shipped("traces") / "jax-waits.xplane.pb.gz")
+    syncs = run("sync_events", trace)
+    assert isinstance(syncs, Report)
+    place = syncs.table("groups").rows.row(0, named=True)
+    first = advice(trace).table("findings").rows.row(0, named=True)
+    assert "device_get" in place["calls"]
+    assert place["where"] in first["where"]
+    assert first["wins_ns"] == pytest.approx(place["saves_ns_per_step"], rel=0.02)

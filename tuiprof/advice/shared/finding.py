@@ -245,7 +245,8 @@ class Evidence:
     def without_operators(self, rows: Ints, keep_host: float = 0.0, keep_work: float = 0.0) -> Edit:
         """Return the change in which host events shrink or go, with the work that they launch and their waits."""
         work, inside = self.work_in(rows)
-        return Edit(inside, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+        waits = np.union1d(rows, inside)  # a wait may be an event of Python: jax.device_get
+        return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
 
 
 def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:
