@@ -221,3 +221,14 @@ def test_compare_matches_a_sync_whose_line_moved() -> None:
 
     rows = compare(waits(31, 2), waits(47, 1)).table("syncs").rows
     assert rows.select("name", "before_count", "after_count").rows() == [("train.py:47 ← item", 2.0, 1.0)]
+
+
+def test_no_figures_a_step_of_kernels_that_are_mostly_outside_of_the_steps() -> None:
+    made = Made().step(0, 0, 200).launch("inside", (10, 15), (20, 60), 1)
+    made.launch("behind", (210, 215), (220, 320), 2)
+    report = run("kernels", made.trace())
+    assert isinstance(report, Report)
+    assert report.notes[0] == "71.4 % of the work is in no step."
+    shown = {column.key for column in report.table("kinds").columns if not column.hidden}
+    assert shown.isdisjoint({"per_step_ns", "per_step"})
+    assert {"total_ns", "count"} <= shown

@@ -41,8 +41,7 @@ _HOST_RULES = (
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
     Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
 )
-#: Operators outside of all steps are mentioned above this share of the self time; above the second one, figures a step
-#: would mislead.
+#: What is outside of all steps is mentioned above this share of all; above the second one, figures a step would mislead.
 _NOTED, _MOSTLY = 0.05, 0.5
 _ITEM = ("memcpy", "memset", "collective")
 
@@ -117,7 +116,9 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
         f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, "
         f"{format_ns(first['median_ns'])} in the median)"
     )
-    stepped = bool(scope.step_count)
+    outside = ~scope.in_steps(work)
+    apart = int(in_window[outside].sum()) / max(summed, 1) if scope.step_count else 0.0
+    stepped = bool(scope.step_count) and apart <= _MOSTLY
     facts = (
         Fact("device_events", "device events", int(inside[work].sum()), "count"),
         Fact("work_ns", "work, sum", summed, "ns", "Over all streams, overlaps counted twice."),
@@ -131,7 +132,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
         ),
         Fact("distinct", "distinct kernels", len(names), "count"),
         Fact("median_ns", "median length", float(np.median(lengths[inside[work]])), "ns"),
-        Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work), "ns"),
+        Fact("work_ns_per_step", "work a step", scope.per_step(lengths, work) if stepped else None, "ns"),
     )
     return Report(
         NAME,
@@ -158,6 +159,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
             _beside_limits(trace),
         ),
         _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
+        _notes(apart, "work", "Most of it was launched outside of the steps, or by a call that the trace lacks"),
         window=scope.window,
     )
 
@@ -207,6 +209,14 @@ _ROOFLINE_RULE = Rule(
     "inputs and outputs once; the chip's peaks are its maker's, dense. Shares stop at 100 %: a cache may serve what "
     "memory did not, and some algorithms of convolutions do fewer operations.",
 )
+
+
+def _notes(apart: float, what: str, why: str) -> tuple[str, ...]:
+    """Return what to say where a part of the work is in no step."""
+    if apart <= _NOTED:
+        return ()
+    left_out = (f"{why}, so figures a step are left out.",) if apart > _MOSTLY else ()
+    return (f"{format_share(apart)} of the {what} is in no step.", *left_out)
 
 
 def _brief(name: str, most: int = 60) -> str:
@@ -288,9 +298,7 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
         f"{format_share(first['share'])} ({format_ns(first['total_ns'])} of self time)"
     )
     apart = int(own[trace.steps.step_of[rows] < 0].sum()) / max(summed, 1) if scope.step_count else 0.0
-    notes = (f"{format_share(apart)} of the self time is in no step.",) if apart > _NOTED else ()
-    if apart > _MOSTLY:
-        notes = (*notes, "The work runs behind the marks of its steps, so figures a step are left out.")
+    notes = _notes(apart, "self time", "The work runs behind the marks of its steps")
     stepped = bool(scope.step_count) and apart <= _MOSTLY
     return Report(
         NAME,
