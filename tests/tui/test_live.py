@@ -23,10 +23,12 @@ from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.app.navigator import Navigator
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
 from tuiprof.tui.live.output_pane import OutputBox, OutputPane
+from tuiprof.tui.live.panes import RunPanes
 from tuiprof.tui.live.screen import LiveScreen
 from tuiprof.tui.live.strip_chart import StripChart
 from tuiprof.tui.live.view import View, chart_data, stats_in_view
 from tuiprof.tui.start import Start
+from tuiprof.tui.widgets.painted import Painted
 
 
 async def test_a_run_is_shown_as_it_goes(tmp_path: Path) -> None:
@@ -165,6 +167,25 @@ async def test_a_run_without_steps_says_how_to_mark_them(tmp_path: Path) -> None
     app = live(made.session.path)
     async with app.run_test(size=(120, 36)) as pilot:
         await until_shown(pilot, "no step yet", "tuiprof.step()", "waiting for the first reading")
+
+
+async def test_before_the_first_step_chart_and_head_say_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuiprof.session.run.activity.activity", lambda _: "torch is loaded")
+    made = Synthetic(tmp_path, gpus=0)
+    made.start()
+    app = live(made.session.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "torch is loaded")
+        panes = app.screen.query_one(RunPanes)
+        panes.draw(61 * 10**9, slow=True)
+        panes.draw(75 * 10**9, slow=False)  # figures are drawn less often than the clock
+        chart = panes.query_one(StripChart)
+        head = panes.query_one("#head", Painted)
+        for widget in (chart, head):
+            lines = (widget.render_line(y).text for y in range(widget.size.height))
+            assert "00:01:15" in "".join(lines)
 
 
 async def test_on_a_cpu_the_host_is_the_device(tmp_path: Path) -> None:
@@ -443,5 +464,5 @@ async def test_hardware_that_is_absent_beside_a_gpu_takes_one_line(tmp_path: Pat
     write_meta(made.session.path, made.session.meta)
     app = live(made.session.path)
     async with app.run_test(size=(200, 60)) as pilot:
-        text = await until_shown(pilot, "also looked for, not here: AMD GPU, Google TPU")
+        text = await until_shown(pilot, "also looked for, not here: AMD GPU, TPU")
         assert "none there" not in text

@@ -66,7 +66,7 @@ class RunPanes(Vertical):
         view = moment.view_at(now_ns)
         if slow:
             self._figures.update(view)
-            self._waiting = self._waits_for(now_ns)
+            self._waiting = self._activity(now_ns)
         self._draw_chart(view)
         self._draw_head(now_ns)
         if slow:
@@ -86,8 +86,8 @@ class RunPanes(Vertical):
         box.paint(lambda width, _: [live_view.runs_row(runs, shown, width)])
         _display(box, len(runs) > 1)
 
-    def _waits_for(self, now_ns: int) -> str:
-        """Return what a run without a step does meanwhile, and since when it runs."""
+    def _activity(self, now_ns: int) -> str:
+        """Return what a run without a step does meanwhile; empty = that is not known, or it has made one."""
         from tuiprof.session.run.activity import activity
 
         rank = self._moment.rank
@@ -95,8 +95,7 @@ class RunPanes(Vertical):
             return ""
         if now_ns - self._asked_ns >= _ASK_AGAIN_NS:
             self._asked_ns, self._doing = now_ns, activity(self._moment.session)
-        doing = self._doing
-        return f"{doing} · {live_view.clock(now_ns / 1e9)} since the start" if doing else ""
+        return self._doing
 
     def _draw_chart(self, view: View) -> None:
         moment, chart = self._moment, self.query_one(StripChart)
@@ -105,9 +104,11 @@ class RunPanes(Vertical):
             errors = self.query_one(OutputBox).pane.last_errors(3)
             replayed = replay is not None and not replay.over
             named = likely(moment.feed.fold, moment.session.meta.cwd)
+            since = f"{live_view.clock(view.now_ns / 1e9)} since the start"
+            waiting = f"{self._waiting} · {since}" if self._waiting else ""
             chart.explain(
                 live_view.no_step_lines(
-                    moment.status, errors, replayed=replayed, waiting=self._waiting, likely=named
+                    moment.status, errors, replayed=replayed, waiting=waiting, likely=named
                 )
             )
             return

@@ -859,7 +859,7 @@ def _allocators(
 
 def absent_word(backend: str) -> str:
     """Return what people call the hardware that a telemetry backend looks for."""
-    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "AWS Neuron", "tpu": "Google TPU"}
+    words = {"nvidia": "NVIDIA GPU", "amd": "AMD GPU", "neuron": "Neuron", "tpu": "TPU"}
     return words.get(backend, sanitize(backend))
 
 
@@ -871,4 +871,4 @@ def device_notes(meta: SessionMeta, *, known: bool, over: bool) -> list[str]:
         missing = [absent_word(name) for name in meta.absent]
         return [f"also looked for, not here: {', '.join(missing)}"] if missing else []
     names = ", ".join(absent_word(name) for name in meta.absent)
-    return [f"no {names}: tuiprof doctor says why"] if names else []
+    return [f"no {names}: tuiprof doctor"] if names else []
