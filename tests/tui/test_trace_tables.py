@@ -10,6 +10,7 @@ from on_screen import until
 from trace_app import app_of, only, settle
 
 from tuiprof.model import Column, Report, Table, Verdict
+from tuiprof.tui.answers.columns import default_columns
 from tuiprof.tui.dialogs.columns import ColumnsScreen
 from tuiprof.tui.dialogs.reading import ReadingScreen
 from tuiprof.tui.widgets.filter_bar import FilterLine
@@ -261,3 +262,13 @@ async def test_what_is_not_available_is_behind_more_with_its_reason() -> None:
         assert app.view.current == "lacking"
         assert "record with `--memory`" in app.words()
         assert "3 Memory –" in app.text("TabBar")
+
+
+def test_a_column_without_any_value_is_left_out() -> None:
+    columns = tuple(Column(key, key) for key in ("where", "through", "in", "bytes"))
+    frame = pl.DataFrame(
+        {"where": ["", ""], "through": ["", None], "in": ["", "train"], "bytes": [None, None]},
+        schema_overrides={"bytes": pl.Int64},
+    )
+    assert default_columns(Table("t", "T", columns, frame)) == ["where", "in"]
+    assert len(default_columns(Table("t", "T", columns, frame.clear()))) == 4

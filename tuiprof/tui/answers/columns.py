@@ -8,9 +8,13 @@ import os
 import tempfile
 from pathlib import Path
 
+import polars as pl
+
 from tuiprof.config import config_path
 from tuiprof.model.report import Table
 
+#: Of tables with more rows it is not asked whether a text column is empty: that takes too long for a key.
+_MOST_ASKED = 100_000
 #: Texts up to this many characters are words rather than sentences.
 _WORD = 20
 
@@ -18,9 +22,12 @@ _WORD = 20
 def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns that show unless the user chose others.
 
-    Of a table of sentences only the first is a column of its own; the others stand whole below the table.
+    A column without any value is left out. Of a table of sentences only the first is a column of its own; the others
+    stand whole below the table.
     """
     shown = [column for column in table.columns if not column.hidden]
+    if len(table.rows):
+        shown = [column for column in shown if column is shown[0] or _has_values(table.rows[column.key])]
     if not table.prose:
         return [column.key for column in shown]
     kept: list[str] = []
@@ -33,6 +40,12 @@ def default_columns(table: Table) -> list[str]:
         if longest <= _WORD or sentences == 1:
             kept.append(column.key)
     return kept
+
+
+def _has_values(values: pl.Series) -> bool:
+    if values.null_count() == len(values):
+        return False
+    return values.dtype != pl.String or len(values) > _MOST_ASKED or bool((values != "").any())
 
 
 def choices_path() -> Path:
