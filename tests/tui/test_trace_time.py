@@ -71,7 +71,7 @@ async def test_f_jumps_between_a_launch_and_its_work_and_the_link_is_drawn() -> 
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         app.timeline.focus()
-        await pilot.press("down", "down", "full_stop")  # the first call of the runtime lane
+        await pilot.press("down", "full_stop")  # the first call of the runtime lane
         assert app.timeline.state.lane is not None
         assert app.timeline.state.lane.label == "runtime"
         assert "cudaLaunchKernel 1.00 ms · f: launches sum_kernel, 1.00 ms between" in app.words()
@@ -246,7 +246,7 @@ async def test_letters_move_as_the_arrows_do() -> None:
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("j", "j", "k")
+        await pilot.press("1", "j", "j", "k")
         assert app.table.cursor == 1
         await pilot.press("G")
         assert app.table.cursor == 15

@@ -47,7 +47,7 @@ STYLES = {*_COMPONENTS.values(), *_OVER.values(), _LABEL, _LABEL_CHOSEN, _AXIS, 
 
 def label_cells(width: int) -> int:
     """Return how many cells are in front of the lanes of a timeline so wide."""
-    return 11 if width < 140 else 18
+    return 11 if width < 110 else 13 if width < 140 else 18
 
 
 class Canvas:
