@@ -41,7 +41,8 @@ _HOST_RULES = (
     Rule("share", "Of the summed self time of all operators over all threads, so shares add up to 100 %."),
     Rule("total", "Time with everything inside, calls of the same operator inside itself counted once."),
 )
-#: What is outside of all steps is mentioned above this share of all; above the second one, figures a step would mislead.
+#: What is outside of all steps is mentioned above this share of all; above the second one, figures a step would
+#: mislead.
 _NOTED, _MOSTLY = 0.05, 0.5
 _ITEM = ("memcpy", "memset", "collective")
 
@@ -159,7 +160,9 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
             _beside_limits(trace),
         ),
         _DEVICE_RULES if isinstance(roofline(trace), str) else (*_DEVICE_RULES, _ROOFLINE_RULE),
-        _notes(apart, "work", "Most of it was launched outside of the steps, or by a call that the trace lacks"),
+        _notes(
+            apart, "work", "Most of it was launched outside of the steps, or by a call that the trace lacks"
+        ),
         window=scope.window,
     )
 

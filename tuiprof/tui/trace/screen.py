@@ -44,7 +44,8 @@ class TraceScreen(Screen[None]):
     app = getters_app(TerminalApp)
     CSS_PATH = "screen.tcss"
     HELP = (
-        "On top the verdict that matters most, then the trace over time, then one tab an analysis; enter on a row\n"
+        "On top what to change first, else the verdict that matters most, then the trace over time, then one tab an\n"
+        "analysis; the tab with the evidence opens by itself, unless you are at work in another. Enter on a row\n"
         "opens its details: times, launch, operators, Python stack, source, raw event. While a large file is read,\n"
         "the head says which part of it the figures rest on. Where a table leaves room, the row under the cursor is\n"
         "spelled out below it, with the advice on it, and then the tables that come next; t goes to the next.\n\n"
