@@ -10,11 +10,13 @@ from textual.app import App, ComposeResult
 from tuiprof.model import Window
 from tuiprof.tui.terminal.themes import DEFAULTS
 from tuiprof.tui.timeline import lanes as lane_builder
+from tuiprof.tui.timeline.canvas import label_cells
 from tuiprof.tui.timeline.lane_cells import paint, short_name
 from tuiprof.tui.timeline.lanes import Bars, idle_gap
 from tuiprof.tui.timeline.readout import instant_words, offset_text
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
+from tuiprof.tui.widgets.rows import fit_text
 
 
 class TimelineApp(App[None]):
@@ -271,3 +273,8 @@ def test_a_frame_of_a_large_trace_agrees_with_counting() -> None:
         for low, high in pairwise(edges.tolist())
     ]
     assert stream.bars.shares(edges) == pytest.approx(np.array(counted))
+
+
+def test_queues_are_told_apart_by_their_lanes_at_120_columns() -> None:
+    room = label_cells(120) - 2
+    assert len({fit_text(label, room) for label in ("DMA Q14-E67", "DMA Q14-E68", "DMA Q14-E81")}) == 3
