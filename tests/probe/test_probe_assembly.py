@@ -47,7 +47,9 @@ def test_the_first_step_begins_after_an_evaluation_before_it() -> None:
 
 def test_the_first_step_begins_after_the_last_of_many_evaluations() -> None:
     evaluations = [(EVALUATION, n, n + 1, HERE) for n in range(2_000)]
-    assert made(*evaluations, (DATA, 2_001, 2_002, HERE), (END, 0, 2_010, None, False, 2_011)) == [(0, 2010, 9, [DATA])]
+    assert made(*evaluations, (DATA, 2_001, 2_002, HERE), (END, 0, 2_010, None, False, 2_011)) == [
+        (0, 2010, 9, [DATA])
+    ]
 
 
 def test_what_lies_before_a_beginning_is_in_no_step() -> None:

@@ -116,6 +116,7 @@ class Steps:
         range: Marks a phase in the trace that is being recorded; None = none is.
         watch_backward: Backward passes may be what ends a step.
         loop_at: The loop whose iterations may be the steps, ``file:line``.
+        loop_on_trial: Its iterations may turn out to be parts of a step.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
         floor: Nothing below this ends a step: the user has named what does.
@@ -143,6 +144,7 @@ class Steps:
         "floor",
         "has_modules",
         "loop_at",
+        "loop_on_trial",
         "marks",
         "n",
         "optimizer_due",
@@ -184,6 +186,7 @@ class Steps:
         self.ceiling = GIVEN
         self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
+        self.loop_on_trial = False
         self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
@@ -391,6 +394,8 @@ class Steps:
         """Whether what ends a step will hardly change any more: a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
+        if self.loop_on_trial:
+            return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 
     @property

@@ -181,5 +181,6 @@ def loops_of(code: CodeType) -> list[Loop]:
         jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
         if jumps and isinstance(target, int) and target <= instruction.offset:
             ends[target] = max(ends.get(target, 0), instruction.offset)
-    found = [Loop(code, head, end, lines.get(head, line)) for head, end in ends.items()]
+    # A ``while`` jumps back to its body, from the test that is compiled again below it.
+    found = [Loop(code, head, end, min(lines.get(head, line), lines[end])) for head, end in ends.items()]
     return sorted(found, key=lambda loop: (loop.head, -loop.end))
