@@ -73,7 +73,7 @@ def test_backward_passes_without_an_optimizer(run: Callable[..., Run]) -> None:
     assert [step.n for step in steps] == list(range(18)), "the first two passes are waited for"
     assert {"forward", "backward"} <= set(steps[-1].ph)
     (source,) = done.of(records.StepSource)
-    assert (source.what, source.withdrawn) == ("backward passes", 0)
+    assert (source.what, source.withdrawn, source.missed) == ("backward passes", 0, 2)
     assert done.captures("a")[-1].state == "written"
 
 
@@ -109,6 +109,7 @@ def test_iterations_of_the_loop_where_nothing_else_is_found(run: Callable[..., R
     (source,) = done.of(records.StepSource)
     assert source.what == "iterations of a loop"
     assert source.where.endswith(":11")
+    assert source.missed_ns > 1_000_000_000, "it takes two seconds to find the loop"
     assert done.captures("a")[-1].state == "written"
 
 

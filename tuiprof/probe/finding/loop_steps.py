@@ -96,8 +96,8 @@ class LoopSteps:
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
-            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the import of the framework; "
-            "those before are not counted. --step-at FILE:LINE names another line",
+            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
+            "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
         )
         self._watch(loops, again)
 
@@ -105,6 +105,7 @@ class LoopSteps:
         """Be called back by the last of the loops, and by the one around it until it is known which is the step."""
         steps, monitoring = self._runtime.steps, self._monitoring
         loop = self._armed = loops[-1]
+        steps.loop_entered_ns = loop.seen_ns
         counted = callback = self._callback(loop, again)
         around = loops[-2] if len(loops) > 1 else None
         steps.loop_on_trial = around is not None
@@ -142,13 +143,13 @@ class LoopSteps:
         *loops, parts = loops
         steps, t = self._runtime.steps, monotonic_ns()
         self._sure = True
-        steps.loop_at = _where(loops[-1])
+        steps.loop_at, steps.loop_entered_ns = _where(loops[-1]), loops[-1].seen_ns
         steps.withdraw(LOOP, t)
         steps.marks.append((BEGIN, t))
         self._runtime.note(
             "info",
-            f"the loop at {os.path.basename(_where(parts))} goes around {_MOST_PARTS} times at most before it is left, "
-            f"so its iterations are parts of a step: steps are those of the loop around it, at "
+            f"the loop at {os.path.basename(_where(parts))} goes around {_MOST_PARTS} times at most before it "
+            "is left, so its iterations are parts of a step: steps are those of the loop around it, at "
             f"{os.path.basename(steps.loop_at)}, counted from 0. --step-at FILE:LINE names another line",
         )
         self._watch(loops, again=False)

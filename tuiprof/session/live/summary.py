@@ -23,7 +23,7 @@ from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
-from tuiprof.session.live.step_source import described, likely, refusals
+from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.glance import Summary
@@ -115,6 +115,7 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
             for rank in fold.ranks
             if (slowdown := _slowdown(rank)) is not None
         ]
+        said += dict.fromkeys(f"steps: {few}" for rank in fold.ranks if (few := missing(rank)))
         if sentence := crowded(fold):
             said.append(sentence)
     return said
