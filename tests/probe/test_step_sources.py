@@ -204,6 +204,9 @@ for step in range(8):
         with torch.no_grad(): model(torch.ones(2, 4))
         model.train()
         torch.save(model.state_dict(), io.BytesIO())
+model.eval()
+with torch.no_grad(): model(torch.ones(2, 4))
+torch.save(model.state_dict(), io.BytesIO())
 print(pickle.loads(pickle.dumps(torch.save)) is torch.save, len(list(torch.fx.symbolic_trace(model.inner).graph.nodes)))
 """
 
@@ -219,3 +222,6 @@ def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> 
     assert [step.n for step in steps if "evaluation" in step.ph] == [5], "it belongs to the step that follows"
     assert steps[5].ph["evaluation"] >= 4e6
     assert steps[5].ph["checkpoint"] > 0
+    ended = done.of(records.End)[-1]
+    assert ended.ph["evaluation"] >= 4e6, "after the last step there is none that it could belong to"
+    assert ended.ph["checkpoint"] > 0

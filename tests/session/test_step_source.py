@@ -57,6 +57,15 @@ def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> 
     assert counted(few) == "backward passes, 3 so far, without the first 2"
 
 
+def test_an_evaluation_after_the_last_step_is_named(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(9)]
+    end = line("end", at=2_000 + 400 * MS, code=0, ph={"evaluation": 320 * MS})
+    append(session, "rank0", head(session), *ends, end)
+    notes = summarise(session, read_fold(session)).notes
+    assert "after the last step: evaluation 320 ms, in no step" in notes
+
+
 def test_withdrawn_steps_are_gone_and_their_capture_is_no_evidence() -> None:
     fold = fold_of(
         StepSource(1000, "batches of a DataLoader"),

@@ -162,6 +162,11 @@ class Assembly:
             found, self.steps = self.steps[:count], self.steps[count:]
             return found
 
+    def after_last_step(self) -> tuple[int, list[Part]]:
+        """Return when the last step ended, and the parts since then; none where no step has ended."""
+        with self._lock:
+            return self._began, list(self._parts) if self.ended else []
+
 
 def _of_training(parts: list[Part]) -> list[Part]:
     """Return the parts of the first step: an evaluation or checkpoint before it is none of them."""

@@ -293,7 +293,16 @@ class Log:
         """
         self.pause()
         self.flush(final=True)
-        self._write(dumps({"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}) + "\n")
+        phases = phases_of(*self._steps.assembly.after_last_step())
+        apart = {name: phases[name] for name in ("evaluation", "checkpoint") if name in phases}
+        end = {
+            "t": "end",
+            "at": time.monotonic_ns(),
+            "code": code,
+            "why": why,
+            **({"ph": apart} if apart else {}),
+        }
+        self._write(dumps(end) + "\n")
         self.close()
 
 

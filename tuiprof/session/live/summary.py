@@ -109,6 +109,12 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
     said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count:
+        for rank in fold.ranks:
+            if rank.end is not None and rank.end.ph:
+                after = ", ".join(f"{name} {format_ns(ns)}" for name, ns in rank.end.ph.items())
+                said.append(
+                    f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}after the last step: {after}, in no step"
+                )
         said += [
             f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
             "the figures are those of the steps before it"

@@ -358,12 +358,14 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
         code: Exit status of the script (recorder) or of this process (probe); None = unknown.
         signal: Signal that ended it; None = none.
         why: ``exit``, ``stopped`` (by the user) or an error.
+        ph: Evaluation and checkpoint after the last step, which are in no step, ns.
     """
 
     at: Whole
     code: Whole | None = None
     signal: Whole | None = None
     why: str = "exit"
+    ph: dict[str, Whole] = {}
 
 
 Record = (
