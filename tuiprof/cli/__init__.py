@@ -27,21 +27,18 @@ from tuiprof import __version__
 from tuiprof.cli import completing
 from tuiprof.cli.agent import mcp
 from tuiprof.cli.answering import why
+from tuiprof.cli.asking import stacks, steps
 from tuiprof.cli.attaching import attach, detach
 from tuiprof.cli.checking import check
 from tuiprof.cli.common import Invocation, say
-from tuiprof.cli.comparing import compare
-from tuiprof.cli.fixing import fix
+from tuiprof.cli.comparing import compare, trend
 from tuiprof.cli.ladders import ladder
 from tuiprof.cli.machine import completion, doctor
 from tuiprof.cli.reading import list_, open_, report
 from tuiprof.cli.running import record, replay, run
 from tuiprof.cli.serving import serve
 from tuiprof.cli.snapshot import snapshot
-from tuiprof.cli.stacks import stacks
-from tuiprof.cli.steps import steps
-from tuiprof.cli.trend import trend
-from tuiprof.cli.whatif import whatif
+from tuiprof.cli.whatif import fix, whatif
 from tuiprof.errors import TraceError, TuiprofError
 from tuiprof.system.threads import bound_threads
 

@@ -1,13 +1,20 @@
-"""The verb that compares two runs: compare."""
+"""The verbs that compare runs, two or many: compare, trend."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, open_screen
+from tuiprof.cli.checking import junit
+from tuiprof.cli.common import Invocation, chart_option, open_screen, say, session_or_none
+from tuiprof.cli.fleet import executor, fleet_options, progress_of
+
+if TYPE_CHECKING:
+    from tuiprof.comparison.trend import By
 
 
 @click.command(
@@ -61,3 +68,80 @@ def compare(
     report = replace(report, tables=tables)
     sys.stdout.write(render(report, format_, style=replace(stdout_style(), details=True)))
     return 0
+
+
+@click.command(
+    epilog="Exit status with --check: 0 the newest run is within its limits, 1 it is not, 2 there are too few runs."
+)
+@click.argument("targets", nargs=-1, shell_complete=completing.targets)
+@click.option(
+    "--by",
+    type=click.Choice(["run", "commit", "day"]),
+    default="run",
+    show_default=True,
+    help="What a point is: one run, or the median of those of a commit or a day.",
+)
+@click.option(
+    "--check", is_flag=True, help="Fail where the newest run is beyond what the ones before it allow."
+)
+@click.option(
+    "--format",
+    "-f",
+    "format_",
+    type=click.Choice(["text", "json", "csv", "md", "html", "junit"]),
+    default="text",
+    show_default=True,
+)
+@click.option("--rules", is_flag=True, help="Also how changes and limits are found.")
+@chart_option
+@fleet_options
+@click.pass_obj
+def trend(
+    invocation: Invocation,
+    targets: tuple[str, ...],
+    by: str,
+    check: bool,
+    format_: str,
+    rules: bool,
+    no_chart: bool,
+    on: str | None,
+    dask_workers: int | None,
+) -> int:
+    """Show step time, syncs, launches and memory over many runs, and where they changed.
+
+    TARGETS are sessions, folders of sessions, or folders of traces; without any, all recorded sessions. Changes are
+    found by ruptures: pip install 'tuiprof[trend]'.
+    """
+    from contextlib import ExitStack
+    from dataclasses import replace
+
+    from tuiprof.comparison.history import history
+    from tuiprof.comparison.trend import FIGURES, course, grouped, report
+    from tuiprof.report import render_all, stdout_style
+    from tuiprof.session.store.folders import sessions_root
+
+    places = [
+        session.path if (session := session_or_none(invocation, target)) is not None else Path(target)
+        for target in targets
+    ] or [sessions_root(invocation.sessions)]
+    with ExitStack() as opened:
+        points, problems = history(
+            places,
+            lambda files: opened.enter_context(executor(on, dask_workers, files)),
+            opened.enter_context(progress_of("reading captures")),
+        )
+    for problem in problems:
+        say(f"tuiprof: left out: {problem}")
+    unit = cast("By", by)
+    members = grouped(points, unit)
+    results = [found.result for key in FIGURES if (found := course(members, key)) is not None]
+    if format_ == "junit":
+        sys.stdout.write(junit("tuiprof trend", results, problems))
+    else:
+        style = replace(stdout_style(), rules=rules, rows=None if format_ == "md" else 12)
+        style = replace(style, charts=style.charts and not no_chart, title="Trend")
+        sys.stdout.write(render_all(report(points, unit), format_, style=style))
+    outcomes = {result.outcome for result in results}
+    if not check:
+        return 0
+    return 1 if "failed" in outcomes else 0 if "passed" in outcomes else 2

@@ -24,8 +24,10 @@ from tuiprof.model import Report, Trace, Window
 if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import RankSteps
 
-#: Characters that are kept of a name or a sentence.
+#: Characters that are kept of a name.
 _TEXT: Final = 120
+#: Characters of a sentence of the advice; no rule of ours writes so many.
+_SENTENCE: Final = 600
 #: How TensorBoard's handler names a file: host, process, time.
 _WORKER: Final = re.compile(r"^(?P<host>.+?)_\d+\.\d{9,}\.pt\.trace\.json")
 
@@ -216,9 +218,9 @@ def _findings(trace: Trace) -> pl.DataFrame:
     rows = [
         {
             "rule": item.rule,
-            "what": item.finding.what[:_TEXT],
-            "where": item.finding.where[-_TEXT:],
-            "instead": item.finding.instead[:_TEXT],
+            "what": item.finding.what[:_SENTENCE],
+            "where": item.finding.where[-_SENTENCE:],
+            "instead": item.finding.instead[:_SENTENCE],
             "wins_ns": item.win.ns if item.win else None,
             "wins_low_ns": item.win.low_ns if item.win else None,
             "wins_high_ns": item.win.high_ns if item.win else None,

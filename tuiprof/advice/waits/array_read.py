@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.shared.wait_kinds import PAGEABLE_TO_HOST, READ, TO_HOST
+from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_HOST, READ, TO_HOST
 from tuiprof.model import Trace
 
 #: What the line says, and how else to have the value, by who made the trace.

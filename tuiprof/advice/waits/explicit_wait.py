@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.wait_kinds import AWAIT
+from tuiprof.analyses.shared.waits.kinds import AWAIT
 from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.wait_kinds import READ_KINDS
+from tuiprof.analyses.shared.waits.kinds import READ_KINDS
 from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 from tuiprof.whatif.edit import Edit

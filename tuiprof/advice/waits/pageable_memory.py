@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.advice.waits.small_copy import SMALL_BYTES
-from tuiprof.analyses.shared.wait_kinds import COPY_KINDS
+from tuiprof.analyses.shared.waits.kinds import COPY_KINDS
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.model.units import format_bytes

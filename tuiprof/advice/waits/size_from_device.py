@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.wait_kinds import SIZE_KINDS
+from tuiprof.analyses.shared.waits.kinds import SIZE_KINDS
 from tuiprof.analyses.syncs import WaitPlace
 from tuiprof.model import Trace
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
-from tuiprof.analyses.shared.wait_kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
+from tuiprof.analyses.shared.waits.kinds import PAGEABLE_TO_DEVICE, TO_DEVICE
 from tuiprof.model import Trace
 
 #: A copy of at most so many bytes is a scalar or a handful of them.

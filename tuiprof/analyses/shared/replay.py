@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared.wait_kinds import KINDS
+from tuiprof.analyses.shared.waits.kinds import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.trust import Remark, Trust

@@ -34,7 +34,7 @@ class WaitPlace:
     """One place where the host waits for the device, with all its waits: a row of the table of waits by place.
 
     Attributes:
-        kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.wait_kinds.KINDS`.
+        kind: Why the host waits, one of :data:`~tuiprof.analyses.shared.waits.kinds.KINDS`.
         where: Line, function, named range or operator; ``found`` says which.
         in_: Function; empty = unknown.
         called_from: Innermost line of the script's own code, where the wait is in a library; else empty.

@@ -11,11 +11,11 @@ import polars as pl
 
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import waits as _waits
-from tuiprof.analyses.shared import xla_waits as _xla_waits
 from tuiprof.analyses.shared.codes import member
 from tuiprof.analyses.shared.codes import places as places_of
 from tuiprof.analyses.shared.scope import Scope
-from tuiprof.analyses.shared.wait_kinds import KINDS, READ
+from tuiprof.analyses.shared.waits import xla as _xla_waits
+from tuiprof.analyses.shared.waits.kinds import KINDS, READ
 from tuiprof.analyses.syncs import emptied as _emptied
 from tuiprof.analyses.syncs import refill as _refill
 from tuiprof.analyses.syncs import sites as _sites

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared import ancestry as _ancestry
-from tuiprof.analyses.shared import xla_waits as _xla_waits
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.wait_kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
+from tuiprof.analyses.shared.waits import xla as _xla_waits
+from tuiprof.analyses.shared.waits.kinds import CALLS, COPY_KINDS, KINDS, MASK, MASKED, NONZERO, OPERATORS
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints, union

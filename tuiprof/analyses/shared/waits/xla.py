@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuiprof.analyses.shared.codes import distinct, member
-from tuiprof.analyses.shared.wait_kinds import AWAIT, EXECUTE, READ
+from tuiprof.analyses.shared.waits.kinds import AWAIT, EXECUTE, READ
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
