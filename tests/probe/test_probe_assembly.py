@@ -45,6 +45,13 @@ def test_the_first_step_begins_after_an_evaluation_before_it() -> None:
     assert steps == [(0, 30, 20, [DATA, BACKWARD, 2])]
 
 
+def test_the_first_step_begins_after_the_last_of_many_evaluations() -> None:
+    evaluations = [(EVALUATION, n, n + 1, HERE) for n in range(2_000)]
+    assert made(*evaluations, (DATA, 2_001, 2_002, HERE), (END, 0, 2_010, None, False, 2_011)) == [
+        (0, 2010, 9, [DATA])
+    ]
+
+
 def test_what_lies_before_a_beginning_is_in_no_step() -> None:
     steps = made((DATA, 2, 3, HERE), (BEGIN, 10), (DATA, 10, 12, HERE), (END, 0, 30, None, False, 31))
     assert steps == [(0, 30, 20, [DATA])]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run
 
+from tuiprof.probe.finding.loop_steps import _Trial
+from tuiprof.probe.finding.sampler import Loop
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")
@@ -71,7 +73,7 @@ def test_backward_passes_without_an_optimizer(run: Callable[..., Run]) -> None:
     assert [step.n for step in steps] == list(range(18)), "the first two passes are waited for"
     assert {"forward", "backward"} <= set(steps[-1].ph)
     (source,) = done.of(records.StepSource)
-    assert (source.what, source.withdrawn) == ("backward passes", 0)
+    assert (source.what, source.withdrawn, source.missed) == ("backward passes", 0, 2)
     assert done.captures("a")[-1].state == "written"
 
 
@@ -107,7 +109,66 @@ def test_iterations_of_the_loop_where_nothing_else_is_found(run: Callable[..., R
     (source,) = done.of(records.StepSource)
     assert source.what == "iterations of a loop"
     assert source.where.endswith(":11")
+    assert source.missed_ns > 1_000_000_000, "it takes two seconds to find the loop"
     assert done.captures("a")[-1].state == "written"
+
+
+#: Loops inside loops: what is counted as a step says how many of them there were.
+NESTED = """
+import time
+import torch
+import tuiprof.probe.finding.loop_steps as loop_steps
+loop_steps._PATIENCE_NS = 0
+model = torch.nn.Linear(4, 4)
+began = time.monotonic()
+turns = 0
+while time.monotonic() - began < 8:
+    for part in range(PARTS):
+        for layer in range(2):
+            time.sleep(0.01)
+    turns += 1
+print(turns)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
+@pytest.mark.parametrize(("parts", "line"), [("4", 9), ("40", 10)])
+def test_a_loop_that_is_soon_left_goes_over_the_parts_of_a_step(
+    run: Callable[..., Run], parts: str, line: int
+) -> None:
+    done = run(NESTED.replace("PARTS", parts))
+    assert done.code == 0, done.err
+    source = done.of(records.StepSource)[-1]
+    assert source.where.endswith(f":{line}")
+    assert source.withdrawn, "iterations of the loop inside were counted until it was known"
+    steps = len(done.of(records.Step)) - sum(one.withdrawn for one in done.of(records.StepSource))
+    turns = int(done.out) * (1 if line == 9 else int(parts))
+    assert turns // 4 < steps <= turns
+
+
+@pytest.mark.parametrize(
+    ("runs", "judged"),
+    [
+        ([3, 4, 4], [False]),  # the first was not seen from its beginning
+        ([3, 4], []),
+        ([3, 0, 4, 0, 4], [False]),  # a run without an iteration tells nothing
+        ([9, 16, 17], [True]),
+        ([17], [True]),
+    ],
+)
+def test_a_loop_is_on_trial_until_it_has_gone_around_often(runs: list[int], judged: list[bool]) -> None:
+    code = test_a_loop_is_on_trial_until_it_has_gone_around_often.__code__
+    found: list[bool] = []
+    counted: list[int] = []
+    trial = _Trial(
+        Loop(code, 20, 40, 2), Loop(code, 10, 50, 1), lambda _code, _at, to: counted.append(to), found.append
+    )
+    for iterations in runs:
+        for _ in range(iterations):
+            trial.jumped(code, 40, 20)
+        trial.jumped(code, 50, 10)
+    assert found[:1] == judged, "the first word ends the trial"
+    assert counted == [20] * sum(runs)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on the loop is counted")
@@ -143,6 +204,9 @@ for step in range(8):
         with torch.no_grad(): model(torch.ones(2, 4))
         model.train()
         torch.save(model.state_dict(), io.BytesIO())
+model.eval()
+with torch.no_grad(): model(torch.ones(2, 4))
+torch.save(model.state_dict(), io.BytesIO())
 print(pickle.loads(pickle.dumps(torch.save)) is torch.save, len(list(torch.fx.symbolic_trace(model.inner).graph.nodes)))
 """
 
@@ -158,3 +222,6 @@ def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> 
     assert [step.n for step in steps if "evaluation" in step.ph] == [5], "it belongs to the step that follows"
     assert steps[5].ph["evaluation"] >= 4e6
     assert steps[5].ph["checkpoint"] > 0
+    ended = done.of(records.End)[-1]
+    assert ended.ph["evaluation"] >= 4e6, "after the last step there is none that it could belong to"
+    assert ended.ph["checkpoint"] > 0

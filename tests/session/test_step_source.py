@@ -42,6 +42,30 @@ def test_a_step_is_described_with_its_line() -> None:
     assert described(fold_of(*steps(3, MS)).lead) == "", "a log of an older tuiprof does not tell"
 
 
+def test_steps_before_they_were_known_are_said_to_be_missing(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    source = line(
+        "source", at=1_000, what="iterations of a loop", where="/a/train.py:88", missed_ns=2_100 * MS
+    )
+    ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(312)]
+    append(session, "rank0", head(session), source, *ends)
+    fold = read_fold(session)
+    assert counted(fold.lead).endswith("312 so far, without those of the loop's first 2.10 s")
+    (note,) = [note for note in summarise(session, fold).notes if note.startswith("steps: ")]
+    assert note.startswith("steps: those of the loop's first 2.10 s are not counted")
+    few = fold_of(StepSource(1000, "backward passes", missed=2), *steps(3, MS)).lead
+    assert counted(few) == "backward passes, 3 so far, without the first 2"
+
+
+def test_an_evaluation_after_the_last_step_is_named(tmp_path: Path) -> None:
+    session = new_session(tmp_path)
+    ends = [line("step", n=n, at=2_000 + n * MS, dur=MS) for n in range(9)]
+    end = line("end", at=2_000 + 400 * MS, code=0, ph={"evaluation": 320 * MS})
+    append(session, "rank0", head(session), *ends, end)
+    notes = summarise(session, read_fold(session)).notes
+    assert "after the last step: evaluation 320 ms, in no step" in notes
+
+
 def test_withdrawn_steps_are_gone_and_their_capture_is_no_evidence() -> None:
     fold = fold_of(
         StepSource(1000, "batches of a DataLoader"),

@@ -162,13 +162,20 @@ class Assembly:
             found, self.steps = self.steps[:count], self.steps[count:]
             return found
 
+    def after_last_step(self) -> tuple[int, list[Part]]:
+        """Return when the last step ended, and the parts since then; none where no step has ended."""
+        with self._lock:
+            return self._began, list(self._parts) if self.ended else []
+
 
 def _of_training(parts: list[Part]) -> list[Part]:
     """Return the parts of the first step: an evaluation or checkpoint before it is none of them."""
-    for index, (kind, *_) in enumerate(parts):
+    first = ended = 0
+    for index, (kind, began, t, _) in enumerate(parts):
+        if began < ended:
+            continue  # inside the evaluation or checkpoint
         if kind in (BACKWARD, OPTIMIZER):
             break
         if kind in APART:
-            ended = parts[index][2]
-            return _of_training([part for part in parts[index + 1 :] if part[1] >= ended])
-    return parts
+            first, ended = index + 1, t
+    return [part for part in parts[first:] if part[1] >= ended]

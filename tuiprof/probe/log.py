@@ -208,12 +208,18 @@ class Log:
         """Return the lines that say what a step is; they come before the steps that it is said of."""
         assembly = self._steps.assembly
         sources, assembly.sources = assembly.sources, []
-        if any(withdrawn for *_, withdrawn in sources):
+        if any(source[3] for source in sources):
             self._slowdown = SlowdownWatch()
             self._kept = -1
         return [
-            dumps({"t": "source", "at": at, "what": what, "where": where, "withdrawn": withdrawn}) + "\n"
-            for at, what, where, withdrawn in sources
+            dumps(
+                {
+                    "t": "source",
+                    **dict(zip(("at", "what", "where", "withdrawn", "missed", "missed_ns"), source)),
+                }
+            )
+            + "\n"
+            for source in sources
         ]
 
     def _step_lines(self, final: bool) -> list[str]:
@@ -287,7 +293,16 @@ class Log:
         """
         self.pause()
         self.flush(final=True)
-        self._write(dumps({"t": "end", "at": time.monotonic_ns(), "code": code, "why": why}) + "\n")
+        phases = phases_of(*self._steps.assembly.after_last_step())
+        apart = {name: phases[name] for name in ("evaluation", "checkpoint") if name in phases}
+        end = {
+            "t": "end",
+            "at": time.monotonic_ns(),
+            "code": code,
+            "why": why,
+            **({"ph": apart} if apart else {}),
+        }
+        self._write(dumps(end) + "\n")
         self.close()
 
 

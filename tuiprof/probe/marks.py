@@ -8,8 +8,9 @@
                                             own work
 ``END, n, at, metrics, captured, done``     Step ``n`` ended; numbers given by the script; it ran under a profiler
 ``BEGIN, at``                               The running step begins here; what was noted before is in no step
-``SOURCE, at, what, where, withdrawn``      What ends a step from here on, and the script's line that does;
-                                            ``withdrawn`` steps that ended before were none
+``SOURCE, at, what, where, withdrawn,       What ends a step from here on, and the script's line that does;
+missed, missed_ns``                         ``withdrawn`` steps that ended before were none; ``missed`` that ended
+                                            before were not known as such, nor how many did in ``missed_ns``
 ==========================================  ==========================================================================
 
 All times are monotonic ns. A hook compares nothing and looks nothing up: between two operators of a model its

@@ -98,6 +98,7 @@ class Steps:
         marks: What was timed, oldest first.
         assembly: Makes steps of the marks.
         out: What else happened, oldest first.
+        missed: Steps that had ended before they were known as such, where ``source`` is found by repetition.
         n: Number of the step that is running, from 0.
         due: The first step at whose end there is more to do than to note it.
         optimizer_due: The same where the optimizer that has stepped must end the step, being the only one there is;
@@ -116,6 +117,8 @@ class Steps:
         range: Marks a phase in the trace that is being recorded; None = none is.
         watch_backward: Backward passes may be what ends a step.
         loop_at: The loop whose iterations may be the steps, ``file:line``.
+        loop_entered_ns: When the script was first seen in it, monotonic ns.
+        loop_on_trial: Its iterations may turn out to be parts of a step.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
         floor: Nothing below this ends a step: the user has named what does.
@@ -143,7 +146,10 @@ class Steps:
         "floor",
         "has_modules",
         "loop_at",
+        "loop_entered_ns",
+        "loop_on_trial",
         "marks",
+        "missed",
         "n",
         "optimizer_due",
         "optimizer_made",
@@ -184,6 +190,9 @@ class Steps:
         self.ceiling = GIVEN
         self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
+        self.loop_entered_ns = 0
+        self.loop_on_trial = False
+        self.missed = 0
         self._backwards = 0
         self._batches = 0  # before the first step, and since the last loader that ended without backward
         self._between_loaders = False
@@ -365,7 +374,7 @@ class Steps:
         self.source = NONE
         self.watch_backward = source < OPTIMIZER
         self._set_due(0)
-        self.marks.append((SOURCE, t, SOURCES[source], "", withdrawn))
+        self.marks.append((SOURCE, t, SOURCES[source], "", withdrawn, 0, 0))
         self.marks.append((BEGIN, t))
         text = f"asked for: steps are counted by {SOURCES[source]} from now on"
         text += f"; {withdrawn} counted until then by {SOURCES[before]} are withdrawn" if withdrawn else ""
@@ -374,8 +383,11 @@ class Steps:
     def _say_source(self, t: int, withdrawn: int) -> None:
         """Record what ends a step from now on."""
         if self.source < CLOSED:
-            where = self.loop_at if self.source == LOOP else script_line(sys._getframe(1))
-            self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn))
+            by_loop = self.source == LOOP
+            where = self.loop_at if by_loop else script_line(sys._getframe(1))
+            missed = self.missed if BATCH <= self.source <= JITTED and not (by_loop or self.floor) else 0
+            missed_ns = t - self.loop_entered_ns if by_loop else 0
+            self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn, missed, missed_ns))
 
     def _withdraw(self) -> None:
         """Count from 0 again: what was counted were no steps."""
@@ -391,6 +403,8 @@ class Steps:
         """Whether what ends a step will hardly change any more: a capture can begin."""
         if self.source >= OPTIMIZER:
             return True
+        if self.loop_on_trial:
+            return False
         return self.n >= (_SETTLED_AFTER_WITH_OPTIMIZER if self.optimizer_made else _SETTLED_AFTER)
 
     @property
@@ -435,6 +449,7 @@ class Steps:
             self._batches += 1
             if self._batches > _QUIET_BATCHES:
                 # This batch began step 0; the quiet ones before it are in no step.
+                self.missed = self._batches - 1
                 self._switch(BATCH, t, None)
                 self._between_loaders = False
                 self.marks.append((BEGIN, began))
@@ -456,6 +471,8 @@ class Steps:
         self._backwards += 1
         quiet = _QUIET_BACKWARDS_WITH_OPTIMIZER if self.optimizer_made else _QUIET_BACKWARDS
         if BACKWARDS in (self.source, self.floor) or self._backwards > quiet:
+            if self.source < BACKWARDS:
+                self.missed = self._backwards - 1
             self.end(BACKWARDS, t)
 
     def optimizer_ended(self, optimizer: Any, began: int, t: int) -> None:

@@ -4,6 +4,9 @@ The loop is found by sampling (see :mod:`.sampler`): the innermost one that hold
 seconds. From Python 3.12 on ``sys.monitoring`` then calls back at each jump to its beginning; all other jumps of that
 code object are switched off one by one when they first happen, and no other code is touched. Below 3.12 there is
 nothing that costs so little, so the loop is only named, with the option that makes its iterations steps.
+
+A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
+What tells them apart is how often it goes around before it is left; see :class:`_Trial`.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import sys
 from collections import Counter
 from time import monotonic_ns
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..lines import RECORD
-from ..marks import END
+from ..marks import BEGIN, END
 from ..steps import LOOP, NONE
 from .sampler import RECENT, Loop
 
@@ -30,6 +33,8 @@ _SHARE, _SHARE_OF_CALLED = 0.75, 0.9
 _PATIENCE_WITH_OPTIMIZER_NS, _PATIENCE_NS = 60_000_000_000, 2_000_000_000
 #: After so many iterations the loop stays the one.
 _SURE = 10
+#: A loop that is left after no more iterations than this, in each of so many runs of it, goes over the parts of a step.
+_MOST_PARTS, _RUNS = 16, 2
 _TOOLS = (4, 3)  # numbers that no well-known tool uses
 
 
@@ -41,6 +46,8 @@ class LoopSteps:
         self._hook = runtime.hook("sys.monitoring")
         self._began = monotonic_ns()
         self._armed: Loop | None = None
+        self._watched: set[CodeType] = set()
+        self._sure = False
         self._monitoring: Any = getattr(sys, "monitoring", None)
         self._tool = -1
         self._done = False
@@ -50,7 +57,8 @@ class LoopSteps:
         steps, sampler = self._runtime.steps, self._runtime.sampler
         if self._done or not self._hook.on:
             return
-        if steps.source not in (NONE, LOOP) or steps.floor or steps.n >= _SURE:
+        sure = self._sure or (steps.n >= _SURE and not steps.loop_on_trial)
+        if steps.source not in (NONE, LOOP) or steps.floor or sure:
             self._done = True
             sampler.stop_loops()
             if steps.source != LOOP:
@@ -60,39 +68,91 @@ class LoopSteps:
         if monotonic_ns() - self._began < patience_ns or len(sampler.recent) < RECENT:
             return
         # Before there are a few iterations it may be another loop: of the preparations, say.
-        loop = likely(list(sampler.recent))
-        if loop is None or (self._armed is not None and _same(loop, self._armed)):
+        loops = likely(list(sampler.recent))
+        if not loops or steps.n >= _SURE or (self._armed is not None and _same(loops[-1], self._armed)):
             return
         try:
-            self._count(loop)
+            self._count(loops)
         except Exception:
             self._hook.failed()
 
-    def _count(self, loop: Loop) -> None:
-        name = f"{os.path.basename(loop.code.co_filename)}:{loop.line}"
+    def _count(self, loops: list[Loop]) -> None:
+        """Count the last of the loops, each of which is inside the one before it."""
+        loop = loops[-1]
         if self._monitoring is None:
             self._armed = loop
             if self._runtime.steps.torch_works or self._runtime.capture.uses_jax:
                 self._runtime.record()  # not in torchrun's agent and its like
-            where = f"{loop.code.co_filename}:{loop.line}"
-            self._runtime.steps.out.append((RECORD, {"t": "likely", "at": monotonic_ns(), "where": where}))
+            self._runtime.steps.out.append(
+                (RECORD, {"t": "likely", "at": monotonic_ns(), "where": _where(loop)})
+            )
             return
         steps = self._runtime.steps
         again = steps.n > 0
         self.release()
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
-        self._armed = loop
-        steps.loop_at = f"{loop.code.co_filename}:{loop.line}"
+        steps.loop_at = _where(loop)
         found_s = (monotonic_ns() - self._began) / 1e9
         self._runtime.note(
             "info",
-            f"steps are iterations of the loop at {name}, found {found_s:.0f} s after the import of the framework; "
-            "those before are not counted. --step-at FILE:LINE names another line",
+            f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
+            "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
         )
-        monitoring.register_callback(self._tool, monitoring.events.JUMP, self._callback(loop, again))
+        self._watch(loops, again)
+
+    def _watch(self, loops: list[Loop], again: bool) -> None:
+        """Be called back by the last of the loops, and by the one around it until it is known which is the step."""
+        steps, monitoring = self._runtime.steps, self._monitoring
+        loop = self._armed = loops[-1]
+        steps.loop_entered_ns = loop.seen_ns
+        counted = callback = self._callback(loop, again)
+        around = loops[-2] if len(loops) > 1 else None
+        steps.loop_on_trial = around is not None
+        if around is not None:
+            callback = _Trial(
+                loop, around, counted, lambda is_step: self._judge(loops, counted, is_step)
+            ).jumped
+        monitoring.register_callback(self._tool, monitoring.events.JUMP, callback)
         steps.due = 0  # the next iteration does more than to be noted: what was counted before is withdrawn
-        monitoring.set_local_events(self._tool, loop.code, monitoring.events.JUMP)
+        self._watch_only({loop.code} if around is None else {loop.code, around.code})
+
+    def _watch_only(self, codes: set[CodeType]) -> None:
+        """Let these code objects call back at each jump, also at those that were switched off."""
+        events = self._monitoring.events.JUMP
+        for code in self._watched:
+            self._monitoring.set_local_events(self._tool, code, 0)
+        for code in codes:
+            self._monitoring.set_local_events(self._tool, code, events)
+        self._watched = codes
+
+    def _judge(self, loops: list[Loop], counted: Any, is_step: bool) -> None:
+        """End the trial of the last of the loops (on the thread that steps)."""
+        try:
+            if is_step:
+                self._runtime.steps.loop_on_trial = False
+                self._monitoring.register_callback(self._tool, self._monitoring.events.JUMP, counted)
+                self._watch_only({loops[-1].code})
+            else:
+                self._count_around(loops)
+        except Exception:
+            self._hook.failed()
+
+    def _count_around(self, loops: list[Loop]) -> None:
+        """Count the loop around the last one, from 0."""
+        *loops, parts = loops
+        steps, t = self._runtime.steps, monotonic_ns()
+        self._sure = True
+        steps.loop_at, steps.loop_entered_ns = _where(loops[-1]), loops[-1].seen_ns
+        steps.withdraw(LOOP, t)
+        steps.marks.append((BEGIN, t))
+        self._runtime.note(
+            "info",
+            f"the loop at {os.path.basename(_where(parts))} goes around {_MOST_PARTS} times at most before it "
+            "is left, so its iterations are parts of a step: steps are those of the loop around it, at "
+            f"{os.path.basename(steps.loop_at)}, counted from 0. --step-at FILE:LINE names another line",
+        )
+        self._watch(loops, again=False)
 
     def _callback(self, loop: Loop, again: bool) -> Any:
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
@@ -130,11 +190,52 @@ class LoopSteps:
         """Count no more iterations."""
         if self._tool < 0 or self._armed is None:
             return
+        self._watch_only(set())
         monitoring, tool, self._tool = self._monitoring, self._tool, -1
-        monitoring.set_local_events(tool, self._armed.code, 0)
         monitoring.register_callback(tool, monitoring.events.JUMP, None)
         monitoring.free_tool_id(tool)
         self._armed = None
+        self._runtime.steps.loop_on_trial = False
+
+
+class _Trial:
+    """Counts a loop until it is known whether its iterations are steps, or parts of one of the loop around it.
+
+    Args:
+        loop: Counted meanwhile.
+        around: The loop around it.
+        counted: Called at each jump in the code object of ``loop``.
+        judge: Called once it is known, with whether the iterations of ``loop`` are steps.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        around: Loop,
+        counted: Callable[[CodeType, int, int], Any],
+        judge: Callable[[bool], None],
+    ) -> None:
+        self._loop, self._around, self._counted, self._judge = loop, around, counted, judge
+        self._iterations = 0
+        self._runs = -1  # the one in which the loop was found was not seen from its beginning
+
+    def jumped(self, code: CodeType, at: int, to: int) -> Any:
+        """See which loop goes around."""
+        loop, around = self._loop, self._around
+        if code is around.code and to == around.head:
+            if self._iterations:  # else the loop was not entered
+                self._iterations = 0
+                self._runs += 1
+                if self._runs == _RUNS:
+                    self._judge(False)
+            return None
+        if code is not loop.code:
+            return None
+        if to == loop.head:
+            self._iterations += 1
+            if self._iterations > _MOST_PARTS:
+                self._judge(True)
+        return self._counted(code, at, to)
 
 
 def free_tool(monitoring: Any) -> int:
@@ -150,14 +251,14 @@ def free_tool(monitoring: Any) -> int:
     raise ValueError("other tools use sys.monitoring")
 
 
-def likely(recent: list[tuple[Loop, ...] | None]) -> Loop | None:
-    """Return the loop whose iterations are most likely the steps; None = there is none.
+def likely(recent: list[tuple[Loop, ...] | None]) -> list[Loop]:
+    """Return the loop whose iterations are most likely the steps, after those around it, outermost first.
 
     Args:
         recent: For each sample the loops that the thread was in, outermost first.
     """
     if sum(chain is None for chain in recent) > len(recent) * (1 - _SHARE):
-        return None
+        return []
     counts: Counter[tuple[CodeType, int]] = Counter()
     longest: dict[tuple[CodeType, int], tuple[int, Loop]] = {}
     for chain in recent:
@@ -165,12 +266,16 @@ def likely(recent: list[tuple[Loop, ...] | None]) -> Loop | None:
             key = loop.code, loop.head
             counts[key] += 1
             longest[key] = max((depth, loop), longest.get(key, (0, loop)), key=lambda item: item[0])
-    best: Loop | None = None
+    found: list[Loop] = []
     for key, (_, loop) in sorted(longest.items(), key=lambda item: item[1][0]):
-        called = best is not None and loop.code is not best.code
+        called = bool(found) and loop.code is not found[-1].code
         if counts[key] >= len(recent) * (_SHARE_OF_CALLED if called else _SHARE):
-            best = loop
-    return best
+            found.append(loop)
+    return found
+
+
+def _where(loop: Loop) -> str:
+    return f"{loop.code.co_filename}:{loop.line}"
 
 
 def _same(one: Loop, other: Loop) -> bool:

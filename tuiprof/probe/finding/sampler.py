@@ -57,12 +57,14 @@ class Loop:
         head: Offset of the instruction that each iteration begins with, bytes.
         end: Offset of the last instruction that jumps there.
         line: Its first line.
+        seen_ns: When the main thread was first seen in it, monotonic ns; 0 = not yet.
     """
 
-    __slots__ = ("code", "end", "head", "line")
+    __slots__ = ("code", "end", "head", "line", "seen_ns")
 
     def __init__(self, code: CodeType, head: int, end: int, line: int) -> None:
         self.code, self.head, self.end, self.line = code, head, end, line
+        self.seen_ns = 0
 
 
 class Sampler:
@@ -155,7 +157,10 @@ class Sampler:
         code, at = frame.f_code, frame.f_lasti
         if code not in self._loops:
             self._loops[code] = loops_of(code)
-        return [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+        inside = [loop for loop in self._loops[code] if loop.head <= at <= loop.end]
+        for loop in inside:
+            loop.seen_ns = loop.seen_ns or time.monotonic_ns()
+        return inside
 
 
 def _doing(below: FrameType | None) -> str:
@@ -181,5 +186,6 @@ def loops_of(code: CodeType) -> list[Loop]:
         jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
         if jumps and isinstance(target, int) and target <= instruction.offset:
             ends[target] = max(ends.get(target, 0), instruction.offset)
-    found = [Loop(code, head, end, lines.get(head, line)) for head, end in ends.items()]
+    # A ``while`` jumps back to its body, from the test that is compiled again below it.
+    found = [Loop(code, head, end, min(lines.get(head, line), lines[end])) for head, end in ends.items()]
     return sorted(found, key=lambda loop: (loop.head, -loop.end))

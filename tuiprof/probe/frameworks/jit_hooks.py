@@ -62,6 +62,7 @@ class _Calls:
             return False
         if self._chosen:
             self._steps.withdraw(JITTED, t)
+        self._steps.missed = count - 1
         self._chosen = key
         return True
 

@@ -50,7 +50,30 @@ def likely(fold: Fold, cwd: str) -> str:
 def counted(rank: WriterState | None) -> str:
     """Return the same with the number of steps so far: ``optimizer steps at train.py:88, 312 so far``."""
     what = described(rank)
-    return f"{what}, {format_count(len(rank.steps))} so far" if what and rank is not None else ""
+    if not what or rank is None:
+        return ""
+    return f"{what}, {format_count(len(rank.steps))} so far" + (
+        f", without {few}" if (few := _missed(rank)) else ""
+    )
+
+
+def missing(rank: WriterState) -> str:
+    """Return which steps were not counted, as they were not known as such yet; empty = none, as far as is known."""
+    few = _missed(rank)
+    return (
+        f"{few} are not counted: they were not known as steps until then; --step-at FILE:LINE counts all"
+        if few
+        else ""
+    )
+
+
+def _missed(rank: WriterState) -> str:
+    source = rank.step_source
+    if source is None or not (source.missed or source.missed_ns):
+        return ""
+    if source.missed_ns:
+        return f"those of the loop's first {format_ns(source.missed_ns)}"
+    return f"the first {format_count(source.missed)}" if source.missed > 1 else "the first one"
 
 
 def refusal(capture: CaptureState, fold: Fold) -> str:

@@ -23,7 +23,7 @@ from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
 from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
-from tuiprof.session.live.step_source import described, likely, refusals
+from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.glance import Summary
@@ -109,12 +109,19 @@ def _notes(session: Session, fold: Fold, status: Status, stats: StepStats | None
     said += filter(None, (capture.shortfall(status.over) for capture in fold.captures.values()))
     said += filter(None, (lost_output(session), "" if status.over else trouble(session)))
     if stats is not None and stats.count:
+        for rank in fold.ranks:
+            if rank.end is not None and rank.end.ph:
+                after = ", ".join(f"{name} {format_ns(ns)}" for name, ns in rank.end.ph.items())
+                said.append(
+                    f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}after the last step: {after}, in no step"
+                )
         said += [
             f"{f'{rank.name}: ' if len(fold.ranks) > 1 else ''}{slowdown}: the profiler left something behind; "
             "the figures are those of the steps before it"
             for rank in fold.ranks
             if (slowdown := _slowdown(rank)) is not None
         ]
+        said += dict.fromkeys(f"steps: {few}" for rank in fold.ranks if (few := missing(rank)))
         if sentence := crowded(fold):
             said.append(sentence)
     return said

@@ -81,12 +81,16 @@ class StepSource(msgspec.Struct, tag="source", tag_field="t", gc=False):
         what: In words, e.g. ``"optimizer steps"``.
         where: The script's line that does it, ``file:line``; empty = unknown.
         withdrawn: So many steps that this writer counted before were none; it counts from 0 again.
+        missed: So many steps before the first one were not counted: they were not known as steps yet.
+        missed_ns: For so long, ns, the script had been in the loop before it was found; the number of steps is unknown.
     """
 
     at: Whole
     what: str
     where: str = ""
     withdrawn: Whole = 0
+    missed: Whole = 0
+    missed_ns: Whole = 0
 
 
 class LikelyStep(msgspec.Struct, tag="likely", tag_field="t", gc=False):
@@ -354,12 +358,14 @@ class End(msgspec.Struct, tag="end", tag_field="t", gc=False):
         code: Exit status of the script (recorder) or of this process (probe); None = unknown.
         signal: Signal that ended it; None = none.
         why: ``exit``, ``stopped`` (by the user) or an error.
+        ph: Evaluation and checkpoint after the last step, which are in no step, ns.
     """
 
     at: Whole
     code: Whole | None = None
     signal: Whole | None = None
     why: str = "exit"
+    ph: dict[str, Whole] = {}
 
 
 Record = (
