@@ -9,14 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from made_job import Job, Plan, Sample
+from made_job import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED, THROTTLED_SHARE, Job, Plan, Sample
 
-from tuiprof.fleet.task import File
 from tuiprof.resources import shipped
-
-STRAGGLER, STRAGGLER_NS = 1, 600_000
-THROTTLED, THROTTLED_SHARE = 1, 0.5
-SYNCED, SYNCED_NS = 10, 300_000
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +39,3 @@ def folder(made: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job")
     made.write(path)
     return path
-
-
-def files_in(folder: Path) -> list[File]:
-    paths = sorted(folder.glob("*.json*"))
-    return [File(i, str(path), i, path.stat().st_size) for i, path in enumerate(paths)]

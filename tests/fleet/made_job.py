@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 from isal import igzip
 
+from tuiprof.fleet.task import File
+
 _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)
 _RANK = re.compile(rb'("distributedInfo":\s*\{[^{}]*?"rank":\s*)\d+(,\s*"world_size":\s*)\d+')
@@ -287,6 +289,17 @@ class Job:
             path = folder / f"rank{rank:05d}.pt.trace.json.gz"
             with igzip.open(path, "wb", compresslevel=1) as file:
                 file.write(self.rank(rank))
+
+
+#: What is planted in the job of the tests.
+STRAGGLER, STRAGGLER_NS = 1, 600_000
+THROTTLED, THROTTLED_SHARE = 1, 0.5
+SYNCED, SYNCED_NS = 10, 300_000
+
+
+def files_in(folder: Path) -> list[File]:
+    paths = sorted(folder.glob("*.json*"))
+    return [File(i, str(path), i, path.stat().st_size) for i, path in enumerate(paths)]
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import files_in
+from made_job import files_in
 from test_gather import same
 
 from tuiprof.errors import TuiprofError

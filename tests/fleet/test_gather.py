@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import files_in
+from made_job import files_in
 from polars.testing import assert_frame_equal
 
 from tuiprof.cli import main

@@ -125,7 +125,9 @@ def _owners() -> list[Any]:
             if issubclass(type(value), type):  # not isinstance(), which runs code of proxies
                 classes[id(value)] = value
     torch = sys.modules.get("torch")
-    waiting = [torch.optim.Optimizer, torch.nn.Module] if torch is not None else []
+    # A torch that is still being imported, or something else of that name, may lack them.
+    bases = (getattr(torch, "optim", None), "Optimizer"), (getattr(torch, "nn", None), "Module")
+    waiting = [kind for module, name in bases if isinstance(kind := getattr(module, name, None), type)]
     while waiting:
         kind = waiting.pop()
         classes[id(kind)] = kind

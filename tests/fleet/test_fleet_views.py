@@ -10,8 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from analyses.made import Made
-from conftest import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED_SHARE, files_in
-from made_job import Job, Plan, Sample
+from made_job import STRAGGLER, STRAGGLER_NS, SYNCED, SYNCED_NS, THROTTLED_SHARE, Job, Plan, Sample, files_in
 
 from tuiprof.cli import main
 from tuiprof.fleet import cache
