@@ -471,6 +471,10 @@ def _terminals(folder: Path) -> list[str]:
         return [problem for problems in pool.map(one, _TERMINALS) for problem in problems]
 
 
+#: The beginning of a control sequence, at the end of what was read.
+_UNFINISHED = re.compile(r"\x1b(\[[0-?]*|\][^\x07]*)?\Z")
+
+
 def _sent(sent: bytes) -> list[str]:
     """Return what a screen sent beside text and its own sequences; what it puts into the clipboard counts as text."""
     copied = re.compile(rb"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07")
@@ -479,7 +483,8 @@ def _sent(sent: bytes) -> list[str]:
     try:
         whole = codecs.getincrementaldecoder("utf-8")().decode(
             copied.sub(b"", sent)
-        )  # it may end in a character
+        )  # it may end in a character, or in a sequence
+        whole = _UNFINISHED.sub("", whole)
         problems += [f"the screen sends {bad}" for bad in hostile.obeyed_on_screen(whole)[:3]]
     except UnicodeDecodeError as error:
         problems.append(f"the screen sends what is not UTF-8: {error}")

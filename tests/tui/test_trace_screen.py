@@ -64,6 +64,7 @@ async def test_the_worst_verdict_opens_its_tab_unless_a_person_is_at_work(
     app = app_of()
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: bool(app.screen.query(TraceView)) and bool(app.screen.query(VirtualTable)))
+        await until(pilot, lambda: app.view.pane.has_focus_within)
         assert app.view.current == "names"
         if pressed:
             await pilot.press(pressed)
