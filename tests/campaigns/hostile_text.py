@@ -472,7 +472,7 @@ def _terminals(folder: Path) -> list[str]:
 
 
 #: The beginning of a control sequence, at the end of what was read.
-_UNFINISHED = re.compile(r"\x1b(\[[0-?]*|\][^\x07]*)?\Z")
+_UNFINISHED = re.compile(r"\x1b(\[[0-?]*[ -/]*|\][^\x07]*|[()])?\Z")
 
 
 def _sent(sent: bytes) -> list[str]:
