@@ -300,6 +300,22 @@ def test_what_the_collector_takes() -> None:
     assert "4 times in 4 steps" in row["what"]
 
 
+def test_the_thread_that_steps_is_not_the_one_that_calls_most() -> None:
+    """A JAX run on a CPU, whose marks have names of its own, beside a thread that waits in small pieces."""
+    made, markers = Made(), []
+    for number in range(4):
+        at = 1 + number * 1000
+        made.add("annotation", "train", at, at + 999)
+        made.add("annotation", "Python GC", at + 100, at + 900)
+        markers.append({"step": number, "start": at * 1000, "end": (at + 999) * 1000})
+        for piece in range(20):
+            begin = at + 40 * piece
+            made.add("python_function", "threading.py(295): wait", begin + 7, begin + 40, track=BACKWARD)
+    bare = made.trace()
+    trace = Trace(bare.events, bare.tracks, bare.info, step_markers=pl.DataFrame(markers))
+    assert found(trace, "garbage-collector")["wins_ns"] == pytest.approx(800_000, rel=0.01)
+
+
 def test_a_loop_of_short_kernels() -> None:
     ops: list[Op] = [("aten::linear", GEMM, 200), *([("aten::norm", REDUCE, 4.0)] * 30)]
     row = found(gpu_bound(*ops), "kernel-loop")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from probe_runs import Run
 
+from tuiprof.advice import advise
 from tuiprof.analyses import run as run_analysis
 from tuiprof.formats import open_trace
 from tuiprof.model import Report
@@ -72,6 +73,8 @@ def test_garbage_collections_are_ranges_of_a_jax_capture(run: Callable[..., Run]
     collections = np.flatnonzero(trace.named("^Python GC$") & trace.on_host)
     assert len(collections) >= 3
     assert set(trace.steps.step_of[collections].tolist()) == {0, 1, 2}
+    found = advise(trace).table("findings").rows
+    assert "garbage-collector" in found["rule"].to_list()
 
 
 def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:

@@ -76,6 +76,8 @@ def main_thread(trace: Trace) -> int | None:
     for rows in (
         np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
         trace.links.launches,
+        # JAX's marks have names of the script's choice. Threads that wait may have more calls than the one that steps.
+        np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host),
         np.flatnonzero(trace.is_category("cpu_op", "python_function", "runtime", "driver")),
     ):
         tracks = trace.track_codes[rows]
