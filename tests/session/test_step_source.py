@@ -145,8 +145,8 @@ def test_the_line_that_probably_ends_a_step_is_named_where_none_was_seen(tmp_pat
     session = new_session(tmp_path)
     append(session, "rank0", head(session), line("likely", at=2_000, where="/scripts/train.py:46"))
     fold = read_fold(session)
-    assert likely(fold, "/work") == "train.py:46"
+    assert likely(fold, "/scripts") == "train.py:46"
     assert likely(fold, "/elsewhere") == "/scripts/train.py:46"
     report = summarise(session, fold)  # of a session that began in /
     assert "no training step was seen" in report.verdict.sentence
-    assert "tuiprof record --step-at work/train.py:46" in report.verdict.sentence
+    assert "tuiprof record --step-at scripts/train.py:46" in report.verdict.sentence
