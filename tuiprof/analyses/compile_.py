@@ -49,7 +49,7 @@ def run(trace: Trace, window: Window) -> Report | Unavailable:
         np.int64
     )
     if not len(compiling) and not len(compiled):
-        return Unavailable(NAME, "nothing here was compiled: no compiler ranges and no compiled regions", "")
+        return Unavailable(NAME, "nothing was compiled: no compiler ranges or regions", "")
     time = total(*clip(*union(trace.starts[compiling], trace.ends[compiling]), scope.low, scope.high))
     regions = _regions(trace, scope, compiled)
     recompiled = regions.filter(pl.col("version") > 0)

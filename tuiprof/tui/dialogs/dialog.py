@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -17,6 +18,9 @@ from tuiprof.tui.widgets.choices import Choice, Choices
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
+
+#: Width of a dialog, and what lies beside a choice in it: border, padding, cursor.
+_WIDTH, _AROUND = 76, 8
 
 
 def dialog(title: str, classes: str = "dialog") -> Vertical:
@@ -92,7 +96,9 @@ class PickScreen(ModalScreen[int | None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One box with the list."""
-        with dialog(self._question):
+        with dialog(self._question) as box:
+            longest = max((cell_len(sanitize(name)) for name in self._names), default=0)
+            box.styles.width = max(_WIDTH, longest + _AROUND)
             choices = Choices(id="names")
             choices.styles.height = min(len(self._names), 16)
             yield choices

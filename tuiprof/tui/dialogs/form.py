@@ -24,6 +24,7 @@ from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.wrap import wrap
 
 Answer = TypeVar("Answer")
 Value = TypeVar("Value")
@@ -228,7 +229,7 @@ class Form(ModalScreen[Answer | None], inherit_bindings=False):
 
     def _paint(self, name: str, text: str, role: str) -> None:
         self.query_one(f"#{name}", Painted).paint(
-            lambda _width, _height: [[(sanitize(text), role)]] if text else []
+            lambda width, _height: [[(line, role)] for line in wrap(sanitize(text), width)] if text else []
         )
 
     def _problem(self) -> str:

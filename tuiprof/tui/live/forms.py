@@ -134,5 +134,8 @@ class StepsForm(Form[dict[str, str]], inherit_bindings=False):
             kind = "by" if text in BY else "at" if file and line.isdecimal() else "function"
             return parse(kind, text)
 
-        label = f"now: {now or 'none seen'}. A step ends at FILE:LINE, with MODULE:NAME, or: {', '.join(BY)}"
+        label = (
+            f"now: {now or 'none seen'}. "
+            f"A step ends at a line (FILE:LINE), with a function (MODULE:NAME), or with: {', '.join(BY)}"
+        )
         super().__init__("what a step is", (Text("steps", label, parse=named),), lambda steps: dict(steps))

@@ -42,7 +42,7 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
     if height < 4:  # no room for labels: what, and what to write
         texts = (found.what, f"fix: {found.fix}")[: height - 1]
         return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
-    line(found.what, "", [], 2 if height > 5 else 1)
+    line(found.what, "", [], 2 if height > 5 or not found.where else 1)
     if found.where:
         line(found.where, "where", show, 1)
     line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if height > 5 else 1)
