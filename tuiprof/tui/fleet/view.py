@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -112,6 +113,14 @@ class HeatMap:
         first, last = f"step {self._steps[left]}", f"{self._steps[left + shown - 1]}"
         gap = max(levels.shape[1] * self._wide - len(first) - len(last), 1)
         return [*drawn, [(" " * _LABEL + first + " " * gap + last, "dim")]]
+
+    def legend(self, width: int) -> Row:
+        """Return a line on what heights and colours mean."""
+        row: Row = [(" late: ", "dim"), (glyphs.EIGHTHS_UP[1], "faint"), (" hardly", "dim")]
+        for share, role in reversed(_ROLES):
+            level = glyphs.EIGHTHS_UP[math.ceil(share * _LEVELS)]
+            row += [("  ", "dim"), (level, role), (f" {share:.0%}", "dim")]
+        return fit([*row, (f" or more of {format_change(self._top, 'ns')}", "dim")], width)
 
     def readout(self, width: int) -> Row:
         """Return a line about the cell under the cursor."""

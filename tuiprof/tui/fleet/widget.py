@@ -70,10 +70,11 @@ class RankMap(Lines, can_focus=True):
         self._shown = shown
 
     def draw(self, width: int, height: int) -> list[Row]:
-        """Draw map and readout."""
-        if not width or height < 3:
+        """Draw the map, what it means, and the cell under the cursor."""
+        if not width or height < 4:
             return []
-        return [*self._shown.rows(width, height - 2), [], self._shown.readout(width)]
+        shown = self._shown
+        return [*shown.rows(width, height - 3), shown.legend(width), [], shown.readout(width)]
 
     def action_move(self, lines: int, columns: int) -> None:
         """Move the cursor."""
