@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,10 @@ _FOREIGN_NAMES = frozenset(
     )
 )
 _FOLDERS = ("CONFIG", "DATA", "STATE", "CACHE")
+#: How many times its own limit a test may take before its process is ended.
+_PATIENCE = 2
+#: The error stream of this process, which `pytest` puts aside while a test runs.
+_ERRORS = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         # Kept from run to run: compiling takes minutes.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(user_cache_dir("tuiprof"), "compiled"))
+    config.stash[_ERRORS] = os.dup(2)
     place = Path(tempfile.mkdtemp(prefix="tuiprof-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
     os.environ.update({f"XDG_{kind}_HOME": str(place / kind.lower()) for kind in _FOLDERS})
@@ -79,6 +86,22 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if sys.prefix != sys.base_prefix:
         os.environ["VIRTUAL_ENV"] = sys.prefix
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Write every stack and end this process where a test hangs, so that the other tests are still run.
+
+    The alarm of pytest-timeout raises where Python happens to be. An event loop keeps what is raised in one of its
+    callbacks, and what the test leaves behind may wait for ever once it has been raised.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(_PATIENCE * limit_s, exit=True, file=item.config.stash[_ERRORS])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
