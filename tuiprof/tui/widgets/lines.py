@@ -1,8 +1,8 @@
-"""The base of what changes often: a widget drawn as lines of styled text that repaints only what differs.
+"""The base of what changes often: a widget drawn as lines of styled text that repaints only lines that differ.
 
 A subclass says what each line holds, as spans of ``(text, role)``; a role says which colour of the
 theme it takes. After new data it calls :meth:`Lines.redraw`: lines are compared with what
-is on the screen, and only the cells that changed are sent. A view in which nothing changes costs no bytes.
+is on the screen, and those that differ are painted again. A view in which nothing changes costs no bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
@@ -154,13 +153,12 @@ class Lines(Widget):
             self.refresh()
             return
         for y, row in enumerate(self._complete(size)):
-            old = self._rows[y]
-            if row == old:
-                continue
-            left, right = _changed(old, row, size.width)
-            self._rows[y] = row
-            self._strips[y] = self._strip(row, size.width)
-            self.refresh(Region(left, y, right - left, 1))
+            if row != self._rows[y]:
+                self._rows[y] = row
+                self._strips[y] = self._strip(row, size.width)
+                # Of a widget with `render_line`, Textual keeps every region that was ever refreshed: a whole line is
+                # the same region each time. Which of its cells differ is found where they are sent.
+                self.refresh(Region(0, y, size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the content."""
@@ -194,34 +192,3 @@ def _pad(row: Row, width: int) -> Row:
     if missing > 0:
         row = [*row, (" " * missing, "text")]
     return row
-
-
-def _changed(old: Row, new: Row, width: int) -> tuple[int, int]:
-    """Return the range of cells in which two rows of one width differ."""
-    most = min(len(old), len(new))
-    first = 0
-    while first < most and old[first] == new[first]:
-        first += 1
-    last = 0
-    while last < most - first and old[-1 - last] == new[-1 - last]:
-        last += 1
-    left = row_width(new[:first])
-    right = width - row_width(new[len(new) - last :])
-    if first < most and old[first][1] == new[first][1]:
-        left += cell_len(new[first][0][: _common(old[first][0], new[first][0])])
-    if last < most - first and (before := old[-1 - last])[1] == (after := new[-1 - last])[1]:
-        same = _common(before[0][::-1], after[0][::-1])
-        right -= cell_len(after[0][len(after[0]) - same :])
-    return left, max(right, left)
-
-
-def _common(one: str, other: str) -> int:
-    """Return the length of the common beginning of two texts."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
