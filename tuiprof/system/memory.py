@@ -27,7 +27,7 @@ def return_freed() -> None:
     """Have the GNU C library give the memory that was freed back to the system.
 
     Arrays of all sizes, made anew for each picture, leave holes that the library keeps: a screen that follows steps of
-    a millisecond grew by some 5 MB an hour in which it kept nothing.
+    a millisecond grew by more than 3 MB an hour through them.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
