@@ -151,7 +151,7 @@ CASES = (
         "JAX documentation: plain jit loop",
         ("jax",),
         ("--width", "512", "--steps", "600"),
-        gpu_arguments=("--width", "512", "--steps", "20000"),
+        gpu_arguments=("--width", "512", "--steps", "30000"),
         late=True,
     ),
     Case(
@@ -195,7 +195,7 @@ CASES = (
         "torch_func.py",
         "torch.func: no backward(), no optimizer",
         ("torch",),
-        gpu_arguments=("--steps", "5000"),
+        gpu_arguments=("--steps", "6000"),
         late=True,
     ),
     Case("ignite", "ignite_trainer.py", "PyTorch-Ignite quick start", ("ignite",)),
@@ -223,7 +223,7 @@ CASES = (
         "haiku_loop.py",
         "Haiku MNIST: hk.transform and Optax",
         ("haiku", "optax"),
-        gpu_arguments=("--steps", "40000"),
+        gpu_arguments=("--steps", "60000"),
         late=True,
     ),
     Case(
@@ -238,7 +238,7 @@ CASES = (
         "flax_linen.py",
         "Flax Linen MNIST: TrainState",
         ("flax", "optax"),
-        gpu_arguments=("--steps", "30000"),
+        gpu_arguments=("--steps", "40000"),
         late=True,
     ),
     Case(
@@ -246,7 +246,7 @@ CASES = (
         "numpyro_svi.py",
         "NumPyro SVI tutorial: jitted update",
         ("numpyro",),
-        gpu_arguments=("--steps", "40000"),
+        gpu_arguments=("--steps", "60000"),
         late=True,
     ),
     Case(
@@ -255,7 +255,7 @@ CASES = (
         "inference loop without a DataLoader",
         ("torch",),
         ("--prompts", "600"),
-        gpu_arguments=("--prompts", "1500"),
+        gpu_arguments=("--prompts", "5000"),
         late=True,
     ),
     Case(

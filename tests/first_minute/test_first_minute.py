@@ -92,3 +92,20 @@ def test_what_is_late_is_ended() -> None:
     )
     with pytest.raises(survey.NotDoneError, match="the time was up"):
         scripts.run([sys.executable, "-c", "pass"], {})
+
+
+@pytest.mark.parametrize(
+    ("loss", "same"),
+    [
+        ("time.monotonic_ns()", None),
+        ("'TUIPROF_SESSION' in os.environ or any('tuiprof' in name for name in sys.modules)", False),
+        ("0.5", True),
+    ],
+    ids=["differs by itself", "changed by the recording", "equal"],
+)
+def test_result(loss: str, same: bool | None, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, sys, time\nprint('steps', 3)\nprint('loss', {loss})\n")
+    found = survey.survey(survey.Case("script", str(script), "", ()), tmp_path)
+    assert found.same is same
+    assert found.right == "none, said so"
