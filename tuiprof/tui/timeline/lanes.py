@@ -351,14 +351,9 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
 def _nested(
     trace: Trace, rows: Ints, label: str, priorities: Sequence[int], *, outer: bool = False
 ) -> list[Lane]:
-    """Return a lane for each level of events that enclose one another, outermost first.
+    """Return a lane for each level of events that enclose one another, outermost first, as far as there are priorities.
 
-    Args:
-        trace: The trace.
-        rows: The events.
-        label: Of the first lane; those below it are indented.
-        priorities: Of the lanes; no more levels get one.
-        outer: The first level is not enclosed by what another lane draws.
+    ``outer`` says that the first level is not enclosed by what another lane draws.
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):
