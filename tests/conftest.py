@@ -25,6 +25,10 @@ with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytes
     settings.register_profile("explore", deadline=None, max_examples=2000)
     settings.load_profile("same")
 
+# Hundreds of interpreters are started; as where tuiprof is installed, its modules are compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 #: Variables that speak to the tests themselves; the last is how pytest-textual-snapshot tells its workers a folder.
 _TO_TESTS = frozenset(
     (
