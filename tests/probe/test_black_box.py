@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from probe_runs import Run, environment, new_session, read
+from waiting import running, until
 
 from tuiprof.session.log import records
 
@@ -49,30 +51,29 @@ for i in range(20):
 """
 
 
-def _hanging(session: Path, script: Path) -> subprocess.Popen[str]:
+@contextmanager
+def _hanging(session: Path, script: Path) -> Iterator[subprocess.Popen[str]]:
     script.write_text(HANGS)
-    child = subprocess.Popen(
-        [sys.executable, str(script)],
-        env=environment(session),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "hanging\n"
-    return child
+    command = [sys.executable, str(script)]
+    with running(
+        command, env=environment(session), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "hanging\n"
+        yield child
 
 
 def _stacks(session: Path, name: str) -> records.Stacks:
     """Wait for an answer."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        logs, _ = read(session)
-        for record in logs.get("rank0", []):
-            if isinstance(record, records.Stacks) and record.id.startswith(name):
-                return record
-        time.sleep(0.02)
-    raise AssertionError(f"no stacks {name}")
+
+    def given() -> records.Stacks | None:
+        log = read(session)[0].get("rank0", [])
+        return next((it for it in log if isinstance(it, records.Stacks) and it.id.startswith(name)), None)
+
+    until(given, f"stacks {name}")
+    found = given()
+    assert found is not None
+    return found
 
 
 def test_stacks_are_given_when_asked_for(tmp_path: Path) -> None:
@@ -200,15 +201,16 @@ def test_of_two_ranks_the_one_that_is_late_is_named(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        deadline = time.monotonic() + 90
         stacks: dict[int, records.Stacks] = {}
         flights: dict[int, str] = {}
-        while len(stacks) < 2 or len(flights) < 2:
-            assert time.monotonic() < deadline, (stacks.keys(), flights)
-            time.sleep(0.05)
+
+        def both_of_both() -> bool:
             for name, log in read(session)[0].items():
-                stacks |= {int(name[4:]): it for it in log if isinstance(it, records.Stacks)}
-                flights |= {int(name[4:]): it.path for it in log if isinstance(it, records.Flight)}
+                stacks.update((int(name[4:]), it) for it in log if isinstance(it, records.Stacks))
+                flights.update((int(name[4:]), it.path) for it in log if isinstance(it, records.Flight))
+            return len(stacks) == len(flights) == 2
+
+        until(both_of_both, lambda: f"stacks and flights of two ranks, but {stacks.keys()}, {flights}", 90)
         said = of_session(session, flights)
     finally:
         for rank in reversed(ranks):
