@@ -88,11 +88,11 @@ async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
     app = TuiprofApp(shot.start)
     async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
         await _settle(pilot)
-        _go_to(pilot, shot)
+        if _go_to(pilot, shot):
+            await _settle(pilot)
         for key in shot.keys:
             await pilot.press(key)
             await _settle(pilot)
-        await _settle(pilot)
         yield pilot
 
 
@@ -126,18 +126,20 @@ async def _settle(pilot: Pilot[int]) -> None:
             return
 
 
-def _go_to(pilot: Pilot[int], shot: Shot) -> None:
-    """Go to the step or moment that was asked for."""
+def _go_to(pilot: Pilot[int], shot: Shot) -> bool:
+    """Go to the step or moment that was asked for; return whether one was."""
     screen = pilot.app.screen
+    asked = shot.at_s is not None or shot.step is not None
     if isinstance(screen, TraceScreen):
         _in_trace(screen, shot)
-    elif shot.at_s is None and shot.step is None:
-        return
+    elif not asked:
+        return False
     elif isinstance(screen, LiveScreen):
         screen.moment.go_to(_moment_ns(screen.moment, shot))
         screen.redraw_now()
     else:
         raise UsageProblem("this screen has no steps", "name a session or a trace")
+    return asked
 
 
 def _in_trace(screen: TraceScreen, shot: Shot) -> None:
