@@ -24,7 +24,7 @@ from tuiprof.tui.trace.screen import TraceScreen
 
 #: Nothing may take longer than this: a decoder that hangs is an error, not a wait.
 _PATIENCE_S: Final = 300.0
-#: A run that goes on never stands still: so long after the last work its picture is taken all the same.
+#: The screen of a running script keeps changing: its picture is taken this long after the last work.
 _LIVELY_S: Final = 2.0
 _LOOK_S: Final = 0.15
 #: So many looks in a row must show the same.
@@ -108,7 +108,7 @@ def portable(svg: str) -> str:
 
 
 async def _settle(pilot: Pilot[int]) -> None:
-    """Wait until all work is done and the picture stands still."""
+    """Wait until all work is done and the screen no longer changes."""
     patience = time.monotonic() + _PATIENCE_S
     idle_since, before, same = time.monotonic(), "", 0
     while same < _STILL:

@@ -127,7 +127,7 @@ class Lost:
     """What a finding costs, over time.
 
     Attributes:
-        losses: Where the time goes that the change saves; a text = why that cannot be told.
+        losses: Where the time goes that the change saves; a text = why that is unknown.
         bad: Whether the finding is a bad one, or one to look at.
     """
 
@@ -182,7 +182,7 @@ class Lane:
 
     @property
     def has_events(self) -> bool:
-        """Whether its cells stand for events that can be opened."""
+        """Whether its cells are events that can be opened."""
         return self.style not in ("idle", "counter", "lost") and not isinstance(self.bars, MovedBars)
 
     def holds(self, row: int) -> bool:
@@ -201,7 +201,7 @@ class Lanes:
         trace: The trace.
         lanes: Lanes in order of display.
         syncs: Host waits, in order of start.
-        stride: How many events each of these stands for; 1 = they are all there.
+        stride: How many events each of these represents; 1 = all events are there.
         sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
         replayed: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
     """
