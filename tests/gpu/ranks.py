@@ -5,8 +5,8 @@ Needs torch and, for NCCL, as many GPUs as ranks (gloo on CPUs otherwise); takes
     python tests/gpu/ranks.py OUT                    # DDP and FSDP2, each cause
     python tests/gpu/ranks.py OUT ddp-data fsdp-slow
 
-Each case is recorded as a user would, ``tuiprof record -- torchrun …``, with a capture of six steps. ``OUT/<case>`` gets
-the session, ``OUT/<case>.txt`` the report of the job, and the last line of a case the measured steps.
+Each case is recorded as a user would, ``tuiprof record -- torchrun …``, with a capture of six steps. ``OUT/<case>``
+gets the session, ``OUT/<case>.txt`` the report of the job; what a step took is printed.
 """
 
 from __future__ import annotations
