@@ -95,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what is there for good: two million objects, looked at again and again."""
+    """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test."""
     gc.collect()
     gc.freeze()
 
