@@ -13,11 +13,17 @@ class Fails(App[int]):
         raise IndexError("planted")
 
 
+async def wait_in_vain(app: App[int], seconds: float) -> None:
+    async with app.run_test() as pilot:
+        await pilot.press("x")
+        await until(pilot, lambda: False, seconds)
+
+
 async def test_an_application_that_fails_ends_every_wait_with_its_exception() -> None:
     with pytest.raises(IndexError, match="planted"):
-        async with Fails().run_test() as pilot:
-            await pilot.press("x")
-            await until(pilot, lambda: False)
+        await wait_in_vain(Fails(), 60)
+
+
+async def test_what_does_not_come_is_said_with_what_the_screen_shows() -> None:
     with pytest.raises(AssertionError, match=r"not within 0 s; the screen shows:"):
-        async with App[int]().run_test() as pilot:
-            await until(pilot, lambda: False, seconds=0.1)
+        await wait_in_vain(App[int](), 0.1)
