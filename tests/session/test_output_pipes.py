@@ -23,9 +23,9 @@ from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import glance
 from tuiprof.session.store.status import Status, processes
 from tuiprof.session.store.storage import Counts, lost_output, read_counts, trouble
+from tuiprof.session.store.summary import summary_of
 from tuiprof.system.process import alive
 
 Run = Callable[..., Session]
@@ -112,7 +112,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     )
     until(lambda: read_counts(session).waiting[1], "the end of what is printed")
     assert "No space left on device" in trouble(session)
-    assert "No space left on device" in glance(session).detail
+    assert "No space left on device" in summary_of(session).detail
     (tmp_path / "go").touch()
     status = wait(session, 30)
     assert (status.state, status.code) == ("failed", 7)
@@ -127,7 +127,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     assert stdout.endswith(f"{119_999:100}\n"), "the newest lines are worth the most"
     assert session.stderr.read_text() == "all printed\n"
     assert "MiB of the output lost (No space left on device)" in lost_output(session)
-    assert "of the output lost" in glance(session).detail
+    assert "of the output lost" in summary_of(session).detail
     assert any("of the output lost" in note for note in summarise(session).notes)
     assert load(session).end is not None
 

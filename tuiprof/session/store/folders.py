@@ -30,9 +30,9 @@ import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.log.records import SCHEMA_VERSION
-from tuiprof.session.store.glance import Summary, glance
 from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.store.status import Status, status
+from tuiprof.session.store.summary import Summary, summary_of
 from tuiprof.system.files import explain, read_versioned, typed_path, write_atomic
 
 __all__ = [
@@ -294,7 +294,7 @@ def list_sessions(
             listed.append(earlier)
             continue
         try:
-            listed.append(glance(Session(path)))
+            listed.append(summary_of(Session(path)))
         except SessionError as error:
             listed.append(Summary(path.name, str(path), path.name, "unreadable", detail=error.message))
     return listed

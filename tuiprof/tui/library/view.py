@@ -20,8 +20,8 @@ from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.glance import Summary
     from tuiprof.session.store.labels import Labels
+    from tuiprof.session.store.summary import Summary
 
 #: Endings that all traces share, left out of their names.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")

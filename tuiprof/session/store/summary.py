@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True):
         return self.state in ("finished", "failed", "stopped", "interrupted")
 
 
-def glance(session: Session) -> Summary:
+def summary_of(session: Session) -> Summary:
     """Return the summary of a session."""
     clock = Clock(session.meta)
     steps, median_ns, latest_ns = 0, None, -1
