@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
@@ -304,6 +304,7 @@ _HOSTILE = st.one_of(
 
 
 @given(st.lists(_HOSTILE, max_size=30))
+@example([{"t": "mem", "at": 0, "dev": -1, "alloc": 0, "reserved": 0, "peak": 0}])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
     tmp_path: Path, records: list[dict[str, Any]]

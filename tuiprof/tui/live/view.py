@@ -851,7 +851,7 @@ def _allocators(
         if rank is not None and index in rank.uses:
             device = device_of(rank.uses[index], meta.devices)
         else:
-            device = own[index] if countable and index < len(own) else None
+            device = own[index] if countable and 0 <= index < len(own) else None
         if device is not None and series.last is not None:
             found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
     return found
