@@ -270,12 +270,7 @@ def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
 
 
 def _need(call: Call, kind: str) -> Need | None:
-    """Return what an operator has to do at least; None where no rule says.
-
-    Args:
-        call: The operator and its arguments.
-        kind: Kind of its longest kernel.
-    """
+    """Return what an operator has to do at least, by its name and the kind of its longest kernel; None = no rule."""
     name, tensors = call.name, call.tensors
     base = name.rsplit("::", 1)[-1]
     read = float(sum(tensor.bytes for tensor in tensors))
