@@ -34,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     shares = np.concatenate(exposed)
     likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
-    longest = int(every[np.argmax((trace.ends - trace.starts)[every] * shares)])
+    longest = int(every[np.argmax(trace.lengths(every) * shares)])
     yield Finding(
         "communication runs while the device computes nothing",
         trace.name(longest),

@@ -44,7 +44,7 @@ def fused(
     region_of = np.where(backward, region_of[np.maximum(calls.forward, 0)], region_of)
     known = calls.call_of_work >= 0
     call = np.maximum(calls.call_of_work, 0)
-    lengths = (trace.ends - trace.starts)[trace.device_work].astype(np.float64)
+    lengths = trace.lengths(trace.device_work).astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
     mine = np.flatnonzero(known & forward[call])
     passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
@@ -63,7 +63,7 @@ def fused(
             left = np.maximum(tensors * tensor_ns, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
             host = np.bincount(
-                region_of[part], weights=(trace.ends - trace.starts)[calls.rows[part]], minlength=len(regions)
+                region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
             )
             keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
             edit = edit | calls.edit(
