@@ -36,12 +36,12 @@ def fused(
     the tensors that it reads and writes.
     """
     trace = calls.trace
-    region_of = np.full(len(calls.rows), -1, dtype=np.int64)
+    region_of = np.full(len(calls.rows), -1, dtype=np.int32)
     for number, region in enumerate(regions):
         region_of[region.calls] = number
     forward = region_of >= 0
-    backward = (calls.forward >= 0) & (region_of[np.maximum(calls.forward, 0)] >= 0)
-    region_of = np.where(backward, region_of[np.maximum(calls.forward, 0)], region_of)
+    backward = (calls.forward >= 0) & forward[calls.forward]
+    region_of[backward] = region_of[calls.forward[backward]]
     known = calls.call_of_work >= 0
     call = np.maximum(calls.call_of_work, 0)
     lengths = trace.lengths(trace.device_work).astype(np.float64)

@@ -38,6 +38,7 @@ class Calls:
         rows: Their rows.
         backward: Whether each is a node of autograd's backward pass.
         forward: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
+        call_of_host_call: Call that each of ``trace.host_calls`` lies in, as an index; -1 = none.
         call_of_work: Call that launched each of ``trace.device_work``, as an index; -1 = none.
     """
 
@@ -45,6 +46,7 @@ class Calls:
     rows: Ints
     backward: Mask
     forward: Ints
+    call_of_host_call: Ints
     call_of_work: Ints
 
     @cached_property
@@ -72,11 +74,6 @@ class Calls:
         """Number of works that each launched."""
         known = self.call_of_work >= 0
         return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int32)
-
-    @cached_property
-    def _call_of_host_call(self) -> Ints:
-        """Call that each of ``trace.host_calls`` lies in, as an index; -1 = none."""
-        return self.inside(self.trace.host_calls)
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
@@ -149,7 +146,7 @@ class Calls:
         host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
         works = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads any
         keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
-        inside = self._call_of_host_call
+        inside = self.call_of_host_call
         waits = trace.host_calls[(inside >= 0) & which[inside]]
         return Edit(waits, host, trace.device_work[works], keep[works])
 
@@ -164,10 +161,12 @@ def calls(trace: Trace) -> Calls:
     rows = np.flatnonzero(trace.is_category("cpu_op"))
     rows = rows[outermost(trace, rows)].astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
+    call_of_host_call = _inside(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]
-    call_of_work = _inside(trace, rows, np.maximum(launch, 0))
-    call_of_work[launch < 0] = -1
-    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_work)
+    launched = launch >= 0
+    call_of_work = np.full(len(launch), -1, dtype=call_of_host_call.dtype)
+    call_of_work[launched] = call_of_host_call[np.searchsorted(trace.host_calls, launch[launched])]
+    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_host_call, call_of_work)
 
 
 def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
