@@ -51,7 +51,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     largest = int(rows[np.argmax(lengths[slow])])
     yield Finding(
         f"{share:.0%} of the device's work is fp32 matrix products without tensor cores",
-        short_name(trace.name(largest)),
+        evidence.function_of(largest) or short_name(trace.name(largest)),
         _FLOAT16[evidence.is_jax]
         if chip is not None and "tfloat32" not in rates and "float16" in rates
         else 'jax.config.update("jax_default_matmul_precision", "tensorfloat32") (NVIDIA from Ampere on), or bfloat16'
@@ -62,7 +62,6 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         likely,
         least,
         most,
-        proof="cpu-training:baseline,bf16",
         event=largest,
         environment=_JAX_TF32 if evidence.is_jax and "float16" not in rates else {},
         switch="matmul_precision=high" if not evidence.is_jax and "float16" not in rates else "",

@@ -61,7 +61,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             if len(found) > evidence.step_count
             else ""
         ),
-        "",
+        evidence.function_of(int(calls.rows[first])),
         _JAX if evidence.is_jax else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs follow each other in the same order",

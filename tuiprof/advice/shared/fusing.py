@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.regions import Region
+from tuiprof.analyses.shared.regions import ROWWISE, Region
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, Floats
 
@@ -40,9 +40,11 @@ def fused(
     for number, region in enumerate(regions):
         region_of[region.calls] = number
     forward = region_of >= 0
-    backward = (calls.forward >= 0) & forward[calls.forward]
-    region_of[backward] = region_of[calls.forward[backward]]
+    # A node of the backward pass that does more was not made by an elementwise operator, whatever its number says.
     known = calls.call_of_work >= 0
+    heavier = np.bincount(calls.call_of_work[known & ~calls.works_of(*ROWWISE)], minlength=len(calls.rows))
+    backward = (calls.forward >= 0) & forward[calls.forward] & (heavier == 0)
+    region_of[backward] = region_of[calls.forward[backward]]
     call = np.maximum(calls.call_of_work, 0)
     lengths = trace.lengths(trace.device_work).astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
