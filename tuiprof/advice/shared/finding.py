@@ -18,6 +18,7 @@ from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
@@ -216,15 +217,8 @@ class Evidence:
         where, _, caller = spot
         return _called_from(caller, where)
 
-    @cached_property
-    def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:
-        """Waits by place."""
-        frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
-        return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
-
     def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
-        return self._places[row.where, row.in_, row.through, row.range, row.kind]
+        return _waits_by_place(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitPlace) -> Ints:
         """Return the calls that wait at a place, as rows of the trace."""
@@ -275,6 +269,13 @@ class Evidence:
         work, inside = self.work_in(rows)
         waits = np.union1d(rows, inside)  # a wait may be an event of Python: jax.device_get
         return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+
+
+@cached_on_trace
+def _waits_by_place(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
+    frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
+    counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
+    return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
 
 
 def _called_from(caller: str, place: str) -> str:
