@@ -318,6 +318,19 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "switch", "what"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwc", "cudnn.allow_tf32", "convolutions"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "set_float32_matmul_precision", "matrix products"),
+    ],
+)
+def test_convolutions_in_fp32_have_a_switch_of_their_own(kernel: str, switch: str, what: str) -> None:
+    row = found(gpu_bound(("aten::linear", kernel, 500), ("aten::add", ELEMENTWISE, 100)), "fp32-matmul")
+    assert switch in row["instead"]
+    assert f"fp32 {what} without tensor cores" in row["what"]
+
+
 OPTIMIZER = "Optimizer.step#AdamW.step"
 PASSES: Sequence[Op] = tuple(
     ("aten::_foreach_op", MULTI_TENSOR.format(name), 115) for name in ("lerp", "addcmul", "sqrt", "addcdiv")
