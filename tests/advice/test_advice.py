@@ -329,6 +329,16 @@ def test_without_steps_an_allocation_may_be_a_warm_up() -> None:
     assert "step needs" not in unknown["what"]
 
 
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [(("cudaMalloc", ""), "cudaMalloc runs once a step"), (("cudaMalloc", "cudaFree"), "2 times a step")],
+)
+def test_how_often_memory_is_allocated(calls: tuple[str, str], said: str) -> None:
+    made = steps_of(operator="aten::empty", copy="", size=0, calls=calls)
+    rows = advice(made.trace()).table("findings").rows
+    assert said in rows.row(by_predicate=pl.col("rule") == "allocator-in-steps", named=True)["what"]
+
+
 def test_launch_blocking_comes_first_because_it_spoils_every_figure() -> None:
     made = Made()
     for i in range(30):

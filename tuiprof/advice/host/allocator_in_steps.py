@@ -29,11 +29,12 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         edit = edit | evidence.without_waiting(row)
     calls = sorted({call for row in rows for call in row.calls.split(" + ")})
     times = sum(row.per_step or row.count for row in rows)
+    run, often = "run" if len(calls) > 1 else "runs", "once" if round(times) == 1 else f"{times:.0f} times"
     # Releasing is the cause, and allocating what follows from it.
     released = [row for row in rows if "Free" in row.calls]
     cause = max(released or rows, key=lambda row: row.blocked_ns)
     yield Finding(
-        f"{' and '.join(calls)} run {times:.0f} times "
+        f"{' and '.join(calls)} {run} {often} "
         + (
             "a step: the framework's allocator does not keep what the next step needs"
             if evidence.stepped
