@@ -12,7 +12,7 @@ options = parser.parse_args()
 
 torch.manual_seed(0)
 x = torch.randn(1280, 32)
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+accelerator = Accelerator(gradient_accumulation_steps=4)
 model = torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)

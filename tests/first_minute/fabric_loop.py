@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-fabric = L.Fabric(accelerator="cpu", devices=1)
+fabric = L.Fabric(devices=1)
 fabric.launch()
 torch.manual_seed(0)
 x = torch.randn(1600, 64)

@@ -39,7 +39,6 @@ arguments = TrainingArguments(
     eval_strategy="steps" if options.evaluate else "no",
     eval_steps=options.evaluate or None,
     report_to=[],
-    use_cpu=True,
     disable_tqdm=True,
 )
 trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(100_000), eval_dataset=Tokens(64))

@@ -24,14 +24,14 @@ class GAN(L.LightningModule):
     def training_step(self, batch, batch_idx):
         (real,) = batch
         optimizer_g, optimizer_d = self.optimizers()
-        ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+        ones, zeros = torch.ones(len(real), 1).to(real), torch.zeros(len(real), 1).to(real)
         loss_g = nn.functional.binary_cross_entropy(
-            self.discriminator(self.generator(torch.randn(len(real), 16))), ones
+            self.discriminator(self.generator(torch.randn(len(real), 16, device=self.device))), ones
         )
         optimizer_g.zero_grad()
         self.manual_backward(loss_g)
         optimizer_g.step()
-        fake = self.generator(torch.randn(len(real), 16)).detach()
+        fake = self.generator(torch.randn(len(real), 16, device=self.device)).detach()
         loss_d = nn.functional.binary_cross_entropy(self.discriminator(real), ones)
         loss_d = (loss_d + nn.functional.binary_cross_entropy(self.discriminator(fake), zeros)) / 2
         optimizer_d.zero_grad()
@@ -49,7 +49,7 @@ L.seed_everything(0, verbose=False)
 gan = GAN()
 trainer = L.Trainer(
     max_epochs=2,
-    accelerator="cpu",
+    devices=1,
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,

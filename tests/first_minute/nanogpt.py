@@ -11,6 +11,7 @@ parser.add_argument("--iters", type=int, default=60)
 parser.add_argument("--out", default="ckpt.pt")
 options = parser.parse_args()
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(1337)
 data = torch.randint(0, 65, (20_000,))
 block_size, batch_size, gradient_accumulation_steps, eval_interval = 64, 4, 4, 25
@@ -26,7 +27,7 @@ class GPT(torch.nn.Module):
         self.lm_head = torch.nn.Linear(n_embd, 65)
 
     def forward(self, idx, targets):
-        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
+        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
         for block in self.h:
             x = block(x)
         logits = self.lm_head(x)
@@ -37,7 +38,9 @@ def get_batch():
     ix = torch.randint(len(data) - block_size - 1, (batch_size,))
     x = torch.stack([data[i : i + block_size] for i in ix])
     y = torch.stack([data[i + 1 : i + 1 + block_size] for i in ix])
-    return x, y
+    if device == "cuda":
+        x, y = x.pin_memory(), y.pin_memory()
+    return x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
 
 @torch.no_grad()
@@ -48,7 +51,7 @@ def estimate_loss():
     return losses.mean()
 
 
-model = GPT()
+model = GPT().to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 X, Y = get_batch()
 iter_num = 0

@@ -20,9 +20,10 @@ class Lion:
             m.mul_(self.betas[1]).add_(p.grad, alpha=1 - self.betas[1])
 
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-x = torch.randn(64, 64)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+x = torch.randn(64, 64).to(device)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
 optimizer = Lion(model.parameters())
 steps = 120
 for _step in range(steps):

@@ -5,6 +5,7 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(2000, 20)).astype(np.float32)
@@ -23,7 +24,7 @@ class MyModule(nn.Module):
 
 
 net = NeuralNetClassifier(
-    MyModule, max_epochs=3, lr=0.1, batch_size=32, iterator_train__shuffle=True, verbose=0
+    MyModule, max_epochs=3, lr=0.1, batch_size=32, iterator_train__shuffle=True, device=device, verbose=0
 )
 net.fit(X, y)
 print(

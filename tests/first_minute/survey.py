@@ -1,26 +1,50 @@
 """Scripts as people write them, recorded as a user would: what tuiprof says of each, beside what the script says.
 
 ``python -m tests.first_minute.survey [NAME …] [--write docs/first-minute.md]``: one row a script. Each script runs
-twice, plain and recorded, and prints its number of steps and its last loss.
+twice, plain and recorded, and prints its number of steps and its last loss. Where there is an NVIDIA GPU the rows are
+those of a table of its own. ``--help`` says how the time is limited and how scripts run side by side.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import contextlib
 import json
+import math
 import os
 import platform
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TABLE = re.compile(r"(<!-- survey -->\n).*?(<!-- /survey -->)", re.DOTALL)
+ROOT = HERE.parents[1]
+#: Packages whose versions are named above a table.
+VERSIONS_OF = (
+    "torch",
+    "jax",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "keras",
+    "flax",
+    "equinox",
+    "numpyro",
+)
+#: Bare runs, at most, to learn whether they differ by themselves.
+MOST_BARE_RUNS = 3
+#: Seconds a script may take to end when it is told to.
+GRACE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +59,8 @@ class Case:
     options: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     launcher: tuple[str, ...] = ()
+    #: Arguments on a GPU where they differ: loops that are found by sampling have to last some seconds.
+    gpu_arguments: tuple[str, ...] = ()
     #: Steps before they were found that may be missing; the report says that there are some.
     late: bool = False
     cheap: bool = False
@@ -63,7 +89,7 @@ CASES = (
     Case(
         "ddp",
         "ddp.py",
-        "DDP tutorial, torchrun, two ranks, gloo",
+        "DDP tutorial, torchrun, two ranks (gloo; NCCL with a GPU each)",
         ("torch",),
         launcher=("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
     ),
@@ -125,6 +151,7 @@ CASES = (
         "JAX documentation: plain jit loop",
         ("jax",),
         ("--width", "512", "--steps", "600"),
+        gpu_arguments=("--width", "512", "--steps", "30000"),
         late=True,
     ),
     Case(
@@ -163,7 +190,14 @@ CASES = (
     ),
     Case("hogwild", "hogwild.py", "PyTorch examples, hogwild: the parent evaluates", ("torch",)),
     Case("reinforce", "reinforce.py", "PyTorch examples, REINFORCE on CartPole", ("torch", "gymnasium")),
-    Case("torch-func", "torch_func.py", "torch.func: no backward(), no optimizer", ("torch",), late=True),
+    Case(
+        "torch-func",
+        "torch_func.py",
+        "torch.func: no backward(), no optimizer",
+        ("torch",),
+        gpu_arguments=("--steps", "6000"),
+        late=True,
+    ),
     Case("ignite", "ignite_trainer.py", "PyTorch-Ignite quick start", ("ignite",)),
     Case("skorch", "skorch_fit.py", "skorch README: NeuralNetClassifier", ("skorch",)),
     Case("sb3", "sb3_ppo.py", "Stable-Baselines3 quick start: PPO", ("stable_baselines3",)),
@@ -184,7 +218,14 @@ CASES = (
         environment={"KERAS_BACKEND": "torch"},
         late=True,
     ),
-    Case("haiku", "haiku_loop.py", "Haiku MNIST: hk.transform and Optax", ("haiku", "optax"), late=True),
+    Case(
+        "haiku",
+        "haiku_loop.py",
+        "Haiku MNIST: hk.transform and Optax",
+        ("haiku", "optax"),
+        gpu_arguments=("--steps", "60000"),
+        late=True,
+    ),
     Case(
         "haiku-function",
         "haiku_loop.py",
@@ -192,14 +233,29 @@ CASES = (
         ("haiku", "optax"),
         options=("--step-function", "__main__:update"),
     ),
-    Case("flax-linen", "flax_linen.py", "Flax Linen MNIST: TrainState", ("flax", "optax"), late=True),
-    Case("numpyro", "numpyro_svi.py", "NumPyro SVI tutorial: jitted update", ("numpyro",), late=True),
+    Case(
+        "flax-linen",
+        "flax_linen.py",
+        "Flax Linen MNIST: TrainState",
+        ("flax", "optax"),
+        gpu_arguments=("--steps", "40000"),
+        late=True,
+    ),
+    Case(
+        "numpyro",
+        "numpyro_svi.py",
+        "NumPyro SVI tutorial: jitted update",
+        ("numpyro",),
+        gpu_arguments=("--steps", "60000"),
+        late=True,
+    ),
     Case(
         "inference",
         "torch_inference.py",
         "inference loop without a DataLoader",
         ("torch",),
         ("--prompts", "600"),
+        gpu_arguments=("--prompts", "5000"),
         late=True,
     ),
     Case(
@@ -209,6 +265,7 @@ CASES = (
         ("jax",),
         ("--steps", "20000"),
         ("--capture", "1s@4s"),
+        gpu_arguments=("--steps", "200000"),
         late=True,
     ),
 )
@@ -225,11 +282,19 @@ class Outcome:
     median_ns: float
     phases: str
     captured: str
-    same: bool
+    #: The script's result is that of a bare run; None = bare runs differ by themselves, and the steps are the same.
+    same: bool | None
     cost_ns: float
     said: str
     #: How far the share of a phase is from what the framework's own profiler says, at most; None = it has none.
-    phases_off: float | None = None
+    phases_off: float | None
+    #: Mean time of a step on the device; None = it was not read.
+    device_step_ns: float | None
+    #: Pieces of work on a device in the capture; None = the capture was not read.
+    device_events: int | None
+    advice: str
+    bare_s: float
+    recorded_s: float
 
     @property
     def right(self) -> str:
@@ -243,50 +308,140 @@ class Outcome:
         return "none, said so" if not self.steps else "**no**"
 
 
-def available(case: Case) -> bool:
-    """Whether the packages that a script needs are here."""
-    return all(importlib.util.find_spec(name) is not None for name in case.needs)
+class NotDoneError(Exception):
+    """A script was not judged, and why."""
 
 
-def survey(case: Case, folder: Path, python: str = sys.executable) -> Outcome:
+class Scripts:
+    """The scripts that run now, each in a process group of its own, and when they have to be done."""
+
+    def __init__(self, ends_at: float = math.inf) -> None:
+        self.ends_at = ends_at
+
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> tuple[subprocess.CompletedProcess[str], float]:
+        """Run a command to its end; return what it printed and the seconds it took.
+
+        Raises:
+            NotDoneError: The time was up. The command and all that it started have ended.
+        """
+        began = time.monotonic()
+        if began >= self.ends_at:
+            raise NotDoneError("the time was up")
+        process = subprocess.Popen(
+            command,
+            cwd=HERE,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(timeout=min(600.0, self.ends_at - began))
+        except subprocess.TimeoutExpired:
+            process.terminate()  # tuiprof ends its script; torchrun ends its ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=GRACE_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise NotDoneError(f"the time was up after {time.monotonic() - began:.0f} s of it") from None
+        return subprocess.CompletedProcess(command, process.returncode, out, err), time.monotonic() - began
+
+
+@cache
+def installed(python: str) -> dict[str, str]:
+    """Return the packages that the scripts need and an interpreter has, with their versions."""
+    names = sorted({name for case in CASES for name in case.needs} | set(VERSIONS_OF))
+    code = """
+import importlib.metadata, importlib.util, sys
+distributions = importlib.metadata.packages_distributions()
+for name in sys.argv[1:]:
+    if importlib.util.find_spec(name) is not None:
+        try:
+            print(name, importlib.metadata.version(distributions[name][0]))
+        except (KeyError, importlib.metadata.PackageNotFoundError):
+            print(name, "?")
+"""
+    listed = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True).stdout
+    return dict(line.split(" ", 1) for line in listed.splitlines())
+
+
+def missing(case: Case, python: str = sys.executable) -> list[str]:
+    """Return the packages that a script needs and an interpreter does not have."""
+    return [name for name in case.needs if name not in installed(python)]
+
+
+@cache
+def gpu() -> str:
+    """Return the name of the first NVIDIA GPU; empty = there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True).stdout.partition("\n")[0].strip()
+
+
+def survey(
+    case: Case,
+    folder: Path,
+    python: str = sys.executable,
+    on_gpu: bool = False,
+    scripts: Scripts | None = None,
+) -> Outcome:
     """Run a script plain and recorded.
 
     Args:
         case: The script.
-        folder: An empty folder.
+        folder: An empty folder; the report is left in its ``report.json``.
         python: Interpreter of the script.
+        on_gpu: Run it where the script finds the GPU, with the arguments for it.
+        scripts: What runs it, with a limit to its time.
+
+    Raises:
+        NotDoneError: The script or the recording failed, or the time was up.
     """
-    environment = (
-        os.environ | case.environment | {"OMP_NUM_THREADS": "1", "TUIPROF_SESSIONS": str(folder / "sessions")}
-    )
-    command = [*(case.launcher or ("python",)), case.script, *case.arguments]
-    out = ["--out", str(folder / "out")] if case.script in ("nanogpt.py", "hf_trainer.py") else []
-    plain = subprocess.run(
-        [python, *command[1:], *out],
-        cwd=HERE,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    ).stdout
+    scripts = scripts or Scripts()
+    environment = {
+        **os.environ,
+        **case.environment,
+        "OMP_NUM_THREADS": "1",
+        "TUIPROF_SESSIONS": str(folder / "sessions"),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # several scripts may share the GPU
+    }
+    arguments = (on_gpu and case.gpu_arguments) or case.arguments
+    command = [*(case.launcher or ("python",)), case.script, *arguments]
+    if case.script in ("nanogpt.py", "hf_trainer.py"):
+        command += ["--out", str(folder / "out")]
+
+    def bare() -> tuple[dict[str, str], float]:
+        done, took_s = scripts.run([python, *command[1:]], environment)
+        if done.returncode:
+            raise NotDoneError(f"the bare script exited with {done.returncode}: {done.stderr[-800:]}")
+        return _said(done.stdout), took_s
+
+    own, bare_s = bare()
     record = [sys.executable, "-m", "tuiprof", "record", "-q", "--json", "--python", python, *case.options]
-    done = subprocess.run(
-        [*record, "--", *command, *out],
-        cwd=HERE,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
+    done, recorded_s = scripts.run([*record, "--", *command], environment | {"PYTHONPATH": path})
+    (folder / "report.json").write_text(done.stdout)
+    if done.returncode:
+        raise NotDoneError(f"the recorded script exited with {done.returncode}: {done.stderr[-800:]}")
     session = next((folder / "sessions").glob("*/session.json")).parent
-    own, recorded = _said(plain), _said((session / "stdout.log").read_text())
-    report = next(one for one in json.loads(done.stdout)["reports"] if one["analysis"] == "session")
+    printed = (session / "stdout.log").read_text()
+    recorded = _said(printed)
+    same: bool | None = own == recorded
+    for _ in range(MOST_BARE_RUNS - 1):
+        if same is False and own.get("steps") == recorded.get("steps") and bare()[0] != own:
+            same = None
+    reports = {report["analysis"]: report for report in json.loads(done.stdout)["reports"]}
+    report = reports["session"]
     facts = report["facts"]
     rows = {table["key"]: table["rows"] for table in report["tables"]}
     phases = [row for row in rows.get("phases", ()) if row["share"] >= 0.01]
     captures = rows.get("captures", ())
+    kernels = reports.get("kernels")
     return Outcome(
         case,
         int(own["steps"]),
@@ -296,11 +451,28 @@ def survey(case: Case, folder: Path, python: str = sys.executable) -> Outcome:
         ", ".join(f"{row['phase'].replace('rest of the step', 'rest')} {row['share']:.0%}" for row in phases)
         or "–",
         ", ".join(_capture(row, report["notes"]) for row in captures) or "–",
-        own == recorded,
+        same,
         facts.get("probe_ns_per_step") or float("nan"),
         report["verdict"]["sentence"],
-        _phases_off((session / "stdout.log").read_text(), rows.get("phases", ())),
+        _phases_off(printed, rows.get("phases", ())),
+        facts.get("device_step_mean_ns"),
+        kernels and kernels.get("facts", {}).get("device_events", 0),
+        _first_advice(reports.get("advice")),
+        bare_s,
+        recorded_s,
     )
+
+
+def _first_advice(report: dict[str, Any] | None) -> str:
+    """Return what is advised first, and where; what the report says instead where nothing is."""
+    if report is None:
+        return "–"
+    if not report["available"]:
+        return report["reason"]
+    findings = next((table["rows"] for table in report["tables"] if table["key"] == "findings"), [])
+    if not findings:
+        return report["verdict"]["sentence"]
+    return ", ".join(filter(None, (findings[0]["what"], findings[0]["where"])))
 
 
 def _phases_off(output: str, phases: list[dict[str, Any]]) -> float | None:
@@ -324,61 +496,142 @@ def _said(output: str) -> dict[str, str]:
     return dict(re.findall(r"^(steps|loss) (\S+)$", output, re.MULTILINE))
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """Return the outcomes as a table."""
-    lines = [
-        "| script | idiom | steps right | what is a step | phases | capture | result unchanged | probe a step |",
-        "|---|---|---|---|---|---|---|---|",
+def _cells(one: Outcome, on_gpu: bool) -> dict[str, str]:
+    """Return a row by the titles of its columns; on a GPU there are three more."""
+    off = one.phases_off
+    if off is not None:
+        off_text = f" (the framework's own within {off:.1%})" if off <= 0.05 else f" (**off** by {off:.1%})"
+    result = {True: "yes", False: "**no**", None: "the steps are; the bare runs differ by themselves"}[
+        one.same
     ]
+    device = {
+        "step on the device": "–" if one.device_step_ns is None else f"{one.device_step_ns / 1e6:.3g} ms",
+        "device work in the capture": "–" if one.device_events is None else f"{one.device_events:,}",
+        "first advice": one.advice,
+    }
+    return {
+        "script": f"`{one.case.name}`",
+        "idiom": one.case.idiom,
+        "steps right": f"{one.right} ({one.steps if one.steps is not None else 0} of {one.own_steps})",
+        "what is a step": one.steps_are,
+        "phases": one.phases + ("" if off is None else off_text),
+        "capture": one.captured,
+        **(device if on_gpu else {}),
+        "result unchanged": result,
+        "probe a step": f"{one.cost_ns / 1e3:.1f} µs" if one.cost_ns == one.cost_ns else "–",
+    }
+
+
+def row(one: Outcome, on_gpu: bool = False) -> str:
+    """Return an outcome as a row of the table."""
+    cells = _cells(one, on_gpu).values()
+    return f"| {' | '.join(' '.join(cell.replace('|', '&#124;').split()) for cell in cells)} |"
+
+
+def written(page: str, heading: str, outcomes: Sequence[Outcome], on_gpu: bool = False) -> str:
+    """Return the page with the outcomes in it, in the table below a heading in the block of this kind of machine.
+
+    The rows of other scripts in that table stay, and so do the block's tables below other headings. A block without a
+    table of the survey is replaced.
+    """
+    mark = "survey: gpu" if on_gpu else "survey"
+    found = re.search(rf"(?<=<!-- {mark} -->\n).*?(?=<!-- /{mark} -->)", page, re.DOTALL)
+    if found is None:
+        raise ValueError(f"the page has no <!-- {mark} --> … <!-- /{mark} -->")
+    if not outcomes:
+        return page
+    block = found[0] if "| `" in found[0] else ""
+    old = re.search(rf"^{re.escape(heading)}\n\n((?:\|.*\n)+)", block, re.MULTILINE)
+    rows = dict(re.findall(r"^(\| `(?:[^`]+)` \|)(.*)$", old[1] if old else "", re.MULTILINE))
     for one in outcomes:
-        cells = (
-            f"`{one.case.name}`",
-            one.case.idiom,
-            f"{one.right} ({one.steps if one.steps is not None else 0} of {one.own_steps})",
-            one.steps_are,
-            one.phases
-            + (
-                f" (the framework's own within {one.phases_off:.1%})"
-                if one.phases_off is not None and one.phases_off <= 0.05
-                else f" (**off** by {one.phases_off:.1%})"
-                if one.phases_off is not None
-                else ""
-            ),
-            one.captured,
-            "yes" if one.same else "**no**",
-            f"{one.cost_ns / 1e3:.1f} µs" if one.cost_ns == one.cost_ns else "–",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        name, _, rest = row(one, on_gpu)[2:].partition(" |")
+        rows[f"| {name} |"] = rest
+    order = {f"| `{case.name}` |": index for index, case in enumerate(CASES)}
+    titles = list(_cells(outcomes[0], on_gpu))
+    lines = [heading, "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    lines += [name + rows[name] for name in sorted(rows, key=lambda name: order.get(name, len(order)))]
+    table = "\n".join(lines) + "\n"
+    if old:
+        block = block[: old.start()] + table + block[old.end() :]
+    else:
+        block += ("\n" if block else "") + table
+    return page[: found.start()] + block + page[found.end() :]
+
+
+def _heading(python: str, on_gpu: bool) -> str:
+    """Return what a table's rows were taken with."""
+    version = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    machine = gpu() if on_gpu else "no accelerator"
+    packages = ", ".join(
+        f"{name} {installed(python)[name]}" for name in VERSIONS_OF if name in installed(python)
+    )
+    return f"{version}, {platform.machine()}, {os.cpu_count()} cores, {machine}; {packages}:"
 
 
 def main() -> None:
     """Run the survey."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--write", type=Path)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scripts by name; default: all")
+    parser.add_argument("--python", default=sys.executable, help="interpreter of the scripts")
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="put the rows into this page, after each script"
+    )
+    parser.add_argument("--on", choices=("cpu", "gpu"), help="default: gpu where nvidia-smi names one")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts that run at the same time; default: 1")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="stop after so long and keep what is done"
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep each report there, as NAME.json")
     options = parser.parse_args()
-    outcomes = []
-    for case in CASES:
-        if options.names and case.name not in options.names:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
+    if unknown := set(options.names) - {case.name for case in CASES}:
+        parser.error(f"no script is called {', '.join(sorted(unknown))}")
+    if options.on == "gpu" and not gpu():
+        parser.error("nvidia-smi names no GPU here")
+    on_gpu = options.on != "cpu" and bool(gpu())
+    if options.on == "cpu":
+        os.environ |= {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    heading = _heading(options.python, on_gpu)
+    print(heading, flush=True)
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    scripts = Scripts(time.monotonic() + options.seconds)
+
+    def one(case: Case) -> Outcome:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             try:
-                outcomes.append(survey(case, Path(folder), options.python))
-            except (AssertionError, subprocess.SubprocessError, KeyError) as error:
-                print(f"{case.name}: {str(error)[-800:]}", file=sys.stderr)
+                return survey(case, Path(folder), options.python, on_gpu, scripts)
+            finally:
+                report = Path(folder) / "report.json"
+                if options.keep is not None and report.is_file():
+                    shutil.copyfile(report, options.keep / f"{case.name}.json")
+
+    chosen = [case for case in CASES if not options.names or case.name in options.names]
+    outcomes: list[Outcome] = []
+    undone = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        running = {}
+        for case in chosen:
+            if lacking := missing(case, options.python):
+                print(f"{case.name}: not run: {', '.join(lacking)} not installed", flush=True)
+                undone += 1
+            else:
+                running[pool.submit(one, case)] = case
+        for future in as_completed(running):
+            case = running[future]
+            try:
+                outcomes.append(future.result())
+            except (NotDoneError, OSError, ValueError, LookupError, StopIteration) as error:
+                why = str(error) if isinstance(error, NotDoneError) else repr(error)
+                print(f"{case.name}: not judged: {why}", flush=True)
+                undone += 1
                 continue
-        print(table(outcomes[-1:]).splitlines()[-1], flush=True)
-    version = subprocess.run(
-        [options.python, "--version"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    header = f"{version}, {platform.machine()}, {os.cpu_count()} cores, no accelerator.\n\n"
-    if options.write is not None:
-        text = options.write.read_text()
-        options.write.write_text(
-            TABLE.sub(lambda match: f"{match[1]}{header}{table(outcomes)}{match[2]}", text)
-        )
+            took = f"{outcomes[-1].bare_s:.1f} s bare, {outcomes[-1].recorded_s:.1f} s recorded"
+            print(f"{row(outcomes[-1], on_gpu)} {took}", flush=True)
+            if options.write is not None:
+                options.write.write_text(written(options.write.read_text(), heading, outcomes, on_gpu))
+    print(f"{len(outcomes)} of {len(chosen)} scripts judged, {undone} not")
 
 
 if __name__ == "__main__":

@@ -2,19 +2,110 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import survey
 
+PAGE = """before
+<!-- survey -->
+By hand.
+
+Python 3.11:
+
+| script | a |
+|---|---|
+| `ddp` | 1 |
+<!-- /survey -->
+between
+<!-- survey: gpu -->
+By hand.
+
+| script |
+|---|
+| ddp |
+<!-- /survey: gpu -->
+after
+"""
+
 
 @pytest.mark.parametrize("case", [case for case in survey.CASES if case.cheap], ids=lambda case: case.name)
 def test_steps_and_result(case: survey.Case, tmp_path: Path) -> None:
-    if not survey.available(case):
-        pytest.skip(f"{' or '.join(case.needs)} is not installed")
+    if lacking := survey.missing(case):
+        pytest.skip(f"{', '.join(lacking)} not installed")
     found = survey.survey(case, tmp_path)
     assert found.same, "the script's result changed"
     assert found.steps is not None
     missing = found.own_steps - found.steps
     assert 0 <= missing <= (2 if case.late else 0), found.said
     assert found.captured.startswith("steps 30"), found.said
+
+
+def outcome(name: str, **changes: object) -> survey.Outcome:
+    case = next(case for case in survey.CASES if case.name == name)
+    found = survey.Outcome(
+        case, 60, 60, "optimizer steps", 1e6, "–", "–", True, 2e3, "", None, 1.5e6, 1234, "a | b", 1.0, 2.0
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_rows_of_earlier_calls_stay() -> None:
+    page = survey.written(PAGE, "Python 3.12, GPU:", [outcome("nanogpt"), outcome("ddp")], on_gpu=True)
+    assert page.startswith(PAGE[: PAGE.index("<!-- survey: gpu -->")]), "the block of the CPU changed"
+    assert page.count("By hand.") == 1, "what was written by hand is replaced by the first rows"
+    assert "| a &#124; b |" in page
+    again = survey.written(page, "Python 3.12, GPU:", [outcome("nanogpt", steps=59)], on_gpu=True)
+    assert again == page.replace("yes (60 of 60)", "**no** (59 of 60)", 1)
+    other = survey.written(again, "Python 3.13, GPU:", [outcome("ddp")], on_gpu=True)
+    assert [line[:8] for line in other.splitlines() if line.startswith("| `")] == [
+        "| `ddp` ",
+        "| `nanog",
+        "| `ddp` ",
+        "| `ddp` ",
+    ]
+    assert other.endswith("<!-- /survey: gpu -->\nafter\n")
+
+
+def test_rows_below_another_heading_stay() -> None:
+    page = survey.written(PAGE, "Python 3.12:", [outcome("ddp")])
+    assert PAGE[: PAGE.index("<!-- /survey -->")] in page
+    assert page.endswith(PAGE[PAGE.index("<!-- /survey -->") :])
+
+
+def test_bare_runs_that_differ() -> None:
+    assert "the bare runs differ by themselves" in survey.row(outcome("ddp", same=None))
+    assert "**no**" in survey.row(outcome("ddp", same=False))
+
+
+def test_what_is_late_is_ended() -> None:
+    scripts = survey.Scripts(time.monotonic() + 1.0)
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]])"
+    mark = f"late-{time.monotonic_ns()}"
+    with pytest.raises(survey.NotDoneError, match="the time was up"):
+        scripts.run([sys.executable, "-c", nested, mark], {})
+    assert (
+        mark not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    )
+    with pytest.raises(survey.NotDoneError, match="the time was up"):
+        scripts.run([sys.executable, "-c", "pass"], {})
+
+
+@pytest.mark.parametrize(
+    ("loss", "same"),
+    [
+        ("time.monotonic_ns()", None),
+        ("'TUIPROF_SESSION' in os.environ or any('tuiprof' in name for name in sys.modules)", False),
+        ("0.5", True),
+    ],
+    ids=["differs by itself", "changed by the recording", "equal"],
+)
+def test_result(loss: str, same: bool | None, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, sys, time\nprint('steps', 3)\nprint('loss', {loss})\n")
+    found = survey.survey(survey.Case("script", str(script), "", ()), tmp_path)
+    assert found.same is same
+    assert found.right == "none, said so"

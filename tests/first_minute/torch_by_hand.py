@@ -9,10 +9,11 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=300)
 options = parser.parse_args()
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-x = torch.randn(4096, 64)
+x = torch.randn(4096, 64).to(device)
 y = (x.sum(1) > 0).long()
-model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2)).to(device)
 for step in range(options.steps):
     i = step % 64 * 64
     loss = F.cross_entropy(model(x[i : i + 64]), y[i : i + 64])

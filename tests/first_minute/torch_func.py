@@ -9,9 +9,10 @@ from torch.func import functional_call, grad_and_value
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=1500)
 options = parser.parse_args()
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
-x = torch.randn(128, 64)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+x = torch.randn(128, 64).to(device)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
 params = {name: p.detach() for name, p in model.named_parameters()}
 
 

@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(1111)
-tokens, bptt = torch.randint(0, 200, (20, 1051)), 35
+tokens, bptt = torch.randint(0, 200, (20, 1051)).to(device), 35
 emb, rnn, head = nn.Embedding(200, 64), nn.LSTM(64, 64, batch_first=True), nn.Linear(64, 200)
-model = nn.ModuleList([emb, rnn, head])
+model = nn.ModuleList([emb, rnn, head]).to(device)
 criterion = nn.CrossEntropyLoss()
 
 

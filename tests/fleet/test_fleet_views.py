@@ -16,7 +16,7 @@ from tuiprof.cli import main
 from tuiprof.fleet import cache
 from tuiprof.fleet.fleet import Fleet
 from tuiprof.fleet.gather import gather
-from tuiprof.fleet.meeting import held, wins_as_median
+from tuiprof.fleet.meeting import always_late, held, wins_as_median
 from tuiprof.fleet.processes import Processes
 from tuiprof.fleet.summary import MOST_BYTES
 from tuiprof.fleet.views import NAMES, reports
@@ -213,3 +213,18 @@ def test_a_long_trace_keeps_to_the_bound() -> None:
     kept = summary.collectives
     assert set(kept["step"]) == set(range(0, 3_000, 16))
     assert set(kept["place"]) == {0, 1, 2, 3}
+
+
+def test_a_rank_that_is_late_in_every_step_is_a_straggler_though_its_steps_differ() -> None:
+    late = np.array([60.0, 42.0, 80.0, 77.0, 55.0, 68.0])
+    assert always_late(np.stack([late, -late]), 0.4).tolist() == [True, False]
+
+
+def test_a_rank_that_is_held_up_once_is_none() -> None:
+    late = np.array([0.2, -0.1, 0.3, 500.0, -0.2, 0.1])
+    assert always_late(np.stack([late, -late]), 0.4).tolist() == [False, False]
+
+
+def test_ranks_that_take_turns_are_none() -> None:
+    late = np.array([30.0, -25.0, 28.0, -31.0, 27.0, -26.0])
+    assert always_late(np.stack([late, -late]), 0.4).tolist() == [False, False]

@@ -77,6 +77,40 @@ def test_garbage_collections_are_ranges_of_a_jax_capture(run: Callable[..., Run]
     assert "garbage-collector" in found["rule"].to_list()
 
 
+ONE_CALL = """
+import json, os, sys, threading, time, jax, jax.numpy as jnp
+from jax._src import xla_bridge
+x = jnp.ones((128, 128))
+train = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: jnp.tanh(x @ x), x))
+train(x, 1).block_until_ready()
+began = time.monotonic()
+train(x, 500).block_until_ready()
+each = (time.monotonic() - began) / 500
+if sys.argv[1] == "gpu":
+    xla_bridge._backends["cuda"] = xla_bridge._backends["cpu"]
+def ask():
+    with open(os.environ["TUIPROF_SESSION"] + "/control/capture-a.json", "w") as file:
+        json.dump({"id": "a", "seconds": 0.2, "after_s": 0.0}, file)
+threading.Timer(0.3, ask).start()
+began = time.monotonic_ns()
+train(x, int(4 / each)).block_until_ready()
+print("call", began, time.monotonic_ns())
+"""
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_the_profiler_starts_beside_a_long_call_but_not_on_a_gpu(
+    run: Callable[..., Run], platform: str
+) -> None:
+    """XLA crashes a process that launches work on a GPU while its profiler is stopped."""
+    done = run(ONE_CALL, platform, python=python_with_jax())
+    assert done.code == 0, done.err
+    assert [record.state for record in done.captures("a")][1:] == ["started", "written"]
+    began, ended = map(int, done.out.split("call", 1)[1].split())
+    share = (done.captures("a")[1].at - began) / (ended - began)
+    assert share < 0.8 if platform == "cpu" else share > 0.95
+
+
 def test_work_that_jax_steps_leave_running_is_captured_with_them(run: Callable[..., Run]) -> None:
     done = run(LAZY, python=python_with_jax(), requests=[{"id": "a", "steps": 3, "at": 4}])
     assert done.code == 0, done.err

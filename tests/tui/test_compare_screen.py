@@ -235,7 +235,7 @@ async def test_c_compares_an_open_trace_with_one_beside_it(pair: tuple[Path, Pat
     assert beside(fast) == [slow]
     app = TuiprofApp(Start.trace(fast))
     async with app.run_test(size=(120, 36)) as pilot:
-        await until_shown(pilot, "c compare")
+        await until_shown(pilot, "saves about")
         await pilot.press("c")
         await until_shown(pilot, "baseline for fast.json", "slow.json")
         assert isinstance(app.screen, PickScreen)

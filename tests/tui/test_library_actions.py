@@ -160,7 +160,7 @@ async def test_a_path_is_completed_checked_and_opened(start: Start, tmp_path: Pa
         await until_shown(pilot, "open a trace or a session")
         app.screen.query_one("Input").value = str(tmp_path / "nowhere")  # type: ignore[attr-defined]
         await pilot.press("enter")
-        await until_shown(pilot, "there is no /")
+        await until_shown(pilot, "there is no", "nowhere")
         app.screen.query_one("Input").value = str(tmp_path / "elsewhere") + "/"  # type: ignore[attr-defined]
         await pilot.press("end", "2")
         field = app.screen.query_one(Input)

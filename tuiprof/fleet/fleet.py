@@ -16,8 +16,6 @@ from tuiprof.fleet.summary import Summary
 
 #: A rank is listed where it comes later than the median rank by this share of the step, and stands out of the noise.
 LISTED_SHARE: Final = 0.005
-#: To stand out: by so many robust deviations of a rank from step to step.
-OUTLIER: Final = 6.0
 #: A host is named rather than its ranks where so many of them are late.
 HOST_SHARE: Final = 0.75
 #: Kernels of a rank are slower where they take this many times the median rank's.
@@ -94,14 +92,9 @@ class Fleet:
     @cached_property
     def late(self) -> npt.NDArray[np.bool_]:
         """Which ranks come clearly later than the median rank, shape ``(r,)``."""
-        each = self.held.late
-        if not len(each) or not self.step_ns:
-            return np.zeros(len(each), dtype=bool)
-        # How a rank differs from itself from step to step: how ranks differ from one another is what is looked for.
-        steps = self.late_per_step
-        own = np.nanmedian(np.abs(steps - np.nanmedian(steps, axis=1, keepdims=True)), axis=1)
-        noise = 1.4826 * float(np.nanmedian(own))
-        return each >= max(LISTED_SHARE * self.step_ns, OUTLIER * noise)
+        if not self.step_ns:
+            return np.zeros(len(self.meetings.files), dtype=bool)
+        return meeting.always_late(self.late_per_step, LISTED_SHARE * self.step_ns)
 
     @cached_property
     def late_hosts(self) -> list[int]:

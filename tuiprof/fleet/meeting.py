@@ -21,6 +21,8 @@ Ints = npt.NDArray[np.int64]
 
 #: Unchanged, the job rebuilt from its collectives must take what was captured, within this share.
 TOLERANCE: Final = 0.02
+#: A late rank stands out by so many standard errors of the lateness over the steps.
+OUTLIER: Final = 6.0
 #: Up to so many ranks, each is left out of the median that it is compared with.
 _FEW: Final = 16
 
@@ -142,6 +144,25 @@ def lateness(wait: Floats) -> Floats:
         warnings.simplefilter("ignore", RuntimeWarning)
         others = [np.nanmedian(np.delete(wait, row, axis=0), axis=0) for row in range(len(wait))]
     return np.stack(others) - wait
+
+
+def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
+    """Return which units are late step after step, shape ``(units,)``.
+
+    A unit is measured against how it differs from itself from step to step, not against the other units: how those
+    differ is what is looked for. Its median step counts, since being held up once makes no straggler.
+
+    Args:
+        per_step: Lateness of units, ns, shape ``(units, steps)``; NaN = was not there.
+        least_ns: What is less is not listed.
+    """
+    if not per_step.size:
+        return np.zeros(len(per_step), dtype=bool)
+    usual = np.nanmedian(per_step, axis=1)
+    own = np.nanmedian(np.abs(per_step - usual[:, None]), axis=1)
+    error = 1.4826 * float(np.nanmedian(own)) / per_step.shape[1] ** 0.5
+    late: npt.NDArray[np.bool_] = usual >= max(least_ns, OUTLIER * error)
+    return late
 
 
 def held(wait: Floats, steps: int) -> Held:

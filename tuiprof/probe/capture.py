@@ -33,6 +33,17 @@ class _Window:
         self.ns = 0
 
 
+def jax_platforms() -> tuple[str, ...]:
+    """Return the platforms that JAX computes on in this process; none are opened by asking."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return tuple(getattr(bridge, "_backends", None) or ())
+
+
+def jax_on_gpu() -> bool:
+    """Return whether JAX computes on GPUs, where CUPTI or its like records."""
+    return any(platform not in ("cpu", "tpu") for platform in jax_platforms())
+
+
 class Capturer:
     """Serves requests, one after the other.
 
@@ -139,8 +150,12 @@ class Capturer:
     @property
     def uses_jax(self) -> bool:
         """Whether the script has JAX work on a device."""
-        bridge = sys.modules.get("jax._src.xla_bridge")
-        return self.jax is not None and bool(getattr(bridge, "_backends", None))
+        return self.jax is not None and bool(jax_platforms())
+
+    @property
+    def starts_on_any_thread(self) -> bool:
+        """Whether the profiler may be started and stopped beside the main thread while that computes."""
+        return self.uses_jax and not jax_on_gpu()
 
     def make_profiler(self, request: Request) -> Any:
         """Return the profiler of the framework that makes the steps, or else of the one that computes.

@@ -2,7 +2,9 @@
 
 The profiler is started and stopped on the main thread, between two instructions (see :mod:`.main_thread`). A main
 thread that does not come back to Python for a second, because all of the training is one call, has that done by another
-thread where the profiler allows it: JAX's does, PyTorch's records the thread that starts it.
+thread where the profiler allows it: JAX's does on CPUs and TPUs, PyTorch's records the thread that starts it. On a GPU
+JAX's profiler takes CUPTI out of the process as it stops, which ends a process that is launching work at that moment
+(SIGSEGV, seen on an H200 with JAX 0.11.2): there it stops on the main thread alone, once the devices are done.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class TimedCaptures:
         if self._call is not None:
             if self._call.done:
                 self._call = None
-            elif now - self._call.asked_at > _PATIENCE_NS and self._runtime.capture.uses_jax:
+            elif now - self._call.asked_at > _PATIENCE_NS and self._runtime.capture.starts_on_any_thread:
                 self._call.run()
             return
         if self._request is None:

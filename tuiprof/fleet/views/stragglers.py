@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
-from tuiprof.fleet.fleet import LISTED_SHARE, OUTLIER, Fleet
-from tuiprof.fleet.meeting import wins_as_median
+from tuiprof.fleet.fleet import LISTED_SHARE, Fleet
+from tuiprof.fleet.meeting import OUTLIER, wins_as_median
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
@@ -37,8 +37,9 @@ _RULES = (
     Rule(
         "late",
         "What the median of the others waits less what this rank waits, added over the collectives of a step. A rank "
-        f"is a straggler from {format_share(LISTED_SHARE)} of the step on, and {OUTLIER:g} times what the median rank "
-        "varies by from step to step (median absolute deviation).",
+        f"is a straggler if in its median step that is at least {format_share(LISTED_SHARE)} of the step, and "
+        f"{OUTLIER:g} standard errors of the median rank (its median absolute deviation from step to step, over the "
+        "root of the number of steps).",
     ),
     Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
     Rule("alone wins", "What the job wins a step if this rank alone came when the second to last rank does."),
@@ -99,8 +100,13 @@ def _verdict(fleet: Fleet, win: float) -> Verdict:
     found, step = fleet.meetings, fleet.step_ns or 0.0
     over = f"{plural(len(found.files), 'rank')}, {plural(len(found.steps), 'step')} of {format_ns(step)}"
     if not fleet.late.any():
-        waited = format_ns(float(np.median(fleet.held.slack)))
-        return Verdict(f"the ranks keep pace: {waited} of waiting a step ({over})", "good")
+        waited = float(np.median(fleet.held.slack))
+        if step and waited >= BAD_SHARE * step:
+            return Verdict(
+                f"ranks wait {format_ns(waited)} a step for one another, but not for the same one each time ({over})",
+                "warn",
+            )
+        return Verdict(f"the ranks keep pace: {format_ns(waited)} of waiting a step ({over})", "good")
     units = _units(fleet)
     said = ", ".join(f"{name} comes {format_ns(late)} late" for name, late in units[:_NAMED])
     if len(units) > _NAMED:

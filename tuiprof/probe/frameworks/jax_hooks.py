@@ -8,7 +8,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from ..capture import Capturer
+from ..capture import Capturer, jax_on_gpu
 from ..guest.exceptions import own_errors_dropped, raised_by_signal_handler
 from ..requests import Request
 from ..runtime import Runtime
@@ -57,8 +57,9 @@ class JaxProfiler(XPlaneProfiler):
         self._range: Any = None
         self._syncs = JaxSyncWatch()
         self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
-        # By the clock, what runs is what is wanted; and it may be all of the training.
-        self._fence = Fence() if request.seconds is None else None
+        # By the clock, what runs is what is wanted; and it may be all of the training. On a GPU it is waited for all the
+        # same: XLA finalizes CUPTI as it stops, which crashes a process that launches work meanwhile.
+        self._fence = Fence() if request.seconds is None or jax_on_gpu() else None
 
     def prepare(self) -> None:
         """Compile what shows that the devices are done."""
