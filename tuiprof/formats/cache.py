@@ -128,7 +128,8 @@ def _write(entry: Path, trace: Trace, raw: bytes) -> None:
             new = Path(folder) / "entry"
             new.mkdir()
             for name, table in _tables(trace).items():
-                table.write_ipc(new / f"{name}.arrow", compression="uncompressed")
+                # A handle of its own: a table is locked while it is written, and others read this one meanwhile.
+                table.clone().write_ipc(new / f"{name}.arrow", compression="uncompressed")
             (new / "trace.json").write_bytes(msgspec.json.encode(_saved(trace, raw)))
             os.rename(new, entry)  # fails when another process was quicker, and its entry is as good
         evict(entry, LIMIT_VARIABLE, _DEFAULT_LIMIT)

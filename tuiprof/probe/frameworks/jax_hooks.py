@@ -57,8 +57,8 @@ class JaxProfiler(XPlaneProfiler):
         self._range: Any = None
         self._syncs = JaxSyncWatch()
         self._garbage = GarbageRanges(self._profiler.TraceAnnotation)
-        # By the clock, what runs is what is wanted; and it may be all of the training. On a GPU it is waited for all the
-        # same: XLA finalizes CUPTI as it stops, which crashes a process that launches work meanwhile.
+        # By the clock, what runs is what is wanted; and it may be all of the training. Not so on a GPU: XLA finalizes
+        # CUPTI as it stops, which crashes a process that launches work meanwhile.
         self._fence = Fence() if request.seconds is None or jax_on_gpu() else None
 
     def prepare(self) -> None:
