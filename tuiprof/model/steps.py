@@ -78,7 +78,7 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     starts = markers["start"].cast(pl.Int64).to_numpy()
     ends = markers["end"].cast(pl.Int64).to_numpy()
     if not len(numbers) or not len(trace):
-        # One value for all: most long traces without steps have millions of events.
+        # One value stands for all events, of which such a trace may have millions.
         none = np.broadcast_to(np.int32(-1), len(trace))
         return Steps(numbers, starts, ends, none, read_from)
     step_of = np.full(len(trace), -1, dtype=np.int32)
