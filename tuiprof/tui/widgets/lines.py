@@ -150,7 +150,10 @@ class Lines(Widget):
                 self.refresh()  # so that Textual does not take the old lines from its cache
             self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
             return
-        if self.outer_size != self._drawn_for:
+        if self.outer_size != self._drawn_for or size.height != len(self._rows):
+            self._drawn_for = Size(
+                0, 0
+            )  # in the middle of a layout the content may have changed before what is around
             self.refresh()
             return
         for y, row in enumerate(self._complete(size)):
