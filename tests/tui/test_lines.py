@@ -47,6 +47,27 @@ async def test_only_changed_cells_are_repainted() -> None:
         assert text_of_widget(widget)[0].startswith("step 2  27.0 ms")
 
 
+class Tall(Words):
+    """Its content grows at once, what is around it with the next layout."""
+
+    lines = 2
+
+    @property
+    def size(self) -> Size:
+        return Size(super().size.width, self.lines)
+
+
+async def test_content_that_grows_before_what_is_around_it_is_drawn_whole() -> None:
+    widget = Tall()
+    widget.rows = [[(f"line {number}", "text")] for number in range(3)]
+    async with Host(widget).run_test(size=(40, 5)) as pilot:
+        await pilot.pause()
+        assert [line.strip() for line in text_of_widget(widget)] == ["line 0", "line 1"]
+        widget.lines = 3
+        widget.redraw()
+        assert [line.strip() for line in text_of_widget(widget)] == ["line 0", "line 1", "line 2"]
+
+
 async def test_what_grows_while_a_layout_is_under_way_gets_its_lines() -> None:
     widget = Painted()
     app = Host(widget)
