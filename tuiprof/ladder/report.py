@@ -267,7 +267,9 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
             {
                 "variant": one.variant,
                 "against": one.against,
-                "sentence": _sentence(one, steps[one.variant] / before if before else None, by_sample=not same),
+                "sentence": _sentence(
+                    one, steps[one.variant] / before if before else None, by_sample=not same
+                ),
                 "predicted_ns": win.ns if win else None,
                 "predicted_range": format_ns_range(win.low_ns, win.high_ns) if win else "",
                 "measured_ns": before - steps[one.variant] if before else None,
