@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import shutil
 import sys
@@ -24,6 +25,10 @@ with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytes
     )
     settings.register_profile("explore", deadline=None, max_examples=2000)
     settings.load_profile("same")
+
+# Hundreds of interpreters are started; as where tuiprof is installed, its modules are compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 #: Variables that speak to the tests themselves; the last is how pytest-textual-snapshot tells its workers a folder.
 _TO_TESTS = frozenset(
@@ -86,6 +91,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if sys.prefix != sys.base_prefix:
         os.environ["VIRTUAL_ENV"] = sys.prefix
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what stays for good: PyTorch, all test modules and every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

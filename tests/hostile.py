@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -101,9 +100,11 @@ CORPUS: Final[dict[str, str]] = {
 #: All of it in one text, but for what is long.
 WORST: Final = " ".join(text for text in CORPUS.values() if len(text) < 1000)
 
-#: Characters that Unicode says are drawn as nothing (Default_Ignorable_Code_Point).
-_NOT_DRAWN: Final = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+#: What a terminal obeys or cannot take (Cc, Cs), other line breaks (Zl, Zp), and characters that Unicode says are drawn
+#: as nothing (Default_Ignorable_Code_Point).
+_OBEYED: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 #: What our own screens and reports send: cursor and colours, modes, title of the pointer, character sets.
@@ -119,11 +120,7 @@ def obeyed(text: str) -> list[str]:
     Args:
         text: Text without line breaks of its own.
     """
-    return [
-        f"U+{ord(c):04X}"
-        for c in text
-        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or _NOT_DRAWN.match(c)
-    ]
+    return [f"U+{ord(c):04X}" for c in _OBEYED.findall(text)]
 
 
 def obeyed_in_lines(text: str) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from tests.waiting import running, until
+
 _CLIENT = """
 import asyncio, sys, aiohttp
 async def main(address):
@@ -59,31 +61,20 @@ def served_page(
         prefix: What the server is run by, e.g. a shell that ignores signals.
     """
     serve = [*prefix, sys.executable, "-m", "tuiprof", "serve", *map(str, arguments), "--port", "0"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": env}
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(_process(serve, env))
+        server = stack.enter_context(running(serve, **options))
         assert server.stdout is not None
         address = server.stdout.readline().strip()
-        client = stack.enter_context(_process([sys.executable, "-c", _CLIENT, address], env))
+        client = stack.enter_context(running([sys.executable, "-c", _CLIENT, address], **options))
         assert client.stdout is not None
         for line in ("connected\n", "drawn\n")[: 1 + drawn]:
             assert client.stdout.readline() == line
-        found: list[psutil.Process] = []
-        while not found:
-            found = [
-                child
-                for child in psutil.Process(server.pid).children(recursive=True)
-                if "tuiprof.web" in child.cmdline()
-            ]
-        (dashboard,) = found
+        until(lambda: _dashboards(server), "the process of the dashboard")
+        (dashboard,) = _dashboards(server)
         yield Page(server, address, client, dashboard)
 
 
-@contextlib.contextmanager
-def _process(command: list[str], env: Mapping[str, str] | None) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def _dashboards(server: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(server.pid).children(recursive=True)
+    return [child for child in children if "tuiprof.web" in child.cmdline()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -33,8 +34,9 @@ async def agent(*options: str, sessions: Path) -> AsyncIterator[Client]:
 
 
 async def ask(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Return what a tool answers, which is never too long."""
-    result = await client.call_tool(tool, arguments)
+    """Return what a tool answers, which is never too long and comes within 90 s."""
+    async with asyncio.timeout(90):
+        result = await client.call_tool(tool, arguments)
     (part,) = result.content
     text = part.text  # type: ignore[union-attr]
     assert not result.is_error, text

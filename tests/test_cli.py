@@ -8,10 +8,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import running, until
 
 from tests import real_traces
 from tuiprof.session.run.launch import wait
@@ -177,15 +177,15 @@ def test_exit_status_is_the_scripts(tmp_path: Path) -> None:
 
 def test_a_script_reads_what_is_piped_in_and_a_writer_learns_of_its_end(tmp_path: Path) -> None:
     code = "import sys; print(len(sys.stdin.readline()))"
-    endless = subprocess.Popen(["yes", "a" * 1000], stdout=subprocess.PIPE)
-    done = subprocess.run(
-        _argv("record", "-q", "--tee", "--", "python", "-c", code),
-        env=_env(tmp_path / "s"), stdin=endless.stdout, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
-    assert endless.stdout is not None
-    endless.stdout.close()
-    assert done.stdout.startswith("1001\n")
-    assert endless.wait(timeout=20) != 0  # its pipe is closed everywhere: nothing of ours holds it open
+    with running(["yes", "a" * 1000], stdout=subprocess.PIPE) as endless:
+        done = subprocess.run(
+            _argv("record", "-q", "--tee", "--", "python", "-c", code),
+            env=_env(tmp_path / "s"), stdin=endless.stdout, capture_output=True, text=True, timeout=90,
+        )  # fmt: skip
+        assert endless.stdout is not None
+        endless.stdout.close()
+        assert done.stdout.startswith("1001\n")
+        assert endless.wait(timeout=20) != 0  # its pipe is closed everywhere: nothing of ours holds it open
 
 
 def test_a_session_without_a_trace_says_so_of_what_is_asked(script: Path, tmp_path: Path) -> None:
@@ -207,30 +207,20 @@ def test_interrupt_stops_the_script_politely(tmp_path: Path) -> None:
     code = "import time\ntry:\n  print('ready', flush=True); time.sleep(60)\n"
     code += "except KeyboardInterrupt:\n  print('saved'); raise SystemExit(3)"
     argv = _argv("record", "-q", "--", "python", "-c", code)
-    process = subprocess.Popen(
-        argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 30
-    while not any(map(os.path.getsize, tmp_path.glob("*/stdout.log"))):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    with running(argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: any(map(os.path.getsize, tmp_path.glob("*/stdout.log"))), "the script is ready")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
     assert process.returncode == 3
     assert next(tmp_path.glob("*/stdout.log")).read_text() == "ready\nsaved\n"
 
 
 def test_hangup_leaves_the_run_going(script: Path, tmp_path: Path) -> None:
     argv = _argv("record", "-q", "--no-capture", "--", "python", str(script), "400")
-    process = subprocess.Popen(
-        argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 30
-    while not list(tmp_path.glob("*/log/rank0.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=30)
+    with running(argv, env=_env(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until(lambda: list(tmp_path.glob("*/log/rank0.jsonl")), "the first step")
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=30)
     assert wait(find_session(tmp_path, "last"), 60).state == "finished"
     summary = json.loads(tuiprof("list", "--json", sessions=tmp_path).stdout)
     assert (summary["state"], summary["steps"]) == ("finished", 400)

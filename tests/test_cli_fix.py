@@ -16,13 +16,13 @@ import time, torch, tuiprof
 from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
-    def __len__(self): return 60
+    def __len__(self): return 40
     def __getitem__(self, index):
-        time.sleep(0.015)
+        time.sleep(0.01)
         return torch.tensor([float(index)])
 
 for batch in DataLoader(Slow(), 2):
-    time.sleep(0.03)
+    time.sleep(0.02)
     tuiprof.step(loss=batch.sum().item())
 """
 SCRIPT = """

@@ -10,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pytest
+from waiting import running, until
 
 import tuiprof
 from tuiprof.cli import main
@@ -23,8 +23,6 @@ from tuiprof.config import scenario_folders
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.ladder.process import start
 from tuiprof.ladder.state import LadderRun
-
-T = TypeVar("T")
 
 DOCS = Path(tuiprof.__file__).resolve().parents[1] / "docs" / "ladders.md"
 
@@ -60,9 +58,9 @@ class Home:
         assert status == rc, ran
         return ran
 
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start the command line as a process of its own, for signals."""
-        return subprocess.Popen(
+    def start(self, *args: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        """Run the command line as a process of its own, for signals, as long as the block lasts."""
+        return running(
             [sys.executable, "-m", "tuiprof", *args],
             env={**os.environ, **self.env},
             stdout=subprocess.PIPE,
@@ -239,24 +237,16 @@ def test_a_ladder_of_somebody_else_runs_nothing_unasked(home: Home, monkeypatch:
 
 def test_a_signal_says_how_many_trials_it_lets_end(home: Home) -> None:
     home.script.write_text(home.script.read_text().replace("import sys", "import sys, time; time.sleep(5)"))
-    with home.start("ladder", "primes", "--checks", "2") as running:
-        assert running.stderr is not None
-        (folder,) = _there(lambda: list(home.sessions.glob("*/ladder.json")))
-        _there(lambda: folder.read_text().count('"running"') == 2)
-        running.send_signal(signal.SIGINT)
-        told = next(line for line in running.stderr if "stopping" in line)
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+    with home.start("ladder", "primes", "--checks", "2") as ladder:
+        assert ladder.stderr is not None
+        until(lambda: list(home.sessions.glob("*/ladder.json")), "the ladder")
+        (folder,) = home.sessions.glob("*/ladder.json")
+        until(lambda: folder.read_text().count('"running"') == 2, "two trials")
+        ladder.send_signal(signal.SIGINT)
+        told = next(line for line in ladder.stderr if "stopping" in line)
+        ladder.send_signal(signal.SIGINT)
+        ladder.communicate(timeout=60)
     assert told.strip() == "stopping after these 2 trials; once more stops them now"
-
-
-def _there(look: Callable[[], T]) -> T:
-    """Wait until there is something."""
-    deadline = time.monotonic() + 60
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def test_a_second_signal_stops_the_trial_itself(home: Home) -> None:
@@ -264,17 +254,14 @@ def test_a_second_signal_stops_the_trial_itself(home: Home) -> None:
     script.write_text(
         script.read_text().replace("count(4000)", "count(4000)\n    import time; time.sleep(1)")
     )
-    with home.start("ladder", "primes") as running:
-        assert running.stderr is not None
-        next(line for line in running.stderr if line.startswith("2/14 "))
-        deadline = time.monotonic() + 60
-        while home.last_trial()[:2] != ("trace", "running"):  # it would take half a minute
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
-        next(line for line in running.stderr if "once more stops it now" in line)
-        running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
-    assert running.returncode == 130
+    with home.start("ladder", "primes") as ladder:
+        assert ladder.stderr is not None
+        next(line for line in ladder.stderr if line.startswith("2/14 "))
+        until(lambda: home.last_trial() == ("trace", "running"), "the trial")  # it would take half a minute
+        ladder.send_signal(signal.SIGINT)
+        next(line for line in ladder.stderr if "once more stops it now" in line)
+        ladder.send_signal(signal.SIGINT)
+        _, told = ladder.communicate(timeout=60)
+    assert ladder.returncode == 130
     assert re.search(r"go on:  tuiprof ladder --resume \S+-ladder-primes", told)
     assert home.last_trial() == ("trace", "stopped")

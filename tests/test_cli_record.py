@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from small_disk import small_disk
+from waiting import running, until
 
 from tuiprof.session.store.folders import Session, session_dirs
 from tuiprof.session.store.status import processes
@@ -45,14 +45,11 @@ def record(tmp_path: Path, *command: object, options: tuple[str, ...] = ()) -> l
 def deleted(tmp_path: Path, script: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
     """Record a script that deletes its session once it is followed, and goes on for some seconds."""
     command = record(tmp_path, script, seconds, tmp_path / "go")
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as recording:
+    with running(command, stderr=subprocess.PIPE, text=True) as recording:
         assert recording.stderr is not None
         assert recording.stderr.readline().startswith("recording train")
         (tmp_path / "go").touch()
-        deadline = time.monotonic() + 20
-        while session_dirs(tmp_path / "s"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: not session_dirs(tmp_path / "s"), "the session is gone")
         yield recording
 
 
@@ -73,24 +70,15 @@ def test_a_run_whose_session_was_deleted_is_stopped(tmp_path: Path, script: Path
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; only root may mount one."""
-    place = tmp_path / "s"
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place))
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
-    yield place
-    subprocess.run(("umount", "-l", str(place)), check=True)
+    with small_disk(tmp_path / "s", "1m") as disk:
+        yield disk
 
 
 def test_a_run_on_a_full_disk_can_be_stopped(tiny_disk: Path, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time\nprint('x' * (2 << 20), flush=True)\ntime.sleep(100)")
-    with subprocess.Popen(record(tmp_path, script), stderr=subprocess.PIPE, text=True) as recording:
-        deadline = time.monotonic() + 20
-        while os.statvfs(tiny_disk).f_bavail:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    with running(record(tmp_path, script), stderr=subprocess.PIPE, text=True) as recording:
+        until(lambda: not os.statvfs(tiny_disk).f_bavail, "the disk is full")
         (path,) = session_dirs(tiny_disk)
         who = processes(Session(path))
         recording.send_signal(signal.SIGINT)

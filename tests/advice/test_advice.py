@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from analyses.made import Made, site
 
+from tests import real_traces
 from tuiprof.advice import advise, available
 from tuiprof.analyses import available as analyses
 from tuiprof.analyses import run
+from tuiprof.errors import TraceError
 from tuiprof.formats import open_trace
 from tuiprof.ladder.scenarios import ladders
 from tuiprof.model import Report, Trace
@@ -293,6 +297,48 @@ def test_exposed_communication_is_what_nothing_hides() -> None:
     assert rows["wins_ns"][0] == pytest.approx(0.7 * 30_000, abs=1)
 
 
+@pytest.mark.parametrize(("framework", "word"), [("PyTorch 2.11", "DDP"), ("JAX 0.10.2", "XLA")])
+def test_exposed_communication_has_a_short_name_and_the_words_of_its_framework(
+    framework: str, word: str
+) -> None:
+    kernel = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+    trace = Made().step(1, 0, 10).launch(kernel, (0, 2), (5, 65), 1).trace(framework=framework)
+    row = (
+        advice(trace)
+        .table("findings")
+        .rows.row(by_predicate=pl.col("rule") == "exposed-collectives", named=True)
+    )
+    assert row["where"] == "ncclDevKernel_AllReduce_Sum_f16_RING_LL"
+    assert [other in row["instead"] for other in ("DDP", "XLA")] == [word == "DDP", word == "XLA"]
+
+
+def test_without_steps_an_allocation_may_be_a_warm_up() -> None:
+    def row(stepped: bool) -> dict[str, Any]:
+        made = steps_of(operator="aten::empty", copy="", size=0, calls=("cudaMalloc", "cudaFree"))
+        if not stepped:
+            made.rows = [one for one in made.rows if not one["name"].startswith("ProfilerStep")]
+            for number, one in enumerate(made.rows):  # nor does anything repeat
+                one["name"] = f"{one['name']}_{number}" if one["category"] == "kernel" else one["name"]
+        rows = advice(made.trace()).table("findings").rows
+        return rows.row(by_predicate=pl.col("rule") == "allocator-in-steps", named=True)
+
+    assert row(True)["sure"] == "high"
+    assert row(True)["wins_low_ns"] > 0
+    unknown = row(False)
+    assert (unknown["sure"], unknown["wins_low_ns"]) == ("low", 0)
+    assert "step needs" not in unknown["what"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [(("cudaMalloc", ""), "cudaMalloc runs once a step"), (("cudaMalloc", "cudaFree"), "2 times a step")],
+)
+def test_how_often_memory_is_allocated(calls: tuple[str, str], said: str) -> None:
+    made = steps_of(operator="aten::empty", copy="", size=0, calls=calls)
+    rows = advice(made.trace()).table("findings").rows
+    assert said in rows.row(by_predicate=pl.col("rule") == "allocator-in-steps", named=True)["what"]
+
+
 def test_launch_blocking_comes_first_because_it_spoils_every_figure() -> None:
     made = Made()
     for i in range(30):
@@ -361,3 +407,26 @@ def test_reading_from_the_device_through_jax_device_get_is_priced() -> None:
     assert "device_get" in place["calls"]
     assert place["where"] in first["where"]
     assert first["wins_ns"] == pytest.approx(place["saves_ns_per_step"], rel=0.02)
+
+
+@pytest.mark.parametrize("path", real_traces.paths("*.json*"), ids=lambda path: path.name)
+def test_what_is_said_of_real_traces_holds_together(path: Path) -> None:
+    """No gain is larger than the step, no device works longer than it, no sentence speaks of what is not there."""
+    try:
+        trace = open_trace(path)
+    except TraceError:
+        return
+    report = advice(trace)
+    facts = {fact.key: fact.value for fact in report.facts}
+    step_ns = facts.get("step_ns", 0.0)
+    assert facts.get("floor_ns", 0.0) <= step_ns
+    for row in report.table("findings").rows.to_dicts():
+        if row["wins_ns"] is not None:
+            assert 0 <= row["wins_low_ns"] <= row["wins_ns"] <= row["wins_high_ns"] <= step_ns, row
+        assert "forward and backward" not in row["what"] or trace.named("^autograd::engine").any(), row
+        assert "(" not in row["where"] or ".py" in row["where"] or "::" not in row["where"], row
+    if not len(trace.steps):
+        reports = (run(name, trace) for name in ("sync_events", "kernel_launches"))
+        sentences = [found.verdict.sentence for found in reports if isinstance(found, Report)]
+        assert not any("a step" in sentence for sentence in sentences), sentences
+    assert not (trace.steps.read_from and not len(trace.steps))

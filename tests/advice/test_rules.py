@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from analyses.made import BACKWARD, Made, site
+from analyses.made import BACKWARD, MAIN, Made, site
 
 from tuiprof.advice import advise
 from tuiprof.advice.shared.finding import Evidence
 from tuiprof.advice.waits import pageable_memory
 from tuiprof.analyses import run
 from tuiprof.analyses.shared.calls import calls
+from tuiprof.analyses.shared.replay import main_thread
 from tuiprof.model import DeviceInfo, Report, Trace
 from tuiprof.model.uncaptured import Uncaptured
 
@@ -26,6 +27,8 @@ UNARY = "void at::native::vectorized_elementwise_kernel<4, tanh_kernel_cuda>"
 REDUCE = "void at::native::reduce_kernel<512, 1, MeanOps>"
 SOFTMAX = "void cunn_SoftMaxForward<8>"
 MULTI_TENSOR = "void at::native::multi_tensor_apply_kernel<{}>"
+
+AUTOGRAD = "autograd::engine::evaluate_function"
 
 Op = tuple[str, str, float]
 
@@ -196,6 +199,85 @@ def test_a_chain_goes_with_the_backward_that_it_made() -> None:
     assert row["wins_ns"] == pytest.approx(360_000 - 90_000 + 720_000 - 120_000, rel=0.02)
 
 
+def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
+    """Nodes are told by numbers, which a node that exchanges gradients may share with an elementwise operator."""
+
+    def gain(node: str, kernel: str) -> float:
+        made, free, correlation = Made(), 20.0, 0
+        for number in range(4):
+            at = number * 200
+            made.step(number, at, at + 200)
+            for index in range(4):
+                begin, correlation = at + 5 + 10 * index, correlation + 1
+                made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
+                made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
+                free += 90
+            begin, correlation = at + 160, correlation + 1
+            name = f"autograd::engine::evaluate_function: {node}"
+            made.op(name, begin, begin + 8, sequence=100 * number + 3, track=BACKWARD)
+            made.launch(kernel, (begin + 2, begin + 5), (free, free + 1_000), correlation)
+            made.rows[-2]["track"] = BACKWARD
+            free += 1_000
+        return float(found(made.trace(), "elementwise-chain")["wins_ns"])
+
+    forward_alone = 360_000 - 90_000
+    assert gain("All2AllBackward", "ncclDevKernel_SendRecv") == pytest.approx(forward_alone, rel=0.02)
+    assert gain("MulBackward0", ELEMENTWISE) > 2 * forward_alone
+
+
+def test_a_chain_ends_where_an_optimizer_or_a_backward_pass_begins() -> None:
+    def steps(between: str, around: str) -> Trace:
+        made, free, correlation = Made(), 20.0, 0
+        for number in range(4):
+            at = number * 100
+            made.step(number, at, at + 100)
+            if around:
+                made.add("annotation", around, at + 24, at + 76)
+            for index in range(8):
+                begin, correlation = at + 5 + 10 * index, correlation + 1
+                inside = 2 <= index < 6
+                made.op(between if inside else "aten::mul", begin, begin + 8, sequence=correlation)
+                works = "ncclDevKernel_AllGather" if inside else ELEMENTWISE
+                made.launch(works, (begin + 2, begin + 5), (free, free + 90), correlation)
+                free += 90
+        return made.trace()
+
+    for between, around in (("c10d::_allgather_base_", "Optimizer.step#SGD.step"), (f"{AUTOGRAD}: X", "")):
+        assert finding(steps(between, around), "elementwise-chain") is None
+
+
+def test_nothing_is_said_of_a_backward_pass_where_there_is_none() -> None:
+    row = found(gpu_bound(*[("aten::mul", ELEMENTWISE, 90.0)] * 6), "elementwise-chain")
+    assert row["what"] == "a chain of elementwise operators could be one kernel"
+
+
+def test_with_stacks_the_place_of_kernels_is_the_function_that_launches_them() -> None:
+    """The backward pass runs on a thread without frames: its place is where the forward pass is called."""
+    tf32 = "sm80_xmma_gemm_tf32f32_tf32f32_f32_nn_n"
+
+    def steps(frame: str, forward_us: float, backward_us: float) -> Trace:
+        made, free = Made(), 20.0
+        for number in range(4):
+            at, linear = number * 100, 2 * number
+            made.step(number, at, at + 100)
+            if frame:
+                made.add("python_function", frame, at + 2, at + 30)
+            made.op("aten::linear", at + 5, at + 13, sequence=number)
+            made.launch(tf32, (at + 7, at + 10), (free, free + forward_us), linear + 1)
+            free += forward_us
+            name = f"{AUTOGRAD}: AddmmBackward0"
+            made.op(name, at + 50, at + 58, sequence=number, track=BACKWARD)
+            made.launch(tf32, (at + 52, at + 55), (free, free + backward_us), linear + 2)
+            made.rows[-2]["track"] = BACKWARD
+            free += backward_us
+        return made.trace()
+
+    for forward_us, backward_us in ((300, 200), (200, 300)):
+        named = found(steps("model.py(12): forward", forward_us, backward_us), "mixed-precision")
+        assert named["where"] == "model.py forward() from line 12"
+    assert found(steps("", 300, 200), "mixed-precision")["where"].startswith("sm80_xmma_gemm")
+
+
 TURN = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16>"
 CONVOLUTIONS: Sequence[Op] = (
     ("aten::conv2d", TURN, 100),
@@ -234,6 +316,19 @@ def test_fp32_products_at_the_rate_that_the_chip_has(device: str, word: str, kee
     row = found(trace, "fp32-matmul")
     assert word in row["instead"]
     assert row["wins_ns"] == pytest.approx(500_000 * (1 - keep), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "switch", "what"),
+    [
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwc", "cudnn.allow_tf32", "convolutions"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn", "set_float32_matmul_precision", "matrix products"),
+    ],
+)
+def test_convolutions_in_fp32_have_a_switch_of_their_own(kernel: str, switch: str, what: str) -> None:
+    row = found(gpu_bound(("aten::linear", kernel, 500), ("aten::add", ELEMENTWISE, 100)), "fp32-matmul")
+    assert switch in row["instead"]
+    assert f"fp32 {what} without tensor cores" in row["what"]
 
 
 OPTIMIZER = "Optimizer.step#AdamW.step"
@@ -277,7 +372,11 @@ def test_python_that_runs_for_long_is_named_by_its_function() -> None:
     assert row["wins_ns"] == pytest.approx(1_500_000, rel=0.02)
     unnamed = found(host_bound(python_us=1_500).trace(), "python-time")
     assert (unnamed["where"], unnamed["sure"]) == ("before aten::add", "medium")
+    assert unnamed["because"].startswith("1 stretch a step")
     assert finding(host_bound(python_us=300).trace(), "python-time") is None, "what frameworks take"
+    in_jax = found(host_bound(python_us=1_500).trace(framework="JAX 0.10.2"), "python-time")
+    assert "jitted" in in_jax["instead"]
+    assert "tensor" not in in_jax["instead"]
 
 
 def test_launching_is_not_what_a_thread_does_in_silence() -> None:
@@ -286,6 +385,35 @@ def test_launching_is_not_what_a_thread_does_in_silence() -> None:
     assert isinstance(busy, Report)
     assert isinstance(silent, Report)
     assert (busy.fact("launch_bound"), silent.fact("launch_bound")) == ("yes", "no")
+
+
+def test_launching_is_not_what_a_thread_does_before_its_first_call() -> None:
+    made = Made()
+    for number in range(3):
+        at = number * 400_000
+        made.step(number, at, at + 400_000)
+        name = f"{AUTOGRAD}: AddmmBackward0"
+        made.op(name, at + 331_000, at + 331_145, sequence=number, track=BACKWARD)
+        made.launch(GEMM, (at + 331_040, at + 331_050), (at + 331_060, at + 331_105), number + 1)
+        made.rows[-2]["track"] = BACKWARD
+    report = run("kernel_launches", made.trace())
+    assert isinstance(report, Report)
+    assert report.fact("launch_bound") == "no"
+
+
+def test_the_thread_that_steps_is_not_autograds_though_that_launches_more() -> None:
+    made, correlation = Made(), 0
+    for number in range(3):
+        at = number * 1000
+        for index in range(10):
+            backward = index >= 4
+            begin, correlation = at + 5 + 90 * index, correlation + 1
+            name = f"{AUTOGRAD}: MmBackward0" if backward else "aten::mm"
+            track = BACKWARD if backward else MAIN
+            made.op(name, begin, begin + 80, track=track)
+            made.launch(GEMM, (begin + 2, begin + 5), (begin + 7, begin + 40), correlation)
+            made.rows[-2]["track"] = track
+    assert main_thread(made.trace()) == MAIN
 
 
 def test_what_the_collector_takes() -> None:

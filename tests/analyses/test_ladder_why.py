@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,12 +11,14 @@ import pytest
 from made import Made, site
 
 from tests import real_traces
+from tuiprof.advice import priorities, proof
 from tuiprof.formats import open_trace
 from tuiprof.ladder.report import report
 from tuiprof.ladder.state import Figures, LadderMeta, Rung, Trial, create
 from tuiprof.ladder.why import Seen, changes, same_work
 from tuiprof.model import Trace
 from tuiprof.report import Style, render
+from tuiprof.resources import shipped
 from tuiprof.session.store.folders import SessionMeta
 from tuiprof.session.store.folders import create as create_session
 
@@ -159,3 +162,26 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
     assert "checked  faster    40.0 µs  2.50× faster" in narrow
     assert told.table("trials").rows.height == 6
     assert pl.Series(rungs["published"]).to_list() == ["", "10 % faster"]
+    halved = Figures(40e3, 20, batch=4, samples_per_s=4e9 / 40e3, peak_bytes=1 << 30)
+    for number in (1, 2):
+        ladder.put(Trial("timing", number, "checked", session.id, "done", equal=True, figures=halved))
+    why = report(ladder, traces.__getitem__).table("why").rows.row(0, named=True)
+    assert why["sentence"].startswith("checked is 1.25× faster a sample than naive")
+    assert why["measured_ns"] == pytest.approx(10_000, abs=1), (
+        "4 samples take 50 µs in the one, 40 in the other"
+    )
+    assert why["predicted_ns"] is None
+
+
+def test_a_finding_that_is_still_there_is_not_dealt_with_where_it_cannot_be_priced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, after = (open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz") for _ in range(2))
+    found = priorities(before)
+    unpriced = replace(found, findings=tuple(replace(item, win=None) for item in found.findings))
+    monkeypatch.setattr(proof, "priorities", lambda trace: unpriced if trace is after else found)
+    assert proof.prove(before, after) is None
+    monkeypatch.setattr(
+        proof, "priorities", lambda trace: replace(found, findings=()) if trace is after else found
+    )
+    assert proof.prove(before, after) is not None

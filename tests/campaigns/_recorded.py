@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
 import psutil
 
+from tests.waiting import until
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.replay import load
 from tuiprof.session.run import output_writer
@@ -55,23 +55,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 batches = iter(torch.utils.data.DataLoader(torch.zeros(1 << 20, 16), 8, num_workers=1))""",
     step="optimizer.zero_grad(); model(next(batches)).sum().backward(); optimizer.step()",
 )
-
-
-class Missed(Exception):
-    """What was waited for did not come."""
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Wait for something.
-
-    Raises:
-        Missed: It did not come.
-    """
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            raise Missed(f"{what} did not come within {seconds:.0f} s")
-        time.sleep(0.005)
 
 
 def alive(process: psutil.Process) -> bool:

@@ -18,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from tests.campaigns._recorded import Recorded, alive, recorded, until
+from tests.campaigns._recorded import Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
+from tests.waiting import until
 from tuiprof.session.run.control import request_capture, request_stop
 
 PROMISE = "A wall clock that is stepped changes no step time, loses no step, and neither ends nor hides a run"

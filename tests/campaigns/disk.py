@@ -19,8 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from tests.campaigns._recorded import PLAIN, TORCH, Missed, Recorded, alive, recorded, until
+from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
+from tests.waiting import Missed, until
 from tuiprof.resources import shipped
 from tuiprof.session.log.records import SCHEMA_VERSION
 from tuiprof.session.run.control import request_capture

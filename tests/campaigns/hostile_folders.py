@@ -305,30 +305,38 @@ def _names_that_lead_out(folder: Path) -> list[str]:
         path.unlink()
     hostile.write_trace(outside / "session" / "traces" / "x.pt.trace.json", _SECRET)
     before = within(outside)
-    ladder = LadderRun(made.ladder)
-    problems = []
-    for name in (
-        "../../../outside/session",
-        str(outside / "session"),
-        "..",
-        ".",
-        "t1/../../../../outside/session",
+    verbs: list[tuple[object, ...]] = []
+    for number, name in enumerate(
+        (
+            "../../../outside/session",
+            str(outside / "session"),
+            "..",
+            ".",
+            "t1/../../../../outside/session",
+        )
     ):
+        ladder = LadderRun(
+            shutil.copytree(made.ladder, made.ladder.with_name(f"{made.ladder.name}-{number}"))
+        )
         ladder.meta.trials = [msgspec.structs.replace(trial, session=name) for trial in ladder.meta.trials]
         ladder.save()
-        problems += tuiprof(("ladder", "--show", made.ladder, "-f", "json"))
-    running = _running(made)
-    at = running.meta.mono_ns + 9_000_000_000
+        verbs.append(("ladder", "--show", ladder.path, "-f", "json"))
+    pictures = {}
     for path in ("../../outside/secret.pt.trace.json", str(outside / "secret.pt.trace.json")):
-        record = Capture(at, "c1", "written", 3, 4, path)
+        running = Session(hostile.run_of(folder / f"running-{len(pictures)}", "plain").session.path)
+        record = Capture(running.meta.mono_ns + 9_000_000_000, "c1", "written", 3, 4, path)
         with open(running.log / "rank0.jsonl", "ab") as log:
             log.write(msgspec.json.encode(record) + b"\n")
-        shot = ("snapshot", running.path, "--press", "t", "--press", "1", "-o", folder / "picture.txt")
-        problems += tuiprof(shot)
-        problems += (
-            [] if _SECRET not in (folder / "picture.txt").read_text() else [f"a capture at {path} is opened"]
-        )
-    return problems + tuiprof(("report", made.session, "all")) + _changed(outside, before)
+        picture = folder / f"picture-{len(pictures)}.txt"
+        pictures[path] = picture
+        verbs.append(("snapshot", running.path, "--press", "t", "--press", "1", "-o", picture))
+    problems = tuiprof(*verbs, ("report", made.session, "all"))
+    problems += [
+        f"a capture at {path} is opened"
+        for path, picture in pictures.items()
+        if _SECRET in picture.read_text()
+    ]
+    return problems + _changed(outside, before)
 
 
 def _requests_whose_names_lead_out(folder: Path) -> list[str]:

@@ -21,10 +21,11 @@ from typing import Final
 
 import psutil
 
-from tests.campaigns._recorded import PLAIN, TORCH, Missed, Recorded, alive, recorded, until
+from tests.campaigns._recorded import PLAIN, TORCH, Recorded, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
 from tests.served_page import served_page
 from tests.terminals import InTerminal
+from tests.waiting import Missed, until
 from tuiprof.session.run.control import request_capture
 
 PROMISE = (

@@ -31,6 +31,7 @@ import psutil
 from tests import hostile
 from tests.campaigns.campaign import Options, Outcome
 from tests.terminals import in_terminal
+from tests.waiting import came
 from tuiprof.errors import TraceError
 from tuiprof.formats import Cancelled
 from tuiprof.formats.remote import LIMIT_VARIABLE, PATIENCE_VARIABLE, PLACE_VARIABLE, fetch
@@ -438,16 +439,6 @@ class _Served:
         return connection
 
 
-def until(true: Callable[[], object], seconds: float) -> bool:
-    """Wait for something; return whether it came."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def _visited(options: Options, name: str) -> list[Found]:
     with _Served(options.folder / name.replace(" ", "-")) as server:
         found = [(f"{name}: {case}", problems) for case, problems in _VISITS[name](server, options)]
@@ -515,7 +506,7 @@ def _strangers(server: _Served, _options: Options) -> Iterator[Found]:
     reached = not address.startswith("127.") and _reachable(address, server.port)
     yield "another machine", [f"reaches {address}"] if reached else []
     with contextlib.closing(server.open_raw()):
-        until(server.dashboards, 30)
+        came(server.dashboards, 30)
         lines = [" ".join(child.cmdline()) for child in (server.own, *server.dashboards())]
         yield "a list of processes", ["shows the token"] if any(token in line for line in lines) else []
         environments = [child.environ() for child in server.dashboards()]
@@ -554,11 +545,11 @@ def _crowds(server: _Served, options: Options) -> Iterator[Found]:
         )
         for one in crowd:
             one.close()
-    gone = until(lambda: server.own.num_fds() < 60, 10)
+    gone = came(lambda: server.own.num_fds() < 60, 10)
     yield "descriptors after them", [] if gone else [f"{server.own.num_fds()} are open"]
     asked = 18 if options.short else 100
     yield f"{asked} that open a page", asyncio.run(_many_pages(server, asked))
-    left = not until(lambda: not server.dashboards(), _OUTLIVES_S)
+    left = not came(lambda: not server.dashboards(), _OUTLIVES_S)
     yield "dashboards after them", [f"{len(server.dashboards())} live on"] if left else []
 
 
@@ -663,7 +654,7 @@ def _messages(server: _Served, options: Options) -> Iterator[Found]:
     frames = list(_FRAMES.items())
     for name, frame in frames if not options.short else frames[::3]:
         yield f"frames: {name}", _send_frame(server, frame)
-    gone = until(lambda: not server.dashboards(), _OUTLIVES_S)
+    gone = came(lambda: not server.dashboards(), _OUTLIVES_S)
     yield "dashboards after them", [] if gone else [f"{len(server.dashboards())} live on"]
 
 
@@ -682,7 +673,7 @@ async def _send(server: _Served, messages: list[str | bytes]) -> list[str]:
                         await page.send_str('["ping", "1"]')
                     if not await _pong(page) and not page.closed:
                         return [f"after {str(message)[:40]!r} the page neither answers nor ends"]
-            if not until(lambda: not server.dashboards(), _OUTLIVES_S):
+            if not came(lambda: not server.dashboards(), _OUTLIVES_S):
                 return [f"after {str(message)[:40]!r} its dashboard lives on"]
     return []
 
@@ -701,7 +692,7 @@ def _send_frame(server: _Served, frame: bytes) -> list[str]:
     with contextlib.closing(server.open_raw()) as connection, contextlib.suppress(OSError):
         connection.recv(1)  # its dashboard draws
         connection.sendall(frame)
-    if not until(lambda: not server.dashboards(), _OUTLIVES_S):
+    if not came(lambda: not server.dashboards(), _OUTLIVES_S):
         return ["its dashboard lives on"]
     return [] if server.get("/", Cookie=server.cookie()) == 200 else ["no other page opens"]
 
@@ -724,7 +715,7 @@ def _slow(server: _Served, options: Options) -> Iterator[Found]:
         grown = server.own.memory_info().rss - before
         yield "memory", [] if grown < 50 << 20 else [f"the server has grown by {grown >> 20} MB"]
         yield "another page", [] if server.get("/", Cookie=server.cookie()) == 200 else ["does not open"]
-    gone = until(lambda: not server.dashboards(), _OUTLIVES_S)
+    gone = came(lambda: not server.dashboards(), _OUTLIVES_S)
     yield "its dashboard", [] if gone else ["lives on"]
 
 
@@ -755,13 +746,13 @@ def _ends(options: Options) -> Iterator[Found]:
                         one.suspend()
                 began = time.monotonic()
                 server.process.send_signal(number)
-                ended = until(lambda: server.process.poll() is not None, 2 * _OUTLIVES_S)
+                ended = came(lambda: server.process.poll() is not None, 2 * _OUTLIVES_S)
                 took_s = time.monotonic() - began
                 if stuck:
                     for one in dashboards:
                         with contextlib.suppress(psutil.Error):
                             one.resume()
-                gone = until(lambda them=dashboards: not any(map(_lives, them)), _OUTLIVES_S)  # type: ignore[misc]
+                gone = came(lambda them=dashboards: not any(map(_lives, them)), _OUTLIVES_S)  # type: ignore[misc]
                 problems = (
                     [] if ended and took_s <= _OUTLIVES_S else [f"the server ended after {took_s:.1f} s"]
                 )

@@ -23,9 +23,10 @@ from typing import Final
 import msgspec
 import psutil
 
-from tests.campaigns._recorded import SCRIPT, alive, recorded, until
+from tests.campaigns._recorded import SCRIPT, alive, recorded
 from tests.campaigns.campaign import Options, Outcome
 from tests.terminals import InTerminal
+from tests.waiting import until
 from tuiprof.session.log.records import (
     SCHEMA_VERSION,
     Cost,

@@ -26,6 +26,8 @@ _TIMES = re.compile(rb'"ts":\s*([\d.]+)(?:,\s*"dur":\s*([\d.]+))?')
 _NCCL = re.compile(r"^nccl.*(AllReduce|Broadcast|ReduceScatter|AllGather)", re.IGNORECASE)
 _RANK = re.compile(rb'("distributedInfo":\s*\{[^{}]*?"rank":\s*)\d+(,\s*"world_size":\s*)\d+')
 _EVENTS = re.compile(rb'"traceEvents":\s*\[')
+#: Before a collective begins on the device: it is launched a little later than this.
+_LAUNCH_NS = 8_000
 #: All-reduces of a step that are added to a sample without any, how long one takes, and the gap made for it, µs.
 _ADDED, _TAKES_US, _GAP_US = 2, 300, 320
 
@@ -155,7 +157,6 @@ def _with_collectives(trace: dict[str, Any]) -> bytes:
         begin = at + _GAP_US * number + 10
         args = {"correlation": 800_000_000 + number, "device": 0, "stream": 99}
         device = kernels[0]["pid"]
-        launch = float(step["ts"]) + float(step["dur"]) * (number % _ADDED) / _ADDED + 1
         name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
         events += [
             {
@@ -174,9 +175,19 @@ def _with_collectives(trace: dict[str, Any]) -> bytes:
                 "name": "cudaLaunchKernelExC",
                 "pid": step["pid"],
                 "tid": step["tid"],
-                "ts": launch,
+                "ts": begin - 5,
                 "dur": 2.0,
                 "args": args,
+            },
+            {  # the host waits for it, so that a rank that waits for others does not seem to be busy
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaStreamSynchronize",
+                "pid": step["pid"],
+                "tid": step["tid"],
+                "ts": begin + 1,
+                "dur": _TAKES_US + 4.0,
+                "args": {"correlation": 850_000_000 + number, "stream": 99},
             },
         ]
     return msgspec.json.encode(trace)
@@ -235,7 +246,7 @@ class Job:
         at, length = start[sample.collectives], dur[sample.collectives]
         throttled = plan.throttled is not None and self.host[rank] == plan.throttled[0]
         before = self.late[rank] - (self.slower if throttled else 0)
-        points = [at, at + length // 2]
+        points = [at - _LAUNCH_NS, at + length // 2]
         amounts = [before, self.latest - self.late[rank]]
         if throttled:
             assert plan.throttled is not None
@@ -261,7 +272,8 @@ class Job:
         out.append(next(pieces))
         text = b"".join(out)
         if plan.synced is not None and plan.synced[0] == rank:
-            gaps = at[self._first] + total[np.searchsorted(point, at[self._first], side="left")] + shift
+            begin = at[self._first] - _LAUNCH_NS
+            gaps = begin + total[np.searchsorted(point, begin, side="left")] + shift
             text = self._with_syncs(text, gaps.tolist(), plan.synced[1])
         said = b'"host_name": "node%02d", ' % self.host[rank]
         if _RANK.search(text):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from made_job import files_in
 from test_gather import same
+from waiting import until
 
 from tuiprof.errors import TuiprofError
 from tuiprof.fleet import cache, task
@@ -89,12 +90,19 @@ def connect(cluster: Cluster):  # type: ignore[no-untyped-def]
     from tuiprof.errors import UsageProblem
     from tuiprof.fleet.dask_ import Dask
 
-    while True:
+    found: list[Dask] = []
+
+    def both_there() -> bool:
         with contextlib.suppress(UsageProblem):
             works = Dask(cluster.address)
             if works.workers == 2:
-                return works
-            works.close()
+                found.append(works)
+            else:
+                works.close()
+        return bool(found)
+
+    until(both_there, "both workers of the cluster")
+    return found[0]
 
 
 def test_a_killed_worker_changes_nothing(folder: Path, cluster: Cluster) -> None:

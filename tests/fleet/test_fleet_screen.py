@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 import pytest
-from textual.pilot import Pilot
 
+from tests.tui.on_screen import until
 from tuiprof.fleet import cache
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.fleet.screen import FleetScreen
@@ -104,11 +104,6 @@ def test_a_rank_that_was_not_there_is_blank() -> None:
     late = np.array([[1e6, np.nan], [0.0, 0.0]])
     line = texts(heat_map(late), 20, 10)[0]
     assert line[12:] == "█" * 4 + " " * 4
-
-
-async def until(pilot: Pilot[int], is_so: Any) -> None:
-    while not is_so():
-        await pilot.pause(0.05)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])

@@ -228,3 +228,15 @@ def test_a_rank_that_is_held_up_once_is_none() -> None:
 def test_ranks_that_take_turns_are_none() -> None:
     late = np.array([30.0, -25.0, 28.0, -31.0, 27.0, -26.0])
     assert always_late(np.stack([late, -late]), 0.4).tolist() == [False, False]
+
+
+def test_no_rank_is_told_to_get_faster_than_the_others_are_by_themselves(fleet: Fleet) -> None:
+    """Ranks whose host sets the pace wait on the device all the same; without the late ones they are no faster."""
+    files = fleet.summary.files.with_columns(pl.lit(1.0).alias("own_share"))
+    busy = Fleet(replace(fleet.summary, files=files))
+    assert busy.late.tolist() == fleet.late.tolist()
+    assert busy.wins_ns(busy.late) < 0.01 * fleet.wins_ns(fleet.late)
+    assert (busy.alone_ns <= fleet.alone_ns).all()
+    report = next(one for one in reports(busy, ["stragglers"]) if isinstance(one, Report))
+    assert "by themselves" in report.verdict.sentence
+    assert report.verdict.level == "info"

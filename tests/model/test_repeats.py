@@ -69,6 +69,27 @@ def test_a_sequence_of_launches(tmp_path: Path) -> None:
     assert trace.steps.starts[0] == trace.starts.min(), "it begins with what comes first"
 
 
+def test_layers_that_repeat_within_more_are_no_steps(tmp_path: Path) -> None:
+    others = [
+        event
+        for place in range(60)
+        for event in launch(f"postprocess_{place % 7 % 3}", 20_000 + 50 * place, 500 + place)
+    ]
+    assert len(trace_of(tmp_path, kernels(9)).steps) == 8
+    trace = trace_of(tmp_path, kernels(9) + others)
+    assert len(trace.steps) == 0, "54 of 114 launches repeat"
+    assert "no step markers" in trace.trust.text
+
+
+def test_what_one_graph_launches_repeats_in_no_time(tmp_path: Path) -> None:
+    events = [host("cudaGraphLaunch", 0, 5, "cuda_runtime", correlation=1)]
+    names = ["embed", "gemm", "gemm", "softmax", "loss", "adam"]
+    events += [launch(names[place % 6], 100 * place, 1)[1] for place in range(54)]
+    trace = trace_of(tmp_path, events)
+    assert len(trace.steps) == 0
+    assert "they are read from" not in trace.trust.text
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_marked_steps_and_traces_that_repeat_nothing_stay_as_they_are(tmp_path: Path, marked: bool) -> None:
     events = kernels(2)

@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from probe_runs import Run, environment, read
+from waiting import running, until
 
 from tuiprof.session.log import records
 
@@ -106,14 +106,11 @@ def test_nothing_is_written_without_a_step(run: Callable[..., Run]) -> None:
 
 def test_kill_9_loses_at_most_a_partial_line(session: Path, tmp_path: Path) -> None:
     script = "import time, tuiprof\nwhile True:\n    time.sleep(.0005); tuiprof.step(loss=1.0)\n"
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment(session))
     log = session / "log" / "rank0.jsonl"
-    deadline = time.monotonic() + 30
-    while (not log.exists() or log.stat().st_size < 20_000) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    seen = log.read_bytes().rpartition(b"\n")[0]
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with running([sys.executable, "-c", script], env=environment(session)) as process:
+        until(lambda: log.exists() and log.stat().st_size >= 20_000, "20 kB of steps")
+        seen = log.read_bytes().rpartition(b"\n")[0]
+        process.send_signal(signal.SIGKILL)
     logs, _ = read(session)
     steps = [record for record in logs["rank0"] if isinstance(record, records.Step)]
     assert log.read_bytes().startswith(seen)

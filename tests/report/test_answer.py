@@ -7,8 +7,10 @@ import pytest
 from tuiprof.advice.answer import answer
 from tuiprof.analyses.shared.opening import opening
 from tuiprof.formats import open_trace
+from tuiprof.model.answer import Answer, Line
+from tuiprof.model.report import Level
 from tuiprof.report import Style
-from tuiprof.report.answer import opening_text, to_text
+from tuiprof.report.answer import opening_text, to_markdown, to_text
 from tuiprof.resources import shipped
 
 
@@ -20,3 +22,14 @@ def test_a_page_begins_with_what_is_known_first(style: Style) -> None:
     assert "27.1 ms a step" in " ".join(first.split())
     assert whole.startswith(first)
     assert "saves about" in whole.removeprefix(first)
+
+
+@pytest.mark.parametrize(
+    ("level", "sentence"),
+    [("bad", "! no rule says what to change first: see Idle below"), ("warn", "✓ nothing to change first")],
+)
+def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Level, sentence: str) -> None:
+    line = Line("device_idle", "Idle", level, "the GPU idles 84 % of the time")
+    page = Answer("t", "", 0, None, None, None, None, "trust: complete", True, (), (line,))
+    for text in (to_text(page, Style()), to_markdown(page)):
+        assert sentence in text

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from tuiprof.session.run import control
 from tuiprof.session.run.activity import activity
@@ -44,19 +45,14 @@ def run(tmp_path: Path) -> Iterator[Session]:
     wait(session, 30)
 
 
-def until(session: Session, text: str) -> None:
-    import time
-
-    deadline = time.monotonic() + 30
-    while text not in (said := activity(session)):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.02)
+def until_active(session: Session, text: str) -> None:
+    until(lambda: text in activity(session), lambda: f"{text!r}, but {activity(session)!r}")
 
 
 def test_importing_then_compiling_which_file(run: Session, tmp_path: Path) -> None:
-    until(run, "no framework is loaded yet")
+    until_active(run, "no framework is loaded yet")
     (tmp_path / "go").touch()
-    until(run, "compiling kernel.cpp (cc1plus)")
+    until_active(run, "compiling kernel.cpp (cc1plus)")
     control.request_stop(run)
     assert wait(run, 30).over
     assert "compiling" not in activity(run)

@@ -7,11 +7,11 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import running, until
 
 from tuiprof.cli import main
 from tuiprof.errors import SessionError
@@ -53,30 +53,24 @@ def trains(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     pytest.importorskip("hypno")
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
-    child = subprocess.Popen(
+    with running(
         [sys.executable, str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    if (told := ptrace.forbidden(child.pid)) is not None:
-        child.kill()
-        pytest.skip(told[0])
-    yield child
-    child.kill()
-    child.communicate()
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        if (why := ptrace.forbidden(child.pid)) is not None:
+            pytest.skip(why[0])
+        yield child
 
 
 def _until_stepping(session: Path) -> None:
-    deadline = time.monotonic() + 60
     log = session / "log" / "rank0.jsonl"
-    while not (log.exists() and log.read_bytes().count(b'"t":"step"') > 5):
-        assert time.monotonic() < deadline, "no steps"
-        time.sleep(0.02)
+    until(lambda: log.exists() and log.read_bytes().count(b'"t":"step"') > 5, "steps")
 
 
 def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -94,10 +88,7 @@ def test_a_process_is_entered_captured_and_left(trains: subprocess.Popen[str], t
     assert [path.name for path in session_dirs(tmp_path / "sessions")] == [session.id]
 
     request_capture(session, 2)
-    deadline = time.monotonic() + 60
-    while not session.traces():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(session.traces, "the capture")
     detach(session)
     assert str(session.status()) == "finished (detached, the process goes on)"
     lead = read_fold(session).lead
@@ -141,10 +132,9 @@ def test_processes_that_train_are_listed(trains: subprocess.Popen[str]) -> None:
 
 
 def test_what_cannot_be_entered_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen([shutil.which("sleep") or "sleep", "60"]) as other:
+    with running([shutil.which("sleep") or "sleep", "60"]) as other:
         root = str(tmp_path / "sessions")
         assert main(["--sessions", root, "attach", "--pid", str(other.pid)]) == 4
-        other.kill()
     said = capsys.readouterr().err
     assert f"process {other.pid} runs no CPython that tuiprof knows: " in said
     assert main(["--sessions", root, "attach", "--pid", str(1 << 22)]) == 4
@@ -184,7 +174,7 @@ def test_which_waits_hold_nothing(call: str, unlimited: bool, at_all: bool) -> N
 
 
 def test_why_ptrace_is_forbidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with subprocess.Popen([shutil.which("sleep") or "sleep", "60"]) as other:
+    with running([shutil.which("sleep") or "sleep", "60"]) as other:
         monkeypatch.setattr(ptrace, "_has_capability", lambda: False)
         scope = tmp_path / "scope"
         monkeypatch.setattr(ptrace, "_YAMA", scope)

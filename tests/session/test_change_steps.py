@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from waiting import running, until
 
 from tuiprof.cli import cli
 from tuiprof.errors import UsageProblem
@@ -37,36 +38,41 @@ print("steps", count)
 """
 
 
+@contextmanager
+def recorded(folder: Path, script: str, *command: str) -> Iterator[Session]:
+    """Record ``train.py`` as long as the block lasts: at its end the script is asked to stop, and has to."""
+    (folder / "train.py").write_text(script)
+    verb = [sys.executable, "-m", "tuiprof", "record", "-q", "--no-capture", *command, "train.py"]
+    with running(verb, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL) as recorder:
+        try:
+            until(lambda: any((folder / "sessions").glob("*/log/rank0.jsonl")), "the first step")
+            yield find_session(folder / "sessions", "last")
+        finally:
+            (folder / "stop").touch()
+            assert recorder.wait(60) == 0, "the script went on to its end"
+
+
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "sessions"))
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "tuiprof",
-        "record",
-        "-q",
-        "--no-capture",
-        "--",
-        sys.executable,
-        "train.py",
-    ]
-    recorder = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: any((tmp_path / "sessions").glob("*/log/rank0.jsonl")))
-        yield find_session(tmp_path / "sessions", "last")
-    finally:
-        (tmp_path / "stop").touch()
-        assert recorder.wait(60) == 0, "the script went on to its end"
+    return tmp_path
 
 
-def wait_for(seen: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not seen():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+@pytest.fixture
+def session(folder: Path) -> Iterator[Session]:
+    with recorded(folder, SCRIPT, "--", sys.executable) as session:
+        yield session
+
+
+def until_steps(session: Session, above: int, source: str = "") -> None:
+    """Wait for more than some steps, of any source or of one."""
+
+    def made() -> bool:
+        what, steps = source_and_steps(session)
+        return steps > above and source in ("", what)
+
+    until(made, lambda: f"more than {above} steps, but {source_and_steps(session)}")
 
 
 def source_and_steps(session: Session) -> tuple[str, int]:
@@ -82,19 +88,19 @@ def steps(*options: str) -> str:
 
 
 def test_another_source_a_function_and_back(session: Session) -> None:
-    wait_for(lambda: source_and_steps(session)[1] > 2)
+    until_steps(session, 2)
     assert "optimizer steps at train.py:12" in steps()
     assert "backward passes" in steps("--by", "backward")
-    wait_for(lambda: source_and_steps(session)[0] == "backward passes" and source_and_steps(session)[1] > 8)
+    until_steps(session, 8, "backward passes")
     assert "steps: backward passes at train.py:6" in steps()
     rank = read_fold(session).lead
     assert rank is not None
     first_ns, others_ns = rank.steps.rows["dur_ns"][0], rank.steps.whole_run().median_ns
     assert first_ns < 50 * others_ns, "the first backward pass after the change ends step 0"
     assert "named line or function" in steps("--function", "__main__:micro")
-    wait_for(lambda: source_and_steps(session)[1] > 8)
+    until_steps(session, 8)
     assert "optimizer steps" in steps("--by", "optimizer")
-    wait_for(lambda: source_and_steps(session)[1] > 2)
+    until_steps(session, 2)
     notes = [note.text for note in read_fold(session).notes]
     assert any("counted until then by optimizer steps are withdrawn" in text for text in notes), notes
 
@@ -113,51 +119,30 @@ PYTHONS = sorted((Path.home() / ".pyenv" / "versions").glob("3.1[2-9].*/bin/pyth
 
 
 @pytest.mark.parametrize("python", PYTHONS or [None], ids=lambda path: path.parts[-3] if path else "none")
-def test_a_line(python: Path | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line(python: Path | None, folder: Path) -> None:
     if python is None:
         pytest.skip("lines of a running script need Python 3.12")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TUIPROF_SESSIONS", str(tmp_path / "sessions"))
-    (tmp_path / "train.py").write_text(LINES)
-    options = ["--python", str(python), "--step-at", "train.py:9"]
-    command = [
-        sys.executable,
-        "-m",
-        "tuiprof",
-        "record",
-        "-q",
-        "--no-capture",
-        *options,
-        "--",
-        "python",
-        "train.py",
-    ]
-    recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: any((tmp_path / "sessions").glob("*/log/rank0.jsonl")))
-        session = find_session(tmp_path / "sessions", "last")
-        wait_for(lambda: source_and_steps(session)[1] > 2)
+    options = ("--python", str(python), "--step-at", "train.py:9", "--", "python")
+    with recorded(folder, LINES, *options) as session:
+        until_steps(session, 2)
         assert "named line or function at train.py:7" in steps("--at", "train.py:7")
-        wait_for(lambda: source_and_steps(session)[1] > 40)
+        until_steps(session, 40)
         inner = read_fold(session).lead
         assert "no code that the script has loaded begins a line at train.py:10" in steps(
             "--at", "train.py:10"
         )
         assert "train.py:9" in steps("--at", "train.py:9")
-        wait_for(lambda: source_and_steps(session)[1] > 10)
+        until_steps(session, 10)
         outer = read_fold(session).lead
         assert inner is not None
         assert outer is not None
         assert outer.steps.whole_run().median_ns > 2 * inner.steps.whole_run().median_ns, "four times as long"
         assert "__main__:inner" not in steps("--function", "__main__:inner")
-        wait_for(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40)
-    finally:
-        (tmp_path / "stop").touch()
-        assert recorder.wait(60) == 0
+        until(lambda: (read_fold(session).lead or inner).steps.whole_run().count > 40, "more than 40 steps")
 
 
 def test_what_cannot_be_counted_is_refused_and_changes_nothing(session: Session) -> None:
-    wait_for(lambda: source_and_steps(session)[1] > 2)
+    until_steps(session, 2)
     assert "not changed: __main__ has no function nope" in steps("--function", "__main__:nope")
     said = steps("--at", "train.py:3000")
     assert "--at: train.py has" in said

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from session_logs import append, head, line, new_session, step
 
@@ -37,8 +37,8 @@ from tuiprof.session.log.records import (
     Telemetry,
 )
 from tuiprof.session.store.clock import Clock
-from tuiprof.session.store.glance import glance
 from tuiprof.session.store.meta import SessionMeta
+from tuiprof.session.store.summary import summary_of
 from tuiprof.tui.app.inline import strip_rows
 
 META = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=10**18, mono_ns=1000, boot="here")
@@ -304,6 +304,7 @@ _HOSTILE = st.one_of(
 
 
 @given(st.lists(_HOSTILE, max_size=30))
+@example([{"t": "mem", "at": 0, "dev": -1, "alloc": 0, "reserved": 0, "peak": 0}])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
     tmp_path: Path, records: list[dict[str, Any]]
@@ -312,7 +313,7 @@ def test_a_log_of_somebody_else_is_folded_listed_and_summed_up(
     append(session, "rank0", *(json.dumps(record).encode() + b"\n" for record in records))
     fold = load(session)
     assert fold.records <= len(records)
-    assert glance(session).id == session.id
+    assert summary_of(session).id == session.id
     assert summarise(session).verdict.sentence
     assert strip_rows(session, fold, session.status(), fold.now_ns, 80)
 

@@ -8,13 +8,13 @@ import stat
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import until
 
 from tuiprof.errors import LaunchError, SessionError, UsageProblem
 from tuiprof.session.live.replay import load
@@ -52,13 +52,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         for process in (who.supervisor, who.script) if who else ():
             if process is not None and alive(process):
                 os.kill(process.pid, signal.SIGKILL)
-
-
-def _until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
-        time.sleep(0.02)
 
 
 def _pids(session: Session) -> tuple[int, int]:
@@ -108,7 +101,7 @@ def test_a_run_is_recorded_whole(run: Run, tmp_path: Path) -> None:
     assert len(fold.devices["host"].t_ns) >= 1
     assert "no training step was seen" in _notes(session) or "with the probe loaded" in _notes(session)
     assert (session.control / "supervisor.log").read_text() == ""
-    _until(lambda: _ended(session), "end of the supervisor")
+    until(lambda: _ended(session), "end of the supervisor")
     stop_unless_over(session)  # it is what was wanted
     with pytest.raises(SessionError, match=r"is over: failed \(exit 3\)"):
         request_stop(session)
@@ -132,7 +125,7 @@ def test_stop_is_polite_first(run: Run) -> None:
         """,
         patience_s=(20.0, 20.0),
     )
-    _until(lambda: b"ready" in session.stdout.read_bytes(), "start")
+    until(lambda: b"ready" in session.stdout.read_bytes(), "start")
     request_stop(session)
     status = wait(session, 20)
     assert (status.state, status.code) == ("stopped", 0)
@@ -154,15 +147,15 @@ def test_stop_is_firm_with_all_that_ignore_it(run: Run) -> None:
         time.sleep(60)
         """
     )
-    _until(lambda: session.stdout.read_bytes().count(b"ready") == 2, "start")
+    until(lambda: session.stdout.read_bytes().count(b"ready") == 2, "start")
     pids = [int(line.split()[0]) for line in session.stdout.read_text().splitlines()]
     request_stop(session)
     status = wait(session, 20)
     assert (status.state, status.signal, status.code) == ("stopped", signal.SIGKILL, 137)
     assert len(set(pids)) == 2
-    _until(lambda: _ended(session), "end of the supervisor")
+    until(lambda: _ended(session), "end of the supervisor")
     for pid in pids:
-        _until(lambda pid=pid: not psutil.pid_exists(pid), "end of every process")
+        until(lambda pid=pid: not psutil.pid_exists(pid), "end of every process")
 
 
 def test_signals_to_the_supervisor(run: Run) -> None:
@@ -177,13 +170,13 @@ def test_signals_to_the_supervisor(run: Run) -> None:
         patience_s=(0.5, 20.0),
     )
     supervisor, _ = _pids(session)
-    _until(lambda: b"ready" in session.stdout.read_bytes(), "start")
+    until(lambda: b"ready" in session.stdout.read_bytes(), "start")
     plan = Plan(["true"], "/", {}, (1.0, 1.0))
     with pytest.raises(SessionError, match="is already being recorded"):
         launch._supervise(session, plan)
     os.kill(supervisor, signal.SIGHUP)
     os.kill(supervisor, signal.SIGUSR1)
-    _until(lambda: b"usr1" in session.stdout.read_bytes(), "signal passed on")
+    until(lambda: b"usr1" in session.stdout.read_bytes(), "signal passed on")
     assert session.status() == Status("running")
     os.kill(supervisor, signal.SIGTERM)
     status = wait(session, 20)
@@ -201,17 +194,17 @@ def test_the_recorder_killed_and_the_script_goes_on(run: Run) -> None:
         """
     )
     supervisor, _ = _pids(session)
-    _until(lambda: b"ready" in session.stdout.read_bytes(), "start")
-    _until(lambda: (session.log / "recorder.jsonl").stat().st_size > 500, "reading")
+    until(lambda: b"ready" in session.stdout.read_bytes(), "start")
+    until(lambda: (session.log / "recorder.jsonl").stat().st_size > 500, "reading")
     os.kill(supervisor, signal.SIGKILL)
-    _until(lambda: _ended(session), "end of the supervisor")
+    until(lambda: _ended(session), "end of the supervisor")
     assert str(session.status()) == "running (recorder lost)"
     size = session.stdout.stat().st_size
-    _until(lambda: session.stdout.stat().st_size > size + 10, "more output")
+    until(lambda: session.stdout.stat().st_size > size + 10, "more output")
     assert len(load(session).devices["host"].t_ns) >= 1  # what was recorded is there
     assert request_capture(session, 3) == "c1"
     request_stop(session, firm=True)
-    _until(lambda: _ended(session, script=True), "end of the script")
+    until(lambda: _ended(session, script=True), "end of the script")
     assert str(session.status()) == "stopped (recorder lost)"
     assert list_sessions(session.path.parent)[0].state == "stopped"
 

@@ -9,22 +9,23 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from small_disk import small_disk
+from waiting import running, until
 
 from tuiprof.session.live.replay import load
 from tuiprof.session.live.summary import summarise
 from tuiprof.session.run import output_writer
 from tuiprof.session.run.launch import LaunchSpec, start, wait
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import glance
 from tuiprof.session.store.status import Status, processes
 from tuiprof.session.store.storage import Counts, lost_output, read_counts, trouble
+from tuiprof.session.store.summary import summary_of
 from tuiprof.system.process import alive
 
 Run = Callable[..., Session]
@@ -52,13 +53,6 @@ def run(tmp_path: Path) -> Iterator[Run]:
         who = processes(session)
         if who is not None and who.script is not None and alive(who.script):
             os.killpg(who.script.pid, signal.SIGKILL)
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def both(session: Session) -> tuple[psutil.Process, psutil.Process]:
@@ -100,14 +94,8 @@ def gone(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; only root may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place))
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
-    yield place
-    subprocess.run(("umount", "-l", str(place)), check=True)
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_path: Path) -> None:
@@ -124,7 +112,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     )
     until(lambda: read_counts(session).waiting[1], "the end of what is printed")
     assert "No space left on device" in trouble(session)
-    assert "No space left on device" in glance(session).detail
+    assert "No space left on device" in summary_of(session).detail
     (tmp_path / "go").touch()
     status = wait(session, 30)
     assert (status.state, status.code) == ("failed", 7)
@@ -139,7 +127,7 @@ def test_a_full_disk_fails_no_print_and_is_named(run: Run, tiny_disk: Path, tmp_
     assert stdout.endswith(f"{119_999:100}\n"), "the newest lines are worth the most"
     assert session.stderr.read_text() == "all printed\n"
     assert "MiB of the output lost (No space left on device)" in lost_output(session)
-    assert "of the output lost" in glance(session).detail
+    assert "of the output lost" in summary_of(session).detail
     assert any("of the output lost" in note for note in summarise(session).notes)
     assert load(session).end is not None
 
@@ -254,7 +242,7 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
     os.set_blocking(out, False)
     os.set_blocking(err, False)
     command = [sys.executable, "-I", "-S", output_writer.__file__, *map(str, handed)]
-    with subprocess.Popen(command, pass_fds=handed) as writer:
+    with running(command, pass_fds=handed) as writer:
         for number in (*handed, into_err):
             os.close(number)
         line = b"x" * 999 + b"\n"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from session_logs import new_session
+from small_disk import small_disk
+from waiting import until
 
 from tuiprof.errors import SessionError
 from tuiprof.session.live.replay import load
@@ -54,14 +56,8 @@ def test_a_full_disk_tears_no_line_and_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB; only root may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place))
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a file system here")
-    yield place
-    subprocess.run(("umount", "-l", str(place)), check=True)
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        yield disk
 
 
 def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> None:
@@ -78,10 +74,7 @@ def test_a_run_on_a_full_disk_ends_in_order(tiny_disk: Path, tmp_path: Path) -> 
     seen = tmp_path / "seen"
     spec = LaunchSpec((str(script),), python=sys.executable, root=tiny_disk, env={"GO_ON": str(seen)})
     session = start(spec)
-    deadline = time.monotonic() + 20
-    while shutil.disk_usage(tiny_disk).free:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not shutil.disk_usage(tiny_disk).free, "the disk is full")
     with pytest.raises(SessionError, match="no space left to"):
         create(tiny_disk / "more", session.meta)
     assert not list(tiny_disk.glob("more/*"))
@@ -133,9 +126,7 @@ def test_backends_that_fail_are_noted_and_dropped(tmp_path: Path) -> None:
     log.write(Head(1, "recorder", 1, meta.unix_ns, time.monotonic_ns(), boot=meta.boot))
     recorder = Recorder(session.path, session.meta, log, os.getpid(), {}, lambda: backends)
     recorder.start()
-    deadline = time.monotonic() + 60
-    while good.taken < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: good.taken >= 3, "three samples")
     recorder.stop()
     log.close()
     fold = load(session)

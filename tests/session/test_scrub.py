@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from session_logs import append, head, line, new_session, step
+from waiting import until
 
 from tuiprof.session.live import replay as replay_module
 from tuiprof.session.live import tail
@@ -109,11 +109,12 @@ def test_a_huge_log_shows_its_end_first_and_then_all(
     assert lead is not None
     assert lead.steps.last_n == STEPS - 1
     assert len(lead.steps) < 5_000  # the end alone
-    deadline = time.monotonic() + 30
-    while live.read_share < 1:
-        assert time.monotonic() < deadline
+
+    def all_is_read() -> bool:
         live.advance()
-        time.sleep(0.01)
+        return live.read_share == 1
+
+    until(all_is_read, "all of the log")
     lead = live.fold.lead
     assert lead is not None
     assert len(lead.steps) == STEPS

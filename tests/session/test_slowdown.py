@@ -18,7 +18,7 @@ from tuiprof.session.live.straggler import lanes
 from tuiprof.session.live.summary import read_fold, summarise
 from tuiprof.session.live.writer_state import StepSeries
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import glance
+from tuiprof.session.store.summary import summary_of
 
 MS = 1_000_000
 
@@ -218,9 +218,9 @@ def test_how_the_log_was_cut_into_pieces_changes_nothing(slowed: Session) -> Non
 def test_the_list_knows_it_from_the_end_of_the_log(tmp_path: Path) -> None:
     lines = log(run(noisy(60, 10), noisy(4000, 19)))
     plain = recorded(tmp_path, lines, "plain")
-    assert glance(plain).median_ns == pytest.approx(19 * MS, rel=0.02)
+    assert summary_of(plain).median_ns == pytest.approx(19 * MS, rel=0.02)
     told = line("slower", at=2_000, first=60, last=63, before=10 * MS, after=19 * MS)
-    assert glance(recorded(tmp_path, [*lines, told], "told")).median_ns == 10 * MS
+    assert summary_of(recorded(tmp_path, [*lines, told], "told")).median_ns == 10 * MS
 
 
 def test_recordings_of_an_h100(shared: Path) -> None:

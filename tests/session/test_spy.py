@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import running, until
 
 from tuiprof.cli import main
 from tuiprof.session.attaching import ptrace, spy
@@ -46,15 +46,12 @@ stuck()
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[str]]:
-    child = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    child.stdout.readline()
-    if (told := ptrace.forbidden(child.pid)) is not None:
-        child.kill()
-        pytest.skip(told[0])
-    yield child
-    child.kill()
-    child.communicate()
+    with running([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        if (why := ptrace.forbidden(child.pid)) is not None:
+            pytest.skip(why[0])
+        yield child
 
 
 def test_a_process_that_tuiprof_did_not_start(
@@ -77,9 +74,8 @@ def test_without_py_spy_it_is_said_how_to_get_it(
 
 
 def test_a_process_that_is_no_python(capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with running(["sleep", "60"]) as other:
         assert main(["stacks", "--pid", str(other.pid)]) == 4
-        other.kill()
     assert f"py-spy cannot read process {other.pid}" in capsys.readouterr().err
 
 
@@ -92,10 +88,7 @@ def test_a_rank_that_holds_the_interpreter_is_read_from_outside(
     )
     session = start(spec)
     try:
-        deadline = time.monotonic() + 60
-        while "ready" not in session.stdout.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: "ready" in session.stdout.read_text(), "the script is ready")
         assert main(["stacks", str(session.path)]) == 0
     finally:
         request_stop(session, firm=True)

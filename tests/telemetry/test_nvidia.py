@@ -9,6 +9,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from waiting import until
 
 from tuiprof.telemetry import Absent
 from tuiprof.telemetry.figures import figure
@@ -150,9 +151,8 @@ def test_what_is_supported_is_read_and_the_rest_left_out() -> None:
     assert not {"temp_c", "ecc_corrected", "energy_j", "pid1_mem_used_bytes"} & values.keys()
     assert sample.text["throttle"] == "power cap, thermal (hardware)"
     assert all(figure(key).help for key in values)
-    deadline = time.monotonic() + 5
-    while "pcie_rx_bytes_per_s" not in source.sample()[0].values and time.monotonic() < deadline:
-        time.sleep(0.01)  # measured by a thread, because this driver has no counters of it
+    # Measured by a thread, because this driver has no counters of it.
+    until(lambda: "pcie_rx_bytes_per_s" in source.sample()[0].values, "figures of the link")
     assert source.sample()[0].values["pcie_rx_bytes_per_s"] == 2048 * 1024
     source.close()
     assert driver.closed

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import running, until
 
 from tuiprof.telemetry import _tpu_agent
 from tuiprof.telemetry.amd import Amd
@@ -62,9 +62,7 @@ def libtpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_libtpu_is_asked_in_another_process(chips: int, expected: list[dict[str, float]]) -> None:
     source = Tpu([("TPU v6e", 32 << 30)] * chips, sys.executable)
     assert source.sample()[0].values == {}  # never waits for an answer
-    deadline = time.monotonic() + 10
-    while not source.sample()[0].values and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: source.sample()[0].values, "an answer of libtpu")
     for sample, values in zip(source.sample(), expected, strict=True):
         assert values == {key: pytest.approx(sample.values[key]) for key in values}
         assert all(figure(key).help for key in sample.values)
@@ -73,13 +71,12 @@ def test_libtpu_is_asked_in_another_process(chips: int, expected: list[dict[str,
 
 def test_without_libtpu_the_sample_says_why() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    process = subprocess.Popen(
-        [sys.executable, "-I", _tpu_agent.__file__], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    document = json.loads(process.stdout.readline())
-    process.stdout.close()
-    assert process.wait(timeout=10) is not None  # it ends when nobody reads any more
+    command = [sys.executable, "-I", _tpu_agent.__file__]
+    with running(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        document = json.loads(process.stdout.readline())
+        process.stdout.close()
+        assert process.wait(timeout=10) is not None  # it ends when nobody reads any more
     assert document["chips"] == []
     assert "libtpu" in document["error"]
 
@@ -92,7 +89,7 @@ def test_a_question_that_blocks_ends_with_who_asked(tmp_path: Path) -> None:
     asks = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     command = [sys.executable, "-c", asks, sys.executable, _tpu_agent.__file__]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as recorder:
+    with running(command, stdout=subprocess.PIPE, text=True, env=environment) as recorder:
         assert recorder.stdout is not None
         assert recorder.stdout.readline() == "asked\n"
         recorder.kill()

@@ -5,16 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from textual._context import active_app
+from textual.app import App
 from textual.pilot import Pilot
 
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.start import Start
 
+#: What a screen may take on a machine that does much else; below the limit of a test, whose alarm an event loop may
+#: swallow.
+LIMIT_S = 60.0
 
-def screen_text(app: TuiprofApp) -> str:
+
+def screen_text(app: App[Any]) -> str:
     """Return what the terminal shows, line by line."""
+    if not app.screen_stack:
+        return "nothing: it has ended"
     return "\n".join(
         "".join(segment.text for segment in strip).rstrip()
         for strip in app.screen._compositor.render_strips()
@@ -29,7 +37,11 @@ async def at_rest(*_: float) -> None:
     """
     app = active_app.get()
     pilot: Pilot[int] = Pilot(app)
-    while app.screen_stack and not app._exit:
+    deadline = time.monotonic() + LIMIT_S
+    # One that has failed comes to no rest: its exception is raised where the test leaves it.
+    while app.screen_stack and not (app._exit or app._exception):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no rest within {LIMIT_S:.0f} s; the screen shows:\n{screen_text(app)}")
         await pilot._wait_for_screen()
         screen = app.screen
         drawn = not (screen._dirty_widgets or screen._callbacks or screen._recompose_required) and not (
@@ -42,12 +54,13 @@ async def at_rest(*_: float) -> None:
             screen._on_timer_update()
 
 
-async def until(pilot: Pilot[int], condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something to become true; fail with what the screen shows when it does not."""
+async def until(pilot: Pilot[int], condition: Callable[[], object], seconds: float = LIMIT_S) -> None:
+    """Wait for something to become true; fail with what the screen shows when it does not, or the application fails."""
     deadline = time.monotonic() + seconds
     while not condition():
+        assert pilot.app._exception is None, f"the application failed: {pilot.app._exception!r}"
         if time.monotonic() > deadline:
-            raise AssertionError("it never came; the screen shows:\n" + screen_text(pilot.app))  # type: ignore[arg-type]
+            raise AssertionError(f"not within {seconds:.0f} s; the screen shows:\n{screen_text(pilot.app)}")
         await pilot.pause(0.02)
 
 

@@ -46,10 +46,13 @@ def trace(columns: int, lines: int, **env: str) -> Iterator[InTerminal]:
 def settle(terminal: InTerminal, *texts: str) -> None:
     """Wait until texts are shown and nothing more is written, but for a cursor that blinks."""
     terminal.until_shown(*texts)
-    before = -1
-    while len(terminal.received) - before > 200:
+
+    def quiet() -> bool:
         before = len(terminal.received)
         terminal.pump(0.4)
+        return len(terminal.received) - before <= 200
+
+    terminal.until(quiet)
 
 
 def draw_anew(terminal: InTerminal) -> None:

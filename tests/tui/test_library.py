@@ -18,8 +18,8 @@ from tiny_library import choose, ended, tiny_start
 
 from tuiprof.resources import shipped
 from tuiprof.session.store.folders import write_meta
-from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.meta import Scenario
+from tuiprof.session.store.summary import Summary
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.library.launch_form import RunForm
 from tuiprof.tui.library.screen import LibraryScreen

@@ -7,8 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.labels import Labels
+from tuiprof.session.store.summary import Summary
 from tuiprof.tui.library import view
 from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem
 from tuiprof.tui.widgets.spans import Choice, Row, row_width

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from lines_app import Host, text_of_widget
 from rich.cells import cell_len
-from textual.geometry import Region
+from textual.geometry import Region, Size
 
 from tuiprof.tui.live.device_panel import DevicePanel
 from tuiprof.tui.live.phase_bar import PhaseBar
@@ -68,6 +68,27 @@ async def test_a_line_that_changes_for_hours_leaves_nothing_behind() -> None:
         assert await regions_kept(500) < few + 20
 
 
+class Tall(Words):
+    """Its content grows at once, what is around it with the next layout."""
+
+    lines = 2
+
+    @property
+    def size(self) -> Size:
+        return Size(super().size.width, self.lines)
+
+
+async def test_content_that_grows_before_what_is_around_it_is_drawn_whole() -> None:
+    widget = Tall()
+    widget.rows = [[(f"line {number}", "text")] for number in range(3)]
+    async with Host(widget).run_test(size=(40, 5)) as pilot:
+        await pilot.pause()
+        assert [line.strip() for line in text_of_widget(widget)] == ["line 0", "line 1"]
+        widget.lines = 3
+        widget.redraw()
+        assert [line.strip() for line in text_of_widget(widget)] == ["line 0", "line 1", "line 2"]
+
+
 async def test_what_grows_while_a_layout_is_under_way_gets_its_lines() -> None:
     widget = Painted()
     app = Host(widget)
@@ -82,6 +103,22 @@ async def test_what_grows_while_a_layout_is_under_way_gets_its_lines() -> None:
         widget.paint(lambda _width, _height: [[("a line", "text")]] * 3)
         await pilot.pause()
         assert widget.size.height == 3
+
+
+async def test_what_is_drawn_during_a_layout_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    widget = Words()
+    widget.rows = [[(f"line {number}", "text")] for number in range(3)]
+    async with Host(widget).run_test(size=(40, 9)) as pilot:
+        widget.styles.height = 3
+        await pilot.pause()
+        # The size around the content is new, that of the content is still the old one.
+        with monkeypatch.context() as under_way:
+            under_way.setattr(Words, "size", Size(40, 1))
+            widget.notify_style_update()
+            widget.render_line(0)
+        widget.redraw()
+        await pilot.pause()
+        assert [line.rstrip() for line in text_of_widget(widget)] == ["line 0", "line 1", "line 2"]
 
 
 def test_rows_fit_and_spread() -> None:

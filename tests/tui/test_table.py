@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from made_traces import HOSTILE
-from on_screen import until
+from on_screen import until, workers_done
 from textual.app import App, ComposeResult
 
 from tuiprof.model import Column
@@ -281,8 +281,7 @@ async def test_many_rows_are_sorted_away_from_the_screen_while_the_old_order_sho
         await pilot.press("down")  # keys go on working
         assert app.table.cursor == 1
         held.go_on.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await workers_done(pilot)
         assert order(rows) == [0, 3, 1, 2]
         assert "duration ▼" in app.line(0)
         assert app.table.current == 1  # the cursor stays on its row
@@ -301,8 +300,7 @@ async def test_an_order_that_comes_too_late_is_not_shown(monkeypatch: pytest.Mon
         await pilot.press("right", "s")
         app.table.load(others)
         held.go_on.set()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await workers_done(pilot)
         assert app.table.sorted_by is None
         assert order(others) == [0, 1, 2, 3]
         assert "…" not in app.line(0)

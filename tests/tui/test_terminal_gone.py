@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from served_page import served_page
 from terminals import InTerminal, in_terminal
+from waiting import running, until
 
 from tuiprof.resources import shipped
 from tuiprof.session.run.control import request_stop
@@ -51,13 +52,6 @@ def run(tmp_path: Path) -> Iterator[list[str]]:
         if not session.status().over:
             request_stop(session, firm=True)
             wait(session, 20)
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def ended(terminal: InTerminal) -> bool:
@@ -135,7 +129,7 @@ from tuiprof.system.hangup import lifeline
 with lifeline() as stdin:
     subprocess.run([sys.executable, "-c", {child!r}], stdin=stdin)
 """
-    with subprocess.Popen([sys.executable, "-c", viewer], stdout=subprocess.PIPE) as parent:
+    with running([sys.executable, "-c", viewer], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"1\n"
         (worker,) = psutil.Process(parent.pid).children()

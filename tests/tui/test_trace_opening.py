@@ -14,6 +14,7 @@ from made_traces import MS, small_trace, trace_of
 from make_trace import make
 from on_screen import until, until_shown
 from trace_app import TraceApp, app_of, settle
+from waiting import came
 
 from tuiprof import formats
 from tuiprof.errors import TraceError
@@ -38,8 +39,7 @@ async def test_opening_shows_progress_and_can_be_given_up(
     ) -> Trace:
         progress(30, 120)
         entered.set()
-        while not cancelled():
-            stopped.wait(0.01)
+        assert came(cancelled, 60), "nobody cancelled it"
         stopped.set()
         raise formats.Cancelled("stopped")
 

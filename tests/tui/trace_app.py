@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from made_traces import small_trace
+from on_screen import workers_done
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -124,8 +125,7 @@ def app_of(trace: Trace | None = None) -> TraceApp:
 async def settle(pilot: Pilot[int]) -> None:
     """Wait until nothing is loaded, worked out or drawn any more."""
     for _ in range(4):
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause()
+        await workers_done(pilot)
 
 
 def only(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

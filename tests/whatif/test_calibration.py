@@ -16,7 +16,7 @@ from tuiprof.model import Trace
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.whatif.calibration import NOISE, Calibrated
 from tuiprof.whatif.edit import Edit, HostTime
-from tuiprof.whatif.graph import WAIT
+from tuiprof.whatif.graph import WAIT, WORK
 from tuiprof.whatif.replay import Replay
 
 
@@ -182,3 +182,17 @@ def test_of_a_long_run_without_steps_the_middle_is_replayed(monkeypatch: pytest.
     assert (graph.low, graph.high) == (150 * 50_000 + 2_000, 250 * 50_000 + 2_000)
     short = operators()
     assert not shared.in_part(short), "its steps can be left out instead"
+
+
+@pytest.mark.parametrize("works", [5, 25])
+def test_at_most_all_but_the_device_work_is_won_where_no_session_says_what_a_step_takes(works: float) -> None:
+    step = step_of(operators(works=works))
+    graph = step.graph
+    everything = Edit(
+        host=HostTime(np.array([0]), np.array([graph.low]), np.array([graph.high]), np.array([0.0]))
+    )
+    win = step.win(everything)
+    assert win.low_ns <= win.ns <= win.high_ns <= step.step_ns - graph.device_busy_ns + 1
+    gone = np.flatnonzero(graph.kind == WORK)[:40]  # half of it
+    without = Edit(work=graph.row[gone], keep=np.zeros(len(gone)))
+    assert step.win(everything | without).high_ns > step.step_ns - graph.device_busy_ns

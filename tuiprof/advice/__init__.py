@@ -201,7 +201,7 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
             Fact(
                 "floor_ns",
                 "device work alone",
-                step.graph.device_busy_ns,
+                min(step.graph.device_busy_ns, step.step_ns),
                 "ns",
                 "The busiest device, without any gap: no change on the host goes below it.",
             )

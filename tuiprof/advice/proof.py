@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -48,12 +49,13 @@ class Proof:
 def prove(before: Trace, after: Trace) -> Proof | None:
     """Return which findings of a run were dealt with in another; None where there is none, or none can be priced."""
     step = replayed(before)
-    if isinstance(step, str):
-        return None
+    if isinstance(step, str) or bool(before.device_indices) != bool(after.device_indices):
+        return None  # what a GPU does is not dealt with because a CPU does it
     left: dict[tuple[str, str], float] = {}
     for item in priorities(after).findings:
         key = _identity(item)
-        left[key] = left.get(key, 0.0) + (item.win.ns if item.win else 0.0)
+        # What is still there, and cannot be priced, is not dealt with.
+        left[key] = left.get(key, 0.0) + (item.win.ns if item.win else math.inf)
     gone = tuple(
         item
         for item in priorities(before).findings

@@ -180,8 +180,8 @@ def _scaled(trace: Trace, text: str) -> Change:
         raise UsageProblem(
             f"no kernel has {pattern!r} in its name", "tuiprof report TARGET kernels lists them"
         )
-    lengths = (trace.ends - trace.starts)[work]
-    share = float(lengths.sum() / max((trace.ends - trace.starts)[trace.device_work].sum(), 1))
+    lengths = trace.lengths(work)
+    share = float(lengths.sum() / max(trace.lengths(trace.device_work).sum(), 1))
     return Change(
         f"{len(work)} kernels with {pattern!r} ({format_share(share)} of device time) × {factor:g}",
         Edit(work=work, keep=np.full(len(work), factor)),

@@ -365,9 +365,9 @@ def self_times(trace: Trace, rows: Ints, among: npt.NDArray[np.bool_] | None = N
             break
         at = np.where(climb, parent[np.maximum(at, 0)], at)
     inner = np.zeros(len(trace), dtype=np.int64)
-    np.add.at(inner, at[at >= 0], (trace.ends - trace.starts)[all_of_them[at >= 0]])
+    np.add.at(inner, at[at >= 0], trace.lengths(all_of_them[at >= 0]))
     # Asynchronous ranges inside one operator may overlap and then sum up to more than the operator.
-    own: Ints = np.maximum((trace.ends - trace.starts)[rows] - inner[rows], 0)
+    own: Ints = np.maximum(trace.lengths(rows) - inner[rows], 0)
     return own
 
 

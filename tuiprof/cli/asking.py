@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, say
+from tuiprof.cli.common import Invocation, format_option, say
 
 if TYPE_CHECKING:
     from tuiprof.model import Report
@@ -21,14 +21,7 @@ if TYPE_CHECKING:
     "--pid", type=click.IntRange(min=1), help="A Python process that tuiprof did not start (needs py-spy)."
 )
 @click.option("--children", is_flag=True, help="With --pid: the processes it has started as well.")
-@click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(["text", "json", "csv", "md", "html"]),
-    default="text",
-    show_default=True,
-)
+@format_option()
 @click.pass_obj
 def stacks(invocation: Invocation, session: str | None, pid: int | None, children: bool, format_: str) -> int:
     """Show the Python stacks of all threads of all ranks, grouped by where they are.

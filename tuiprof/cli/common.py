@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tuiprof.tui.start import Start
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: What every report can be printed as.
+FORMATS: Final = ("text", "json", "csv", "md", "html")
 
 
 def say(text: str) -> None:
@@ -189,6 +192,18 @@ def convert_option(function: Function) -> Function:
 def chart_option(function: Function) -> Function:
     """Add the option to leave out charts."""
     return click.option("--no-chart", is_flag=True, help="Tables alone, no charts (text, md).")(function)
+
+
+def format_option(*more: str) -> Callable[[Function], Function]:
+    """Return what adds ``--format``, the format of a report; ``more`` are the verb's own formats."""
+    return click.option(
+        "--format",
+        "-f",
+        "format_",
+        type=click.Choice((*FORMATS, *more)),
+        default="text",
+        show_default=True,
+    )
 
 
 def trace_options(function: Function) -> Function:

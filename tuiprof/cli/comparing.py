@@ -10,7 +10,7 @@ import click
 
 from tuiprof.cli import completing
 from tuiprof.cli.checking import junit
-from tuiprof.cli.common import Invocation, chart_option, open_screen, say, session_or_none
+from tuiprof.cli.common import Invocation, chart_option, format_option, open_screen, say, session_or_none
 from tuiprof.cli.fleet import executor, fleet_options, progress_of
 
 if TYPE_CHECKING:
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 )
 @click.argument("before", shell_complete=completing.targets)
 @click.argument("after", shell_complete=completing.targets)
-@click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(["text", "json", "csv", "md", "html"]),
-    default="text",
-    show_default=True,
-)
+@format_option()
 @click.option("--tui", is_flag=True, help="Show them side by side on the screen.")
 @click.option("--rank", type=click.IntRange(min=0), help="Rank of distributed runs (default: the lowest).")
 @click.pass_obj
@@ -84,14 +77,7 @@ def compare(
 @click.option(
     "--check", is_flag=True, help="Fail where the newest run is beyond what the ones before it allow."
 )
-@click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(["text", "json", "csv", "md", "html", "junit"]),
-    default="text",
-    show_default=True,
-)
+@format_option("junit")
 @click.option("--rules", is_flag=True, help="Also how changes and limits are found.")
 @chart_option
 @fleet_options

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tuiprof.cli import completing
-from tuiprof.cli.common import Invocation, Positive, chart_option, say
+from tuiprof.cli.common import FORMATS, Invocation, Positive, chart_option, say
 from tuiprof.system.hangup import signals_kept
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tuiprof.model import Report
     from tuiprof.telemetry import Device
 
-_FORMATS: Final = ("text", "json", "csv", "md", "html")
 #: Devices that telemetry alone knows of; an interpreter is asked about the others.
 _ASKED_OF_INTERPRETER: Final = ("", "cpu", "cuda")
 _NOTHING_CAN_RUN: Final = 5
@@ -54,7 +53,7 @@ _NOTHING_CAN_RUN: Final = 5
 )
 @click.option("--price", type=Positive(), help="Dollars an hour of the machine.")
 @click.option(
-    "--format", "-f", "format_", type=click.Choice(_FORMATS), help="Default: text, or by the name of FILE."
+    "--format", "-f", "format_", type=click.Choice(FORMATS), help="Default: text, or by the name of FILE."
 )
 @click.option(
     "-o",
@@ -237,7 +236,7 @@ def _run(measured: LadderRun, quiet: bool, checks_at_once: int, limit_s: float |
 def _format_of(output: Path | None) -> str:
     """Return the format that the name of a file asks for; text without one."""
     suffix = output.suffix.lstrip(".") if output is not None else ""
-    return suffix if suffix in _FORMATS else "text"
+    return suffix if suffix in FORMATS else "text"
 
 
 def _write(answer: Report, fmt: str, output: Path | None, *, charts: bool) -> None:

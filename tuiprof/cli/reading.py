@@ -15,6 +15,7 @@ from tuiprof.cli.common import (
     Invocation,
     chart_option,
     convert_option,
+    format_option,
     ladder_or_none,
     open_rank,
     open_screen,
@@ -106,14 +107,7 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
 @click.command(short_help="Print what a trace, a directory of them or a session tells.")
 @click.argument("target", shell_complete=completing.targets)
 @click.argument("analyses", nargs=-1, shell_complete=completing.analyses)
-@click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(["text", "json", "csv", "md", "html"]),
-    default="text",
-    show_default=True,
-)
+@format_option()
 @click.option("--step", type=int, help="Look at this step alone.")
 @click.option(
     "--verbose", "-v", is_flag=True, help="Every analysis with its tables, not one page (text, md)."

@@ -12,6 +12,7 @@ from tuiprof.cli.common import (
     Invocation,
     Positive,
     convert_option,
+    format_option,
     say,
     session_or_none,
     trace_options,
@@ -41,14 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--host", type=Positive(), metavar="F", help="Host time outside of waits takes F times as long."
 )
-@click.option(
-    "--format",
-    "-f",
-    "format_",
-    type=click.Choice(["text", "json", "csv", "md", "html"]),
-    default="text",
-    show_default=True,
-)
+@format_option()
 @trace_options
 @convert_option
 @click.pass_obj

@@ -43,7 +43,7 @@ def history(
     from tuiprof.fleet.task import File
     from tuiprof.formats import open_set
     from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.glance import glance
+    from tuiprof.session.store.summary import summary_of
 
     points: list[Point] = []
     problems: list[str] = []
@@ -53,7 +53,7 @@ def history(
         for folder in below:
             try:
                 session = Session(folder)
-                seen = glance(session)
+                seen = summary_of(session)
             except SessionError as error:
                 problems.append(error.message)
                 continue

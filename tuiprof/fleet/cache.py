@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tuiprof import __version__
-from tuiprof.formats.cache import UNFINISHED
+from tuiprof.formats.cache import UNFINISHED, directory
 
 if TYPE_CHECKING:
     from tuiprof.fleet.summary import Summary
@@ -35,14 +35,7 @@ WORTH_KEEPING_S: Final = 0.02
 
 def place() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
-    said = os.environ.get(PLACE_VARIABLE, "")
-    if said.lower() in ("off", "0", "no", "false"):
-        return None
-    if said:
-        return Path(said).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tuiprof", appauthor=False) / "fleet"
+    return directory(PLACE_VARIABLE, "fleet")
 
 
 def entry_of(path: Path) -> Path | None:

@@ -97,6 +97,37 @@ class Fleet:
         return meeting.always_late(self.late_per_step, LISTED_SHARE * self.step_ns)
 
     @cached_property
+    def own_ns(self) -> Floats:
+        """What a step of each rank would take if it never waited for others, ns, shape ``(r,)``; 0 = not known."""
+        own: Floats = (
+            (self.ranks["own_share"] * self.ranks["step_ns"]).cast(pl.Float64).fill_null(0.0).to_numpy()
+        )
+        return own
+
+    @cached_property
+    def alone_ns(self) -> Floats:
+        """What the job wins a step if one rank alone came when the second to last does, ns, shape ``(r,)``."""
+        most = np.array([self._floor_ns(row) for row in np.eye(len(self.own_ns), dtype=bool)])
+        alone: Floats = np.clip((self.step_ns or 0.0) - most, 0.0, self.held.lead)
+        return alone
+
+    def _floor_ns(self, which: npt.NDArray[np.bool_]) -> float:
+        """Return what the slowest of the other ranks takes by itself."""
+        return float(self.own_ns[~which].max(initial=0.0))
+
+    def wins_ns(self, which: npt.NDArray[np.bool_]) -> float:
+        """Return what the job wins a step if some ranks came when the others do, ns.
+
+        A rank that waits runs ahead, so that its waits are longer than what it would save: no rank gets faster than it
+        is by itself.
+
+        Args:
+            which: Those ranks, shape ``(r,)``.
+        """
+        sooner = meeting.wins_as_median(self.meetings.wait, which, len(self.meetings.steps))
+        return max(min(sooner, (self.step_ns or 0.0) - self._floor_ns(which)), 0.0)
+
+    @cached_property
     def late_hosts(self) -> list[int]:
         """Indices of hosts of which most ranks are late, so that the host is the cause rather than a rank."""
         found = []

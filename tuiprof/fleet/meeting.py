@@ -23,6 +23,8 @@ Ints = npt.NDArray[np.int64]
 TOLERANCE: Final = 0.02
 #: A late rank stands out by so many standard errors of the lateness over the steps.
 OUTLIER: Final = 6.0
+#: And is late in this share of the steps.
+ALWAYS: Final = 0.9
 #: Up to so many ranks, each is left out of the median that it is compared with.
 _FEW: Final = 16
 
@@ -150,7 +152,8 @@ def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
     """Return which units are late step after step, shape ``(units,)``.
 
     A unit is measured against how it differs from itself from step to step, not against the other units: how those
-    differ is what is looked for. Its median step counts, since being held up once makes no straggler.
+    differ is what is looked for. Its median step counts, since being held up once makes no straggler, and it must be
+    late in nine steps of ten, since a step is much like the one before it.
 
     Args:
         per_step: Lateness of units, ns, shape ``(units, steps)``; NaN = was not there.
@@ -161,7 +164,9 @@ def always_late(per_step: Floats, least_ns: float) -> npt.NDArray[np.bool_]:
     usual = np.nanmedian(per_step, axis=1)
     own = np.nanmedian(np.abs(per_step - usual[:, None]), axis=1)
     error = 1.4826 * float(np.nanmedian(own)) / per_step.shape[1] ** 0.5
-    late: npt.NDArray[np.bool_] = usual >= max(least_ns, OUTLIER * error)
+    late: npt.NDArray[np.bool_] = (usual >= max(least_ns, OUTLIER * error)) & (
+        np.nanquantile(per_step, 1 - ALWAYS, axis=1) >= least_ns
+    )
     return late
 
 

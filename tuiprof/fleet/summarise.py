@@ -24,6 +24,8 @@ from tuiprof.model import Report, Trace, Window
 if TYPE_CHECKING:
     from tuiprof.analyses.shared.collectives import RankSteps
 
+#: What stays of a collective for which nobody has to wait; at 0 it would not be launched.
+_AT_ONCE: Final = 1e-3
 #: Characters that are kept of a name.
 _TEXT: Final = 120
 #: Characters of a sentence of the advice; no rule of ours writes so many.
@@ -60,6 +62,7 @@ def summarise(trace: Trace, file: int, rank: int, size: int) -> Summary:
         "origin_unix_ns": trace.info.origin_unix_ns,
         "on_device": steps.on_device,
         "step_ns": float(np.median(steps.period)) if len(steps.period) else None,
+        "own_share": _own_share(trace) if steps.on_device else None,
         "steps": len(steps.numbers),
         "stride": each,
         "thinned": thinned,
@@ -207,6 +210,19 @@ def _facts(trace: Trace) -> dict[str, float | None]:
         value = answer.fact(fact) if isinstance(answer, Report) else None
         found[column] = float(value) if isinstance(value, (int, float)) else None
     return found
+
+
+def _own_share(trace: Trace) -> float | None:
+    """Return which part of its step a rank would take if no collective had to wait for others."""
+    from tuiprof.analyses.shared.collectives import rows_of
+    from tuiprof.analyses.shared.replay import replayed
+    from tuiprof.whatif.edit import Edit
+
+    step, rows = replayed(trace), rows_of(trace)
+    if isinstance(step, str) or not step.step_ns or not len(rows):
+        return None
+    no_waits = Edit(work=rows, keep=np.full(len(rows), _AT_ONCE))
+    return 1 - step.likely_ns(no_waits) / step.step_ns
 
 
 def _findings(trace: Trace) -> pl.DataFrame:

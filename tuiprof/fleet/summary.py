@@ -42,6 +42,7 @@ _FILES: Final[_Schema] = {
     "origin_unix_ns": pl.Int64,  # null = the trace does not say
     "on_device": pl.Boolean,  # whether the collectives are work of devices
     "step_ns": pl.Float64,  # median step; null = no steps
+    "own_share": pl.Float64,  # part of its step that it would take without waiting for others; null = not known
     "steps": pl.Int64,
     "stride": pl.Int64,  # collectives are kept of every stride-th step
     "thinned": pl.Int64,  # and of them every thinned-th

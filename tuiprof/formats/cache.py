@@ -59,14 +59,19 @@ class _Entry(msgspec.Struct):
 
 def place() -> Path | None:
     """Return the directory of the cache; None when the user has switched it off."""
-    said = os.environ.get(PLACE_VARIABLE, "")
-    if said.lower() in ("off", "0", "no", "false"):
+    return directory(PLACE_VARIABLE, "traces")
+
+
+def directory(variable: str, name: str) -> Path | None:
+    """Return the directory that an environment variable names, else ``name`` in the user's cache; None = off."""
+    value = os.environ.get(variable, "")
+    if value.lower() in ("off", "0", "no", "false"):
         return None
-    if said:
-        return Path(said).expanduser()
+    if value:
+        return Path(value).expanduser()
     from platformdirs import user_cache_path
 
-    return user_cache_path("tuiprof", appauthor=False) / "traces"
+    return user_cache_path("tuiprof", appauthor=False) / name
 
 
 def find(

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tuiprof.errors import TraceError
-from tuiprof.formats.cache import UNFINISHED, evict
+from tuiprof.formats.cache import UNFINISHED, directory, evict
 from tuiprof.formats.sidecar import sidecar_name
 
 #: ``off`` = keep no copy beyond this process; a path = keep them there.
@@ -333,14 +333,7 @@ def _below(name: str, top: str) -> Path:
 
 
 def _place() -> Path:
-    said = os.environ.get(PLACE_VARIABLE, "")
-    if said.lower() in ("off", "0", "no", "false"):
-        return _for_this_process()
-    if said:
-        return Path(said).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tuiprof", appauthor=False) / "remote"
+    return directory(PLACE_VARIABLE, "remote") or _for_this_process()
 
 
 _temporary: list[tempfile.TemporaryDirectory[str]] = []

@@ -35,8 +35,8 @@ from tuiprof.model.units import format_ns_range, format_speed, format_speed_rang
 NAME = "ladder"
 PREDICTED_RULE: Final = (
     "What the findings that a variant deals with were predicted to take off the step of the one it builds on, all "
-    "together and without the profiler, with the range of the prediction; `won` is what the timed steps took less. "
-    "Without a finding that is priced there is no prediction."
+    "together and without the profiler, with the range of the prediction; `won` is what the timed steps took less, for "
+    "as many samples. Without a finding that is priced, or where the batch sizes differ, there is no prediction."
 )
 _OUT = ("wrong", "failed", "unavailable")
 _STEP = Series("step_ns", "step_low_ns", "step_high_ns")
@@ -254,20 +254,27 @@ def _range(interval: Interval | None) -> str:
 
 def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
     steps = {one.name: one.step_ns.value for one in judged if one.step_ns is not None}
+    batches = {one.name: figures.batch for one in judged for figures in one.trials.values()}
     rows = []
     for one in reasons:
         timed = one.variant in steps and one.against in steps
-        win = one.proof.predicted if one.proof is not None else None
+        # A step of another batch is compared by the sample: with what the other one takes for as many.
+        ours, theirs = batches.get(one.variant) or 1, batches.get(one.against) or 1
+        same = ours == theirs
+        before = steps[one.against] * ours / theirs if timed else None
+        win = one.proof.predicted if one.proof is not None and same else None
         rows.append(
             {
                 "variant": one.variant,
                 "against": one.against,
-                "sentence": _sentence(one, steps[one.variant] / steps[one.against] if timed else None),
+                "sentence": _sentence(
+                    one, steps[one.variant] / before if before else None, by_sample=not same
+                ),
                 "predicted_ns": win.ns if win else None,
                 "predicted_range": format_ns_range(win.low_ns, win.high_ns) if win else "",
-                "measured_ns": steps[one.against] - steps[one.variant] if timed else None,
+                "measured_ns": before - steps[one.variant] if before else None,
                 "findings": ", ".join(dict.fromkeys(item.rule for item in one.proof.findings))
-                if one.proof
+                if one.proof and win
                 else "",
                 "changes": "; ".join(one.changes) or "nothing beyond the thresholds",
             }
@@ -288,14 +295,15 @@ def _why_table(reasons: Sequence[Why], judged: Sequence[Judged]) -> Table:
     return Table("why", "What changed in the captured steps", columns, frame, prose=True)
 
 
-def _sentence(one: Why, ratio: float | None) -> str:
+def _sentence(one: Why, ratio: float | None, *, by_sample: bool) -> str:
     """Return what a rung gained or lost and the first thing that its trace gives as the reason."""
+    each = " a sample" if by_sample else ""
     if ratio is None:
         compared = f"{one.variant} was not timed against {one.against}"
     elif abs(ratio - 1) <= LEAST_DIFFERENCE:
-        compared = f"{one.variant} takes as long as {one.against}"
+        compared = f"{one.variant} takes as long{each} as {one.against}"
     else:
-        compared = f"{one.variant} is {format_speed(ratio)} than {one.against}"
+        compared = f"{one.variant} is {format_speed(ratio)}{each} than {one.against}"
     return f"{compared}: {one.changes[0]}." if one.changes else f"{compared}; the traces show no difference."
 
 

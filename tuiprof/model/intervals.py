@@ -15,6 +15,11 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.integer[Any]]
 
 
+def row_type(count: int) -> type[np.signedinteger[Any]]:
+    """Return the narrowest type for indices into so many events, -1 among them."""
+    return np.int32 if count < 2**31 else np.int64
+
+
 def union(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Merge overlapping and touching intervals.
 

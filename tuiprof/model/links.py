@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, row_type
 
 if TYPE_CHECKING:
     from tuiprof.model.trace import Trace
@@ -40,7 +40,7 @@ def link(trace: Trace) -> Links:
     Where a runtime call and the driver call inside it carry the same correlation, the outer one (which starts
     first) is the launch.
     """
-    launch_of: Ints = np.full(len(trace), -1, dtype=np.int32 if len(trace) < 2**31 else np.int64)
+    launch_of: Ints = np.full(len(trace), -1, dtype=row_type(len(trace)))
     work, calls = trace.device_work, trace.host_calls
     keys, wanted = trace.ints("correlation", calls), trace.ints("correlation", work)
     # Stable by correlation, so that of equal ones the earliest call comes first and is the one found.

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, row_type
 
 #: Events looked at together.
 _BLOCK: Final = 1 << 15
@@ -22,15 +22,13 @@ class Nesting:
 
     Attributes:
         parent: Row of the innermost event that encloses this one on its track; -1 at the top. Shape ``(n,)``.
-        order: Rows track by track, within a track in order of start. Shape ``(n,)``.
+        before: The row before each event on its track; -1 for the first. Shape ``(n,)``.
         ends: End of each event, ns. Shape ``(n,)``.
-        first: Row of the first event of each track.
     """
 
     parent: Ints
-    order: Ints
+    before: Ints
     ends: Ints
-    first: Ints
 
     @cached_property
     def depth(self) -> Ints:
@@ -44,14 +42,6 @@ class Nesting:
             depth[rows], above[rows] = depth[rows] + depth[up], above[up]
             rows = rows[above[rows] >= 0]
         return depth
-
-    @cached_property
-    def before(self) -> Ints:
-        """The row before each event on its track; -1 for the first. Shape ``(n,)``."""
-        before = np.full_like(self.order, -1)
-        before[self.order[1:]] = self.order[:-1]
-        before[self.first] = -1
-        return before
 
     def directly_in(self, mask: npt.NDArray[np.bool_], rows: Ints) -> npt.NDArray[np.bool_]:
         """Return which events have a parent that is among some events.
@@ -113,7 +103,7 @@ def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
         tracks: Track of each event.
     """
     n = len(starts)
-    row = np.int32 if n < 2**31 else np.int64
+    row = row_type(n)
     order: Ints = np.argsort(tracks, kind="stable").astype(row)  # a radix sort, where tracks are narrow
     end, track = ends[order], tracks[order]
     first = np.flatnonzero(np.append(True, track[1:] != track[:-1])[:n])
@@ -136,4 +126,7 @@ def nest(starts: Ints, ends: Ints, tracks: Ints) -> Nesting:
                 looking, wanted, at = looking[too_short], wanted[too_short], at[too_short]
             nested = np.flatnonzero(candidate >= 0)
             parent[order[low + nested]] = order[candidate[nested]]
-    return Nesting(parent, order, ends, order[first])
+    before = np.full_like(parent, -1)
+    before[order[1:]] = order[:-1]
+    before[order[first]] = -1
+    return Nesting(parent, before, ends)

@@ -21,6 +21,8 @@ _JITTED: Final = re.compile(r"^PjitFunction\((?P<name>.+)\)$")
 _BATCH: Final = re.compile(r"^enumerate\(DataLoader\)#")
 #: Jitted functions that are no step: what operators of jax.numpy become.
 _LEAST_SHARE: Final = 0.2
+#: A sequence that repeats is a step if it is so much of what is launched: else a part of one, as a model's layers are.
+_MOST: Final = 0.75
 #: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
 _ALIKE: Final = 0.8
 _MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
@@ -37,10 +39,10 @@ def repeated(trace: Trace) -> tuple[pl.DataFrame, str]:
     """
     for find in (_by_optimizer, _by_jitted, _by_batches, _by_launches):
         edges, by = find(trace)
-        if len(edges) > FEWEST:
-            starts, ends = edges[:-1], edges[1:]
-            keep = ends > starts
-            count = int(keep.sum())
+        starts, ends = edges[:-1], edges[1:]
+        keep = ends > starts  # works of one graph are launched at once
+        count = int(keep.sum())
+        if count >= FEWEST:
             frame = {"step": np.arange(count), "start": starts[keep], "end": ends[keep]}
             return pl.DataFrame(frame, schema=_MARKERS), by
     return pl.DataFrame(schema=_MARKERS), ""
@@ -107,8 +109,9 @@ def _by_launches(trace: Trace) -> tuple[Ints, str]:
     anchor = codes[order][once][0]
     places = np.flatnonzero(codes[order] == anchor)
     between = np.diff(places)
-    alike = np.abs(between - np.median(between)) <= 0.1 * np.median(between)
-    if alike.mean() < _ALIKE or np.median(between) < 2:
+    period = float(np.median(between))
+    alike = np.abs(between - period) <= 0.1 * period
+    if alike.mean() < _ALIKE or period < 2 or places[-1] - places[0] + period < _MOST * len(order):
         return np.empty(0, np.int64), ""
     starts: Ints = trace.starts[launch[order][places]].astype(np.int64)
-    return starts, f"a sequence of {int(np.median(between))} launches that repeats {count} times"
+    return starts, f"a sequence of {int(period)} launches that repeats {count} times"

@@ -77,19 +77,22 @@ def assign(trace: Trace, markers: pl.DataFrame | None = None) -> Steps:
     numbers = markers["step"].cast(pl.Int64).to_numpy()
     starts = markers["start"].cast(pl.Int64).to_numpy()
     ends = markers["end"].cast(pl.Int64).to_numpy()
+    if not len(numbers) or not len(trace):
+        # One value stands for all events, of which such a trace may have millions.
+        none = np.broadcast_to(np.int32(-1), len(trace))
+        return Steps(numbers, starts, ends, none, read_from)
     step_of = np.full(len(trace), -1, dtype=np.int32)
-    if len(numbers) and len(trace):
-        # Events are sorted by start, so those that start within a step are a slice; where steps overlap, the one that
-        # began last has them.
-        first = np.searchsorted(trace.starts, starts, side="left")
-        after = np.searchsorted(trace.starts, ends, side="left")
-        for index, (low, high) in enumerate(zip(first.tolist(), after.tolist(), strict=True)):
-            step_of[low:high] = index
-        on_device = np.flatnonzero(~trace.on_host)
-        launch = trace.links.launch_of[on_device]
-        step_of[on_device] = np.where(launch >= 0, step_of[np.maximum(launch, 0)], -1)
-        if (dispatched := trace.dispatched) is not None:
-            step_of[dispatched["work"].to_numpy()] = step_of[dispatched["call"].to_numpy()]
+    # Events are sorted by start, so those that start within a step are a slice; where steps overlap, the one that
+    # began last has them.
+    first = np.searchsorted(trace.starts, starts, side="left")
+    after = np.searchsorted(trace.starts, ends, side="left")
+    for index, (low, high) in enumerate(zip(first.tolist(), after.tolist(), strict=True)):
+        step_of[low:high] = index
+    on_device = np.flatnonzero(~trace.on_host)
+    launch = trace.links.launch_of[on_device]
+    step_of[on_device] = np.where(launch >= 0, step_of[np.maximum(launch, 0)], -1)
+    if (dispatched := trace.dispatched) is not None:
+        step_of[dispatched["work"].to_numpy()] = step_of[dispatched["call"].to_numpy()]
     return Steps(numbers, starts, ends, step_of, read_from)
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from tuiprof.model import links, nesting, steps
 from tuiprof.model.derived import Derivation, derived
-from tuiprof.model.intervals import Ints, union
+from tuiprof.model.intervals import Ints, row_type, union
 from tuiprof.model.schema import CATEGORIES, DEVICE_WORK, HOST_CALLS
 from tuiprof.model.trust import ReadStats
 from tuiprof.model.window import Window
@@ -208,6 +208,15 @@ class Trace:
             ends[part] += lengths
         return ends
 
+    def lengths(self, rows: Ints) -> Ints:
+        """Return the length of some events, ns.
+
+        Args:
+            rows: Rows in ``events``.
+        """
+        lengths: Ints = self.ends[rows] - self.starts[rows]
+        return lengths
+
     # Codes are as narrow as can be, but signed: -1 may stand for none.
 
     @derived
@@ -308,12 +317,15 @@ class Trace:
     @derived
     def device_work(self) -> Ints:
         """Rows of device work (kernels, copies, fills, collectives), in order of start."""
-        return np.flatnonzero(self.is_category(*DEVICE_WORK)).astype(np.int64)
+        return self._rows_of(*DEVICE_WORK)
 
     @derived
     def host_calls(self) -> Ints:
         """Rows of runtime and driver calls, in order of start."""
-        return np.flatnonzero(self.is_category(*HOST_CALLS)).astype(np.int64)
+        return self._rows_of(*HOST_CALLS)
+
+    def _rows_of(self, *categories: str) -> Ints:
+        return np.flatnonzero(self.is_category(*categories)).astype(row_type(len(self)))
 
     @derived
     def device_indices(self) -> tuple[int, ...]:

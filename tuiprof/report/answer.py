@@ -58,7 +58,8 @@ def to_text(answer: Answer, style: Style) -> str:
     if answer.refused:
         lines += wrap(f"nothing is advised: {answer.refused}", style, "! ")
     elif not answer.changes:
-        lines += wrap("nothing to change first: no rule found a cost in this trace", style, "✓ ")
+        sign, sentence = _nothing_found(answer)
+        lines += wrap(sentence, style, f"{sign} ")
     rest = answer.changes[_IN_FULL:_MOST]
     if rest:
         lines += ["", "then"]
@@ -104,6 +105,14 @@ def _gain(change: Change) -> str:
     if change.saves_low_ns is not None and change.saves_high_ns is not None:
         text += f" ({format_ns(change.saves_low_ns)} to {format_ns(change.saves_high_ns)})"
     return text
+
+
+def _nothing_found(answer: Answer) -> tuple[str, str]:
+    """Return the sign and the sentence of a page without findings: that no rule applies does not make all well."""
+    bad = " and ".join(line.title for line in answer.lines if line.level == "bad")
+    if bad:
+        return SIGNS["warn"], f"no rule says what to change first: see {bad} below"
+    return SIGNS["good"], "nothing to change first: no rule found a cost in this trace"
 
 
 def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
@@ -180,7 +189,8 @@ def to_markdown(answer: Answer) -> str:
     if answer.refused:
         lines.append(f"! nothing is advised: {escape(answer.refused)}")
     elif not answer.changes:
-        lines.append("✓ nothing to change first: no rule found a cost in this trace")
+        sign, sentence = _nothing_found(answer)
+        lines.append(f"{sign} {escape(sentence)}")
     if summary := _summary(answer):
         lines += ["", escape(summary)]
     lines += [

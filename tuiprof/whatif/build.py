@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field, fields
 
@@ -65,18 +66,18 @@ class Waits:
 class _Nodes:
     """The columns of a graph, growing node by node; ``key`` orders them."""
 
-    kind: list[int] = field(default_factory=list)
-    row: list[int] = field(default_factory=list)
-    key: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
-    other: list[int] = field(default_factory=list)
-    thread: list[int] = field(default_factory=list)
-    host_start: list[int] = field(default_factory=list)
-    host_end: list[int] = field(default_factory=list)
-    other_start: list[int] = field(default_factory=list)
-    before_ns: list[float] = field(default_factory=list)
-    other_ns: list[float] = field(default_factory=list)
-    work_ns: list[float] = field(default_factory=list)
+    kind: array[int] = field(default_factory=lambda: array("b"))
+    row: array[int] = field(default_factory=lambda: array("q"))
+    key: array[int] = field(default_factory=lambda: array("q"))
+    before: array[int] = field(default_factory=lambda: array("q"))
+    other: array[int] = field(default_factory=lambda: array("q"))
+    thread: array[int] = field(default_factory=lambda: array("q"))
+    host_start: array[int] = field(default_factory=lambda: array("q"))
+    host_end: array[int] = field(default_factory=lambda: array("q"))
+    other_start: array[int] = field(default_factory=lambda: array("q"))
+    before_ns: array[float] = field(default_factory=lambda: array("d"))
+    other_ns: array[float] = field(default_factory=lambda: array("d"))
+    work_ns: array[float] = field(default_factory=lambda: array("d"))
 
     def host(self, kind: int, thread: int, row: int, before: int, start: int, end: int) -> int:
         """Append a node of the host, reached after host time from ``start`` to ``end``; return its index."""
@@ -178,8 +179,9 @@ class _Builder:
         launches = trace.links.launches
         self.launches = launches[(trace.starts[launches] >= low) & (trace.starts[launches] < high)]
         work, launch = trace.device_work, trace.links.launch_of[trace.device_work]
-        calls, first = np.unique(launch, return_index=True)
-        self.first_start = dict(zip(calls.tolist(), trace.starts[work[first]].tolist(), strict=True))
+        here = np.isin(launch, self.launches)
+        calls, first = np.unique(launch[here], return_index=True)
+        self.first_start = dict(zip(calls.tolist(), trace.starts[work[here][first]].tolist(), strict=True))
         self.queued = np.sort(trace.starts[np.maximum(launch, 0)]), np.sort(trace.ends[work])
         self.nodes = _Nodes()
         self.node_of_launch: dict[int, int] = {}

@@ -7,6 +7,7 @@ nothing to fit to: then the table of costs in :mod:`tuiprof.whatif.clock` stands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot
@@ -140,7 +141,8 @@ class Calibrated:
             on: A change that is made before; None = none.
             likely_ns: What :meth:`likely_ns` said already; None = not asked yet.
         """
-        likely, limit = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns, self.step_ns
+        likely = self.likely_ns(edit, on=on) if likely_ns is None else likely_ns
+        limit = self._limit_ns((edit, least or edit, most or edit), on or Edit())
         wins = [
             self._wins(replay, one or edit, on)
             for replay in self._others
@@ -150,7 +152,20 @@ class Calibrated:
         below = hypot(likely - (1 - NOISE_OF_WIN) * min(likely, *wins), self.noise_ns)
         above = hypot((1 + NOISE_OF_WIN) * max(likely, *wins) - likely, self.noise_ns)
         # What is not placed may be what the change takes away.
-        return Win(likely, max(likely - below - self.unplaced_ns, 0.0), min(likely + above, limit))
+        low = max(likely - below - self.unplaced_ns, 0.0)
+        return Win(likely, low, max(min(likely + above, limit), likely))
+
+    def _limit_ns(self, edits: Sequence[Edit], on: Edit) -> float:
+        """Return what any of some changes wins at most, ns, where another is made before.
+
+        The device still has to do what they do not touch. A session's step is measured, and may be longer in another
+        process; where it is estimated, the table's range may be wider than what the host takes at all.
+        """
+        if self.basis == "session":
+            return self.step_ns
+        touched = np.concatenate([edit.work for edit in edits])
+        left_ns = self.likely.least_ns(on | Edit(work=touched, keep=np.zeros(len(touched))))
+        return max(self.step_ns - left_ns, 0.0)
 
     @property
     def noise_ns(self) -> float:

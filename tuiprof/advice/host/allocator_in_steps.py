@@ -29,17 +29,25 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         edit = edit | evidence.without_waiting(row)
     calls = sorted({call for row in rows for call in row.calls.split(" + ")})
     times = sum(row.per_step or row.count for row in rows)
+    run, often = "run" if len(calls) > 1 else "runs", "once" if round(times) == 1 else f"{times:.0f} times"
     # Releasing is the cause, and allocating what follows from it.
     released = [row for row in rows if "Free" in row.calls]
     cause = max(released or rows, key=lambda row: row.blocked_ns)
     yield Finding(
-        f"{' and '.join(calls)} run {times:.0f} times {'a step' if evidence.stepped else 'in all'}: the framework's "
-        "allocator does not keep what the next step needs",
+        f"{' and '.join(calls)} {run} {often} "
+        + (
+            "a step: the framework's allocator does not keep what the next step needs"
+            if evidence.stepped
+            else "in all: memory is taken from the device and handed back again and again"
+        ),
         evidence.place(cause),
         _JAX if evidence.is_jax else f"{_EMPTIED}; else {_TORCH}" if released else _TORCH,
-        "high",
-        "such calls wait for the device, in most steps",
+        "high" if evidence.stepped else "low",
+        "such calls wait for the device, in most steps"
+        if evidence.stepped
+        else "such calls wait for the device; the trace marks no steps, so that they may belong to a warm-up",
         edit,
+        None if evidence.stepped else Edit(),
         event=cause.event,
         environment={} if evidence.is_jax else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     )

@@ -34,7 +34,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     if seen.busy_cores > ONE_CORE or seen.idle_cores < LEAST_IDLE:
         return
     rows = evidence.calls.rows
-    lengths = (trace.ends - trace.starts)[rows]
+    lengths = trace.lengths(rows)
     loading = fetches(trace)
     loads = Coverage(*union(trace.starts[loading], trace.ends[loading]))
     long = (lengths >= LONG_NS) & (loads.between(trace.starts[rows], trace.ends[rows]) == 0)

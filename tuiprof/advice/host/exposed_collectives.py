@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, union
 from tuiprof.whatif.edit import Edit
@@ -14,6 +15,11 @@ from tuiprof.whatif.edit import Edit
 _COLLECTIVE = r"(?i)nccl|rccl|hccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
 #: Of what is exposed, so much can be hidden: the first bucket cannot begin before, the last not end with the backward.
 _HIDDEN, _LEAST, _MOST = 0.7, 0.0, 1.0
+_TORCH = "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync()"
+_JAX = (
+    "overlap it: XLA's latency-hiding scheduler (on GPUs XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true), "
+    "or gradients of several batches summed before they are exchanged"
+)
 
 
 def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
@@ -34,12 +40,11 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     shares = np.concatenate(exposed)
     likely, least, most = (Edit(work=every, keep=1 - part * shares) for part in (_HIDDEN, _LEAST, _MOST))
-    longest = int(every[np.argmax((trace.ends - trace.starts)[every] * shares)])
+    longest = int(every[np.argmax(trace.lengths(every) * shares)])
     yield Finding(
         "communication runs while the device computes nothing",
-        trace.name(longest),
-        "overlap it: larger DDP buckets, FSDP prefetch, gradient accumulation with no_sync(); a rank that comes late "
-        "makes all others wait here",
+        evidence.function_of(longest) or short_name(trace.name(longest)),
+        (_JAX if evidence.is_jax else _TORCH) + "; a rank that comes late makes all others wait here",
         "medium",
         "time of collectives minus what other work overlaps",
         likely,

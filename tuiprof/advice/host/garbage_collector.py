@@ -19,7 +19,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     rows = rows[outermost(trace, rows)]
     if not len(rows):
         return
-    lengths = (trace.ends - trace.starts)[rows]
+    lengths = trace.lengths(rows)
     yield Finding(
         f"Python collects garbage {len(rows)} times in {evidence.step_count} steps"
         if evidence.stepped

@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             "high",
             "frames of jax.pure_callback, io_callback or jax.debug around a Python function",
             Edit(host=evidence.host_time(mine)),
-            event=int(mine[np.argmax((trace.ends - trace.starts)[mine])]),
+            event=int(mine[np.argmax(trace.lengths(mine))]),
         )
 
 

@@ -85,7 +85,7 @@ def with_workers(evidence: Evidence, workers: int, part: float = _HAND_OVER[0]) 
     """
     trace = evidence.trace
     rows = fetches(trace)
-    lengths = (trace.ends - trace.starts)[rows]
+    lengths = trace.lengths(rows)
     making = float(lengths.mean()) if len(lengths) else 1.0
     low, high = trace.span
     rest = (high - low - float(lengths.sum())) / max(len(rows), 1)

@@ -13,6 +13,7 @@ from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared import idle as _idle
 from tuiprof.analyses.shared.replay import main_thread
+from tuiprof.analyses.shared.scope import plural
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, Ints, complement, union
 from tuiprof.whatif.edit import Edit, HostTime
@@ -62,10 +63,14 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "Python runs without calling an operator in every step, and nothing is launched meanwhile",
             place,
-            "move it out of the step, to a worker or to tensor operators"
+            (
+                "move it out of the step: to a thread that prepares the next batch, or into the jitted function"
+                if evidence.is_jax
+                else "move it out of the step, to a worker or to tensor operators"
+            )
             + ("" if ".py" in place else "; recorded with --stack it has a name"),
             "high" if ".py" in place else "medium",
-            f"{count / len(steps):.3g} stretches a step of the thread that steps hold no operator and no call",
+            f"{plural(count / len(steps), 'stretch')} a step of the thread that steps, without an operator or a call",
             Edit(host=host),
             Edit(host=replace(host, keep=np.full(count, _LEAST_KEEP))),
             event=_next(trace, mine, int(ends[at[0]])),

@@ -45,7 +45,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{share:.0%} of the device's work turns tensors from channels first to channels last and back, "
         f"{evidence.how_often(int(turns.sum()))}",
-        "",
+        evidence.function_of(largest),
         "model.to(memory_format=torch.channels_last), and the same for its input",
         "low" if first_only else "high",
         "layout kernels around convolutions, but group norm turns its input to channels first by itself"

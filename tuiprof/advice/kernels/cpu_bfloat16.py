@@ -40,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     rows = evidence.calls.rows
     products = rows[trace.named(PRODUCTS, rows)]
-    lengths = (trace.ends - trace.starts)[products]
+    lengths = trace.lengths(products)
     products, lengths = products[lengths >= _SHORTEST_NS], lengths[lengths >= _SHORTEST_NS]
     low, high = trace.span
     if lengths.sum() < LEAST_SHARE * (high - low):

@@ -29,7 +29,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     rows = evidence.calls.rows
     found = rows[trace.named(_CONVOLUTIONS, rows)]
-    lengths = (trace.ends - trace.starts)[found]
+    lengths = trace.lengths(found)
     low, high = trace.span
     if lengths.sum() < LEAST_SHARE * (high - low) or not _channels_first(trace, found):
         return

@@ -24,12 +24,16 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         times[text] += int(calls.work_ns[chain.busy].sum())
     longest = times.most_common(1)[0][0]
     likely, least, most = fused(calls, found, COMPILED_NS, evidence.host_part)
-    first = found[texts.index(longest)]
+    event = int(calls.rows[found[texts.index(longest)].busy[0]])
+    function = evidence.function_of(event)
     yield Finding(
-        f"{len(times)} chains of elementwise operators could each be one kernel, forward and backward"
-        if len(times) > 1
-        else "a chain of elementwise operators could be one kernel, forward and backward",
-        _shortened(longest),
+        (
+            f"{len(times)} chains of elementwise operators could each be one kernel"
+            if len(times) > 1
+            else "a chain of elementwise operators could be one kernel"
+        )
+        + (", forward and backward" if calls.backward.any() else ""),
+        f"{function}: {_shortened(longest)}" if function else _shortened(longest),
         ("jax.jit the function" if evidence.is_jax else "torch.compile the module or the function")
         + " (it fuses them), or write them as one operation",
         "medium",
@@ -38,7 +42,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         proof="giou-kernel:jax,jax-jit" if evidence.is_jax else "attention:native,native-compiled",
-        event=int(calls.rows[first.busy[0]]),
+        event=event,
     )
 
 

@@ -23,6 +23,9 @@ _FLOAT16: Final = (
     'with torch.autocast("cuda", dtype=torch.float16): and a GradScaler, as this chip has no TF32',
     "float16 activations with a scaled loss (jmp), as this chip has no TF32",
 )
+_MATMUL: Final = 'torch.set_float32_matmul_precision("high")'
+_JAX: Final = 'jax.config.update("jax_default_matmul_precision", "tensorfloat32")'
+_CUDNN: Final = "torch.backends.cudnn.allow_tf32 = True"
 #: At least and at most helpful, of the likely part.
 _LEAST, _MOST = 2.0, 0.8
 
@@ -49,23 +52,27 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         Edit(work=rows, keep=np.full(len(rows), min(keep * part, 1.0))) for part in (1.0, _LEAST, _MOST)
     )
     largest = int(rows[np.argmax(lengths[slow])])
+    # PyTorch has a switch of its own for cuDNN's convolutions.
+    convolutions = lengths[slow & calls.works_of("convolution")].sum() > 0.5 * lengths[slow].sum()
+    if "tfloat32" not in rates and "float16" in rates:
+        instead = _FLOAT16[evidence.is_jax]
+    elif evidence.is_jax:
+        instead = f"{_JAX} (NVIDIA from Ampere on), or bfloat16"
+    else:
+        instead = f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA from Ampere on), or bf16 autocast"
     yield Finding(
-        f"{share:.0%} of the device's work is fp32 matrix products without tensor cores",
-        short_name(trace.name(largest)),
-        _FLOAT16[evidence.is_jax]
-        if chip is not None and "tfloat32" not in rates and "float16" in rates
-        else 'jax.config.update("jax_default_matmul_precision", "tensorfloat32") (NVIDIA from Ampere on), or bfloat16'
-        if evidence.is_jax
-        else 'torch.set_float32_matmul_precision("high") for TF32 (NVIDIA from Ampere on), or bf16 autocast',
+        f"{share:.0%} of the device's work is fp32 {'convolutions' if convolutions else 'matrix products'} without "
+        "tensor cores",
+        evidence.function_of(largest) or short_name(trace.name(largest)),
+        instead,
         "high",
         "by the kernels' names, and the chip's rates for both kinds of arithmetic",
         likely,
         least,
         most,
-        proof="cpu-training:baseline,bf16",
         event=largest,
         environment=_JAX_TF32 if evidence.is_jax and "float16" not in rates else {},
-        switch="matmul_precision=high" if not evidence.is_jax and "float16" not in rates else "",
+        switch="" if evidence.is_jax or convolutions or "float16" in rates else "matmul_precision=high",
     )
 
 

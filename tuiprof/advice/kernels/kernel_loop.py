@@ -61,7 +61,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
             if len(found) > evidence.step_count
             else ""
         ),
-        "",
+        evidence.function_of(int(calls.rows[first])),
         _JAX if evidence.is_jax else _TORCH,
         "medium",
         f"operators whose kernels take less than {SHORT_NS // 1000} µs follow each other in the same order",
@@ -80,7 +80,7 @@ def _runs(trace: Trace, calls: Calls) -> Iterator[Ints]:
     at = np.searchsorted(trace.starts[steps], starts, side="right") - 1
     in_optimizer = (at >= 0) & (starts < trace.ends[steps[np.maximum(at, 0)]]) if len(steps) else starts < 0
     busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & ~in_optimizer)
-    keys = calls.tracks[busy] * (len(trace.steps) + 1) + calls.steps[busy] + 1
+    keys = calls.tracks[busy].astype(np.int64) * (len(trace.steps) + 1) + calls.steps[busy] + 1
     for key in np.unique(keys):
         yield busy[keys == key]
 

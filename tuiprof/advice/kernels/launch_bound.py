@@ -29,7 +29,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         if evidence.is_jax
         else 'larger batches, torch.compile(mode="reduce-overhead") or CUDA graphs, fewer and larger kernels',
         "medium",
-        "host time in operators and on the way from one to the next, once the findings above are dealt with",
+        "host time in operators and on the way from one to the next, not counting what other findings save",
         likely,
         least,
         most,

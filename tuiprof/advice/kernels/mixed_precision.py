@@ -39,7 +39,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     largest = int(work[products][np.argmax(lengths[products])])
     yield Finding(
         f"{share:.0%} of the device's work is matrix products in TF32",
-        short_name(trace.name(largest)),
+        evidence.function_of(largest) or short_name(trace.name(largest)),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax
         else 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss; no GradScaler is needed',

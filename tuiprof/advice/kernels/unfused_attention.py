@@ -36,9 +36,10 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     arguments = "q, k, v, is_causal=True" if causal else "q, k, v"
     softmax = next(index for index in found[0].busy if "softmax" in calls.names[index])
+    event = int(calls.rows[softmax])
     yield Finding(
         f"attention is written out: product, softmax and product, {evidence.how_often(len(found))}",
-        "",
+        evidence.function_of(event),
         f"torch.nn.functional.scaled_dot_product_attention({arguments}), which runs FlashAttention or cuDNN's kernel",
         "high",
         "a softmax between two matrix products, with nothing but scaling, masks and casts around it",
@@ -46,7 +47,7 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         least,
         most,
         proof="attention:native,sdpa-flash",
-        event=int(calls.rows[softmax]),
+        event=event,
     )
 
 

@@ -18,17 +18,18 @@ def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     names = " → ".join(calls.names[index].removeprefix("aten::") for index in found[0].busy)
     likely, least, most = fused(calls, found, OPERATOR_NS, evidence.host_part)
+    event = int(calls.rows[found[0].busy[0]])
     yield Finding(
         f"a normalisation is written out in {len(found[0].busy)} operators, "
         f"{evidence.how_often(len(found))}: {names}",
-        "",
+        evidence.function_of(event),
         "torch.nn.LayerNorm, RMSNorm or torch.nn.functional.layer_norm, which are one kernel; or torch.compile",
         "high",
         "a mean, a root and a scaling follow each other with nothing but elementwise operators between them",
         likely,
         least,
         most,
-        event=int(calls.rows[found[0].busy[0]]),
+        event=event,
     )
 
 

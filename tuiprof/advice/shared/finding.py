@@ -10,12 +10,15 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import polars as pl
 
+from tuiprof.analyses.shared import ancestry as _ancestry
+from tuiprof.analyses.shared import frames as _frames
 from tuiprof.analyses.shared.calls import Calls, calls
 from tuiprof.analyses.shared.replay import replayed
 from tuiprof.analyses.shared.scope import Scope
 from tuiprof.analyses.syncs import WAIT_PLACES, WaitPlace
 from tuiprof.analyses.syncs import wait_table as _wait_table
 from tuiprof.model import Report, RowsOf, Trace, Unavailable, Window
+from tuiprof.model.derived import cached_on_trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_count
 from tuiprof.whatif.calibration import Calibrated
@@ -185,18 +188,37 @@ class Evidence:
 
     def place(self, row: WaitPlace) -> str:
         """Return where a wait is, for a sentence, the user's line first: ``train.py:7 → function, file:line``."""
-        place = f"{row.in_}, {row.where}" if row.at_line else row.where
-        return f"{row.called_from.rpartition('/')[2]} → {place}" if row.called_from else place
+        return _called_from(row.called_from, f"{row.in_}, {row.where}" if row.at_line else row.where)
 
-    @cached_property
-    def _places(self) -> dict[tuple[Any, ...], pl.DataFrame]:
-        """Waits by place."""
-        frame = _wait_table.build(self.trace, Scope.of(self.trace, Window())).frame
-        counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
-        return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
+    def function_of(self, row: int) -> str:
+        """Return the user's function around a host event, or around the launch of device work.
+
+        Of the backward pass, which runs in no function of the user's, it is the one that called the forward pass.
+
+        Args:
+            row: Row of the event.
+
+        Returns:
+            As in :meth:`place`; empty where no Python frame was recorded.
+        """
+        trace, calls = self.trace, self.calls
+        launch = int(trace.links.launch_of[row])
+        host = row if trace.on_host[row] else launch
+        if host < 0:
+            return ""
+        call = int(calls.inside(np.array([host]))[0])
+        if call >= 0:
+            made_by = int(calls.forward[call])
+            host = int(calls.rows[made_by if made_by >= 0 else call])
+        frames = _ancestry.of(trace, np.array([host])).frames[0]
+        spot = _frames.spot([trace.names[code] for code in frames.tolist() if code >= 0])
+        if spot is None:
+            return ""
+        where, _, caller = spot
+        return _called_from(caller, where)
 
     def _waits_of(self, row: WaitPlace) -> pl.DataFrame:
-        return self._places[row.where, row.in_, row.through, row.range, row.kind]
+        return _waits_by_place(self.trace)[row.where, row.in_, row.through, row.range, row.kind]
 
     def calls_of(self, row: WaitPlace) -> Ints:
         """Return the calls that wait at a place, as rows of the trace."""
@@ -247,6 +269,17 @@ class Evidence:
         work, inside = self.work_in(rows)
         waits = np.union1d(rows, inside)  # a wait may be an event of Python: jax.device_get
         return Edit(waits, self.host_time(rows, keep_host), work, np.full(len(work), keep_work))
+
+
+@cached_on_trace
+def _waits_by_place(trace: Trace) -> dict[tuple[Any, ...], pl.DataFrame]:
+    frame = _wait_table.build(trace, Scope.of(trace, Window())).frame
+    counted = frame.lazy().filter(pl.col("apart") == "").select(*_PLACE, "event", "begun_by").collect()
+    return counted.partition_by(*_PLACE, as_dict=True, include_key=False)
+
+
+def _called_from(caller: str, place: str) -> str:
+    return f"{caller.rpartition('/')[2]} → {place}" if caller else place
 
 
 def _within(trace: Trace, outer: Ints, rows: Ints) -> np.typing.NDArray[np.bool_]:

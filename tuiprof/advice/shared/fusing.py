@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.analyses.shared.calls import Calls
-from tuiprof.analyses.shared.regions import Region
+from tuiprof.analyses.shared.regions import ROWWISE, Region
 from tuiprof.model.intervals import Ints
 from tuiprof.whatif.edit import Edit, Floats
 
@@ -36,15 +36,17 @@ def fused(
     the tensors that it reads and writes.
     """
     trace = calls.trace
-    region_of = np.full(len(calls.rows), -1, dtype=np.int64)
+    region_of = np.full(len(calls.rows), -1, dtype=np.int32)
     for number, region in enumerate(regions):
         region_of[region.calls] = number
     forward = region_of >= 0
-    backward = (calls.forward >= 0) & (region_of[np.maximum(calls.forward, 0)] >= 0)
-    region_of = np.where(backward, region_of[np.maximum(calls.forward, 0)], region_of)
+    # A node of the backward pass that does more was not made by an elementwise operator, whatever its number says.
     known = calls.call_of_work >= 0
+    heavier = np.bincount(calls.call_of_work[known & ~calls.works_of(*ROWWISE)], minlength=len(calls.rows))
+    backward = (calls.forward >= 0) & forward[calls.forward] & (heavier == 0)
+    region_of[backward] = region_of[calls.forward[backward]]
     call = np.maximum(calls.call_of_work, 0)
-    lengths = (trace.ends - trace.starts)[trace.device_work].astype(np.float64)
+    lengths = trace.lengths(trace.device_work).astype(np.float64)
     binary = trace.named(r"BinaryFunctor|CUDAFunctor_(add|sub)|(Mul|Div|Add)Functor<", trace.device_work)
     mine = np.flatnonzero(known & forward[call])
     passes = lengths[mine] / np.where(binary[mine], _BINARY, _UNARY)
@@ -63,7 +65,7 @@ def fused(
             left = np.maximum(tensors * tensor_ns, _SHORTEST_NS)
             keep = np.clip(left / np.maximum(total, 1.0), least_part, 1.0)
             host = np.bincount(
-                region_of[part], weights=(trace.ends - trace.starts)[calls.rows[part]], minlength=len(regions)
+                region_of[part], weights=trace.lengths(calls.rows[part]), minlength=len(regions)
             )
             keep_host = np.minimum(call_ns / np.maximum(host_part * host, 1.0), 1.0)
             edit = edit | calls.edit(

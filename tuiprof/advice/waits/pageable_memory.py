@@ -59,7 +59,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
 
 def _pinned(trace: Trace, evidence: Evidence, work: Ints, inside: Ints, part: float) -> Edit:
     """Return the change in which copies run at a part of the link's speed, and the calls around them hold nobody."""
-    lengths = (trace.ends - trace.starts)[work]
+    lengths = trace.lengths(work)
     sizes = np.maximum(trace.ints("bytes", work), 0)
     device = trace.info.devices[0].name if trace.info.devices else ""
     linked = sizes / (link_bytes_per_s(device) * part) * 1e9

@@ -17,7 +17,7 @@ from tuiprof.analyses.shared import kernel_names as _kernel_names
 from tuiprof.analyses.shared.waits import outermost
 from tuiprof.model import Trace
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Ints
+from tuiprof.model.intervals import Ints, row_type
 from tuiprof.whatif.edit import Edit, HostTime
 
 Mask = npt.NDArray[np.bool_]
@@ -38,6 +38,7 @@ class Calls:
         rows: Their rows.
         backward: Whether each is a node of autograd's backward pass.
         forward: Of a backward node the call that made it, as an index; -1 = not known, or no backward node.
+        call_of_host_call: Call that each of ``trace.host_calls`` lies in, as an index; -1 = none.
         call_of_work: Call that launched each of ``trace.device_work``, as an index; -1 = none.
     """
 
@@ -45,6 +46,7 @@ class Calls:
     rows: Ints
     backward: Mask
     forward: Ints
+    call_of_host_call: Ints
     call_of_work: Ints
 
     @cached_property
@@ -55,12 +57,12 @@ class Calls:
     @cached_property
     def tracks(self) -> Ints:
         """Thread of each."""
-        return self.trace.track_codes[self.rows].astype(np.int64)
+        return self.trace.track_codes[self.rows].astype(np.int32)
 
     @cached_property
     def steps(self) -> Ints:
         """Step of each, as an index into the trace's steps; -1 = none."""
-        return self.trace.steps.step_of[self.rows].astype(np.int64)
+        return self.trace.steps.step_of[self.rows]
 
     @cached_property
     def work_ns(self) -> Ints:
@@ -71,7 +73,7 @@ class Calls:
     def work_count(self) -> Ints:
         """Number of works that each launched."""
         known = self.call_of_work >= 0
-        return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int64)
+        return np.bincount(self.call_of_work[known], minlength=len(self.rows)).astype(np.int32)
 
     @cached_property
     def _kinds(self) -> tuple[list[str], npt.NDArray[np.uint8]]:
@@ -106,7 +108,7 @@ class Calls:
         """
         trace = self.trace
         chosen = which & (self.call_of_work >= 0)
-        lengths = (trace.ends - trace.starts)[trace.device_work[chosen]]
+        lengths = trace.lengths(trace.device_work[chosen])
         return np.bincount(self.call_of_work[chosen], weights=lengths, minlength=len(self.rows)).astype(
             np.int64
         )
@@ -132,20 +134,20 @@ class Calls:
             keep_work: The part of their device work that stays, for all or for each of ``trace.device_work``.
         """
         trace = self.trace
-        starts, ends = trace.starts[self.rows], trace.ends[self.rows]
-        until = ends.copy()
+        until = trace.ends[self.rows]
         for track in np.unique(self.tracks[which]):
             mine = np.flatnonzero((self.tracks == track) & (which | (self.work_count > 0)))
             joined = which[mine[:-1]] & which[mine[1:]] & (self.steps[mine[:-1]] == self.steps[mine[1:]])
-            joined &= starts[mine[1:]] - ends[mine[:-1]] <= _LONGEST_BETWEEN_NS
-            until[mine[:-1][joined]] = starts[mine[1:][joined]]
+            before, after = mine[:-1][joined], mine[1:][joined]
+            starts = trace.starts[self.rows[after]]
+            near = starts - until[before] <= _LONGEST_BETWEEN_NS
+            until[before[near]] = starts[near]
         parts = np.broadcast_to(np.asarray(keep_host, dtype=np.float64), which.shape)
-        host = HostTime(self.tracks[which], starts[which], until[which], parts[which])
-        works = (self.call_of_work >= 0) & which[np.maximum(self.call_of_work, 0)]
+        host = HostTime(self.tracks[which], trace.starts[self.rows[which]], until[which], parts[which])
+        works = (self.call_of_work >= 0) & which[self.call_of_work]  # -1 reads any
         keep = np.broadcast_to(np.asarray(keep_work, dtype=np.float64), works.shape)
-        calls = trace.host_calls
-        inside = self.inside(calls)
-        waits = calls[(inside >= 0) & which[np.maximum(inside, 0)]]
+        inside = self.call_of_host_call
+        waits = trace.host_calls[(inside >= 0) & which[inside]]
         return Edit(waits, host, trace.device_work[works], keep[works])
 
     def inside(self, rows: Ints) -> Ints:
@@ -157,11 +159,14 @@ class Calls:
 def calls(trace: Trace) -> Calls:
     """Return the framework calls of a trace."""
     rows = np.flatnonzero(trace.is_category("cpu_op"))
-    rows = rows[outermost(trace, rows)]
+    rows = rows[outermost(trace, rows)].astype(row_type(len(trace)))
     backward = trace.named("^" + BACKWARD, rows)
+    call_of_host_call = _inside(trace, rows, trace.host_calls)
     launch = trace.links.launch_of[trace.device_work]
-    call_of_work = np.where(launch >= 0, _inside(trace, rows, np.maximum(launch, 0)), -1)
-    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_work)
+    launched = launch >= 0
+    call_of_work = np.full(len(launch), -1, dtype=call_of_host_call.dtype)
+    call_of_work[launched] = call_of_host_call[np.searchsorted(trace.host_calls, launch[launched])]
+    return Calls(trace, rows, backward, _forward(trace, rows, backward), call_of_host_call, call_of_work)
 
 
 def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
@@ -169,7 +174,7 @@ def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
     numbers = trace.ints("sequence", rows)
     steps = trace.steps.step_of[rows].astype(np.int64) + 1
     keys = np.where(numbers >= 0, numbers + steps * (numbers.max(initial=0) + 1), -1)
-    found = np.full(len(rows), -1, dtype=np.int64)
+    found = np.full(len(rows), -1, dtype=row_type(len(rows)))
     makers = np.flatnonzero(~backward & (numbers >= 0))
     nodes = np.flatnonzero(backward & (numbers >= 0))
     if not len(makers) or not len(nodes):
@@ -184,13 +189,14 @@ def _forward(trace: Trace, rows: Ints, backward: Mask) -> Ints:
 
 def _inside(trace: Trace, outer: Ints, rows: Ints) -> Ints:
     """Return the index of the outer event that each event lies in; those of one thread do not overlap."""
-    found = np.full(len(rows), -1, dtype=np.int64)
+    found = np.full(len(rows), -1, dtype=row_type(len(outer)))
     outer_tracks, tracks = trace.track_codes[outer], trace.track_codes[rows]
     for track in np.unique(outer_tracks):
         mine, asked = np.flatnonzero(outer_tracks == track), np.flatnonzero(tracks == track)
         if not len(asked):
             continue
-        at = np.searchsorted(trace.starts[outer[mine]], trace.starts[rows[asked]], side="right") - 1
-        within = (at >= 0) & (trace.starts[rows[asked]] < trace.ends[outer[mine[np.maximum(at, 0)]]])
+        starts = trace.starts[rows[asked]]
+        at = np.searchsorted(trace.starts[outer[mine]], starts, side="right") - 1
+        within = (at >= 0) & (starts < trace.ends[outer[mine[at]]])
         found[asked[within]] = mine[at[within]]
     return found

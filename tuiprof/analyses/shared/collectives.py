@@ -59,7 +59,7 @@ class RankSteps:
 def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
     """Collect the steps and collectives of a rank; nothing of the trace is kept."""
     scope = Scope.of(trace, window or Window())
-    rows = _rows(trace)
+    rows = rows_of(trace)
     step_of = trace.steps.step_of[rows]
     inside = np.isin(step_of, scope.steps)
     rows, step_of = rows[inside], step_of[inside]
@@ -83,7 +83,7 @@ def of_rank(trace: Trace, rank: int, window: Window | None = None) -> RankSteps:
     )
 
 
-def _rows(trace: Trace) -> Ints:
+def rows_of(trace: Trace) -> Ints:
     """Return the rows of collectives, in order of start: those of devices, else those of the host."""
     work = trace.device_work
     codes = trace.name_codes[work]

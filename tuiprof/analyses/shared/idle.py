@@ -12,7 +12,7 @@ from tuiprof.analyses.shared import waits as _waits
 from tuiprof.analyses.shared.codes import distinct, member
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.intervals import Coverage, Ints, clip, complement, union
+from tuiprof.model.intervals import Coverage, Ints, clip, complement, row_type, union
 from tuiprof.model.schema import HOST_CALLS
 
 #: What the host was doing, most specific first: an instant belongs to the first that applies.
@@ -125,6 +125,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     none = np.empty(0, dtype=np.int64)
     if not len(busy_starts):
         return Gaps(device, low, low, none, none, none, none, np.empty((len(CAUSES), 0), dtype=np.int64))
+    activity = _host_activity(trace)  # before the arrays below: finding it takes memory of its own
     first, last = int(busy_starts[0]), int(busy_ends[-1])
     starts, ends = complement(busy_starts, busy_ends, first, last)
     rows = trace.work_of(device)
@@ -143,7 +144,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     causes = np.zeros((len(CAUSES), len(starts)), dtype=narrow)
     late = np.flatnonzero(begin > starts)  # only where the host had not come to the launch it is to blame
     before: Ints = np.zeros(len(late), dtype=np.int64)
-    for index, coverage in enumerate(_host_activity(trace)):
+    for index, coverage in enumerate(activity):
         if coverage is not None:
             covered = coverage.between(starts[late], begin[late])
             causes[index, late] = covered - before
@@ -196,6 +197,6 @@ def _activities(trace: Trace) -> Iterator[tuple[Ints, Ints]]:
             mask |= trace.named(named)
         if categories != _OWN_LANES:
             mask &= on_host
-        rows = np.flatnonzero(mask)
+        rows = np.flatnonzero(mask).astype(row_type(len(trace)))
         rows = rows[~trace.nesting.directly_in(mask, rows)]  # covered by what it lies in
         yield trace.starts[rows], trace.ends[rows]

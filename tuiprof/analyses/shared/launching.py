@@ -31,7 +31,7 @@ def host_faster(trace: Trace, keep: float, *, silences: bool = True) -> Edit:
         apart = [(trace.starts[loading], trace.ends[loading])]
         if not silences:
             rows = inside[trace.track_codes[inside] == track]
-            at = np.sort(np.concatenate((trace.starts[rows], trace.ends[rows])))
+            at = np.sort(np.concatenate(([low, high], trace.starts[rows], trace.ends[rows])))
             long = np.flatnonzero(np.diff(at) >= SILENT_NS)
             apart.append((at[long], at[long + 1]))
         left, right = (np.concatenate(ends) for ends in zip(*apart, strict=True))

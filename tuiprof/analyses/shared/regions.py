@@ -22,7 +22,8 @@ _ROOT: Final = re.compile(r"^aten::(r?sqrt_?|std|std_mean|pow_?|norm|linalg_vect
 _SCALE: Final = re.compile(r"^aten::(mul_?|div_?)$")
 #: Work that one pass over memory does: what the compiler fuses.
 POINTWISE: Final = frozenset({"elementwise", "copy", "random"})
-_ROWWISE: Final = POINTWISE | {"reduction"}
+#: What a fused normalisation does as well.
+ROWWISE: Final = POINTWISE | {"reduction"}
 #: Calls between the products of an attention and its softmax: scaling, making and applying masks, casts, dropout.
 _BETWEEN: Final = 12
 #: What is none of that.
@@ -70,12 +71,13 @@ def find(calls: Calls) -> Regions:
     attention: list[Region] = []
     norms: list[Region] = []
     chains: list[Region] = []
-    pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, _ROWWISE)
+    pointwise, rowwise = _all_work(calls, POINTWISE), _all_work(calls, ROWWISE)
     light = _all_work(calls, frozenset(calls.kinds) - _HEAVY)
-    outside = ~_in_optimizer(calls)
+    forward = ~(calls.backward | _in_optimizer(calls))
+    for mask in (pointwise, rowwise, light):
+        mask &= forward  # what is neither ends a run, as it lies between
     pointwise &= np.array([not name.startswith(_NOT_COMPILED) for name in calls.names], dtype=bool)
-    busy = np.flatnonzero((calls.work_count > 0) & ~calls.backward & outside)
-    for run in _by_thread_and_step(calls, busy):
+    for run in _by_thread_and_step(calls, np.flatnonzero(calls.work_count > 0)):
         taken = np.zeros(len(run), dtype=bool)
         for first, last in _attentions(calls, run, light):
             if not taken[first : last + 1].any():

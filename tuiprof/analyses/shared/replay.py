@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tuiprof.analyses.shared import waits as _waits
+from tuiprof.analyses.shared.calls import calls
 from tuiprof.analyses.shared.waits.kinds import KINDS
 from tuiprof.model import Trace, Window
 from tuiprof.model.derived import cached_on_trace
+from tuiprof.model.intervals import Ints
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.model.units import format_ns, format_share
 from tuiprof.whatif.build import Unreplayable, Waits, build
@@ -75,6 +77,7 @@ def main_thread(trace: Trace) -> int | None:
     threads = np.array([track.kind == "thread" for track in trace.tracks] + [False])
     for rows in (
         np.flatnonzero(trace.named(r"^ProfilerStep#\d+$") & trace.is_category("annotation", "cpu_op")),
+        _forward_launches(trace),
         trace.links.launches,
         # JAX's marks have names of the script's choice. Threads that wait may have more calls than the one that steps.
         np.flatnonzero(np.isin(trace.starts, trace.steps.starts) & trace.on_host),
@@ -85,6 +88,15 @@ def main_thread(trace: Trace) -> int | None:
         if len(tracks):
             return int(np.bincount(tracks).argmax())
     return None
+
+
+def _forward_launches(trace: Trace) -> Ints:
+    """Return the launches outside of autograd's nodes, whose threads may launch as much as the one that steps."""
+    launches, made = trace.links.launches, calls(trace)
+    inside = made.call_of_host_call[np.searchsorted(trace.host_calls, launches)]
+    backward = np.append(made.backward, False)[inside]  # -1, inside no call, reads the last
+    forward: Ints = launches[~backward]
+    return forward
 
 
 def _blocking(trace: Trace) -> Waits:

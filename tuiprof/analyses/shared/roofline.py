@@ -170,7 +170,7 @@ def roofline(trace: Trace) -> Roofline | str:
     calls = _calls(trace, np.unique(operators[operators >= 0]))
     if not calls:
         return "the trace has no shapes of operators: record with --shapes (record_shapes=True)"
-    lengths = (trace.ends - trace.starts)[work]
+    lengths = trace.lengths(work)
     kinds_of = _kernel_names.classify(trace.names, trace.name_codes[work])
     copies = trace.is_category("memcpy", "memset", rows=work)
     found: dict[str, Kind] = defaultdict(Kind)
@@ -270,12 +270,7 @@ def _peak(chip: Chip, call: Call, kernels: list[str]) -> float | None:
 
 
 def _need(call: Call, kind: str) -> Need | None:
-    """Return what an operator has to do at least; None where no rule says.
-
-    Args:
-        call: The operator and its arguments.
-        kind: Kind of its longest kernel.
-    """
+    """Return what an operator has to do at least, by its name and the kind of its longest kernel; None = no rule."""
     name, tensors = call.name, call.tensors
     base = name.rsplit("::", 1)[-1]
     read = float(sum(tensor.bytes for tensor in tensors))

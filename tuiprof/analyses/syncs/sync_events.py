@@ -298,7 +298,8 @@ def _verdict(
         return Verdict(f"no syncs in {scope.over}; {outside} outside of them", "good")
     them = "it" if one else "them"
     if share < HARMLESS_SHARE:
-        return Verdict(f"{block}, but a step would be no shorter without {them}: harmless", "good")
+        what = "a step" if scope.step_count else "the run"
+        return Verdict(f"{block}, but {what} would be no shorter without {them}: harmless", "good")
     level: Level = "bad" if share >= BAD_SHARE else "warn" if share >= WARN_SHARE else "good"
     how = "about" if step is not None else "up to"
     what = "a step saves" if scope.step_count else "it saves"

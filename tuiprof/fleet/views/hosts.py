@@ -7,7 +7,7 @@ import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet.fleet import HOST_SHARE, Fleet
-from tuiprof.fleet.meeting import by_group, held, wins_as_median
+from tuiprof.fleet.meeting import by_group, held
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.units import format_ns, format_share
 
@@ -47,7 +47,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             ),
             "late_ns": cost.late,
             "held_ns": cost.waited,
-            "wins_ns": [wins_as_median(wait, group == index, steps) for index in range(len(fleet.hosts))],
+            "wins_ns": [fleet.wins_ns(fleet.host_of == index) for index in range(len(fleet.hosts))],
             "kernels": [speed.get(host) for host in fleet.hosts],
             "clock_ns": [
                 _median(fleet.clocks.offset[fleet.host_of == index]) for index in range(len(fleet.hosts))

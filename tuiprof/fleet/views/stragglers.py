@@ -9,7 +9,7 @@ import polars as pl
 
 from tuiprof.analyses.shared.scope import plural
 from tuiprof.fleet.fleet import LISTED_SHARE, Fleet
-from tuiprof.fleet.meeting import OUTLIER, wins_as_median
+from tuiprof.fleet.meeting import ALWAYS, OUTLIER
 from tuiprof.model import Column, Fact, Report, Rule, Table, Unavailable, Verdict
 from tuiprof.model.report import Level
 from tuiprof.model.units import format_ns, format_share
@@ -39,10 +39,14 @@ _RULES = (
         "What the median of the others waits less what this rank waits, added over the collectives of a step. A rank "
         f"is a straggler if in its median step that is at least {format_share(LISTED_SHARE)} of the step, and "
         f"{OUTLIER:g} standard errors of the median rank (its median absolute deviation from step to step, over the "
-        "root of the number of steps).",
+        f"root of the number of steps), and it is late in {format_share(ALWAYS)} of the steps.",
     ),
     Rule("slack", "What a rank waits itself, a step: it could be slower by this without anybody noticing."),
-    Rule("alone wins", "What the job wins a step if this rank alone came when the second to last rank does."),
+    Rule(
+        "alone wins",
+        "What the job wins a step if this rank alone came when the second to last rank does, but no more than down to "
+        "the step of the slowest other rank by itself: replayed, with no wait for others in its collectives.",
+    ),
     Rule(
         "clock",
         "Median difference between the ends of the same collectives on a rank and on the median rank. Ends lie within "
@@ -64,7 +68,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
             "record steps (profiler.step()) of a job whose ranks run collectives, the same steps on all",
         )
     step = fleet.step_ns or 0.0
-    win = wins_as_median(found.wait, fleet.late, len(found.steps)) / step if step else 0.0
+    win = fleet.wins_ns(fleet.late) / step if step else 0.0
     first = int(np.argmax(fleet.held.waited))
     clocks = fleet.clocks.offset
     return Report(
@@ -111,6 +115,10 @@ def _verdict(fleet: Fleet, win: float) -> Verdict:
     said = ", ".join(f"{name} comes {format_ns(late)} late" for name, late in units[:_NAMED])
     if len(units) > _NAMED:
         said += f" and {len(units) - _NAMED} more"
+    if win < LISTED_SHARE:
+        return Verdict(
+            f"{said} a step, but the other ranks would take as long by themselves ({over})", "info"
+        )
     level: Level = "bad" if win >= BAD_SHARE else "warn" if win >= WARN_SHARE else "info"
     return Verdict(
         f"{said} a step; without that a step of the job takes {format_share(win)} less ({over})", level
@@ -141,7 +149,7 @@ def _ranks(fleet: Fleet) -> Table:
             "host": fleet.ranks["host"],
             "late_ns": fleet.held.late,
             "held_ns": fleet.held.waited,
-            "wins_ns": fleet.held.lead,
+            "wins_ns": fleet.alone_ns,
             "slack_ns": fleet.held.slack,
             "last": fleet.held.last,
             "step_ns": fleet.ranks["step_ns"],

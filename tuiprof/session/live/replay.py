@@ -15,8 +15,8 @@ from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
 from tuiprof.session.log.records import DeviceStep, Head, Record
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import first_head
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
+from tuiprof.session.store.summary import first_head
 from tuiprof.system.files import read_end
 from tuiprof.system.process import Processes, alive
 

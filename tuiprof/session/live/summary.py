@@ -26,10 +26,10 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.output import last_lines
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.storage import lost_output, trouble
+from tuiprof.session.store.summary import Summary
 from tuiprof.session.store.viewing import viewings
 from tuiprof.telemetry.figures import figure, show
 

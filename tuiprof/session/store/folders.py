@@ -1,4 +1,4 @@
-"""Session directories: where they are, what they hold, how one is made.
+"""Session directories: location, contents, creation.
 
 ::
 
@@ -8,8 +8,8 @@
       stdout.log stderr.log
       source/               the text of the script that was launched (see tuiprof.session.run.source)
       traces/
-      control/              requests to the running script; who runs it (process.json), the recorder's lock,
-                            what became of its output (output.json)
+      control/              requests to the running script; process ids (process.json), the recorder's lock,
+                            counts of output that is not in the files (output.json)
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.log.records import SCHEMA_VERSION
-from tuiprof.session.store.glance import Summary, glance
 from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.store.status import Status, status
+from tuiprof.session.store.summary import Summary, summary_of
 from tuiprof.system.files import explain, read_versioned, typed_path, write_atomic
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 SESSION_FILE: Final = "session.json"
-#: In a folder that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
+#: Marks a directory that holds the trials of a ladder (see :mod:`tuiprof.ladder.state`) instead of one session.
 LADDER_FILE: Final = "ladder.json"
 _NAMED: Final = re.compile(r"\d{8}T\d{6}Z-")
 _LAST: Final = re.compile(r"last(?:~(\d{1,6}))?")
@@ -135,7 +135,7 @@ class Session:
         return [path for *_, path in sorted(found)]
 
     def status(self) -> Status:
-        """Return how it stands now: running, finished, failed, stopped or interrupted."""
+        """Return its current state: running, finished, failed, stopped or interrupted."""
         return status(self)
 
     def reload(self) -> None:
@@ -160,16 +160,16 @@ def sessions_root(explicit: Path | None = None) -> Path:
 
 
 def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Path:
-    """Make a directory called after its time and name, and the folders in it.
+    """Make a directory named after its time and name, and the folders in it.
 
-    It is its user's alone, whatever the umask: it holds what the script was called with and what it printed, and
-    who may write into ``control`` can stop the script.
+    Only its owner may enter it, whatever the umask: it holds the script's arguments and output, and whoever may
+    write into ``control`` can stop the script.
 
     Args:
-        root: Where; made if it does not exist.
-        unix_ns: When it was begun, in nanoseconds since 1970.
-        name: What follows the time; a number is added if both are taken.
-        folders: What is made inside.
+        root: Parent directory; created if missing.
+        unix_ns: Time in the name, Unix ns.
+        name: Follows the time; a number is appended if the result exists.
+        folders: Names of the folders inside.
 
     Raises:
         SessionError: No permission, no space.
@@ -182,7 +182,7 @@ def make_dir(root: Path, unix_ns: int, name: str, folders: Iterable[str]) -> Pat
             try:
                 path.mkdir(mode=0o700)
                 break
-            except FileExistsError:  # begun within the same second
+            except FileExistsError:  # started within the same second
                 path = root / f"{base}-{count}"
         for folder in folders:
             (path / folder).mkdir()
@@ -201,7 +201,7 @@ def create(root: Path, meta: SessionMeta) -> Session:
     try:
         write_meta(path, meta)
     except SessionError:
-        shutil.rmtree(path, ignore_errors=True)  # half a session would be listed as damaged
+        shutil.rmtree(path, ignore_errors=True)  # a partial session would be listed as damaged
         raise
     return Session(path)
 
@@ -233,7 +233,7 @@ def read_meta(path: Path) -> SessionMeta:
 
 
 def session_dirs(root: Path) -> list[Path]:
-    """Return the session directories under a root, the newest first; nothing in them is read.
+    """Return the session directories under a root, newest first, without reading them.
 
     Args:
         root: Where sessions are kept; it need not exist.
@@ -245,7 +245,7 @@ def session_dirs(root: Path) -> list[Path]:
 
 
 def ladder_dirs(root: Path) -> list[Path]:
-    """Return the directories of ladders under a root, the newest first.
+    """Return the ladder directories under a root, newest first.
 
     Args:
         root: Where sessions are kept; it need not exist.
@@ -257,7 +257,7 @@ def ladder_dirs(root: Path) -> list[Path]:
 
 
 def _is_ladder(path: Path) -> bool:
-    # The name first, so that a list does not look into every session.
+    # The name is checked first, so that a listing does not open every directory.
     return path.name.partition("-")[2].startswith("ladder-") and (path / LADDER_FILE).exists()
 
 
@@ -268,7 +268,7 @@ def _dirs(root: Path) -> list[Path]:
         return []
     except OSError as error:
         raise explain(error, root, "read") from error
-    # Names begin with the time, so their order is that of time.
+    # Names begin with the time, so sorting by name sorts by time.
     return sorted(
         (path for path in found if _NAMED.match(path.name)), key=lambda path: path.name, reverse=True
     )
@@ -277,12 +277,12 @@ def _dirs(root: Path) -> list[Path]:
 def list_sessions(
     root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
 ) -> list[Summary]:
-    """Return what there is to say of each session, the newest first; a damaged one says so.
+    """Return a summary of each session, newest first; a damaged one has the state ``unreadable``.
 
     Args:
         root: Where sessions are kept; it need not exist.
-        limit: Only so many of the newest.
-        known: Summaries of an earlier call by id, so that those that are over are not read again.
+        limit: Maximum number, newest first; None = all.
+        known: Summaries from an earlier call by id; those of finished sessions are not read again.
 
     Raises:
         SessionError: The root cannot be read.
@@ -294,22 +294,22 @@ def list_sessions(
             listed.append(earlier)
             continue
         try:
-            listed.append(glance(Session(path)))
+            listed.append(summary_of(Session(path)))
         except SessionError as error:
             listed.append(Summary(path.name, str(path), path.name, "unreadable", detail=error.message))
     return listed
 
 
 def find_session(root: Path, text: str) -> Session:
-    """Return the session a user means.
+    """Return the session that a user names.
 
     Args:
         root: Where sessions are kept.
-        text: A path, also below the root (a ladder's trials are); ``last``, and ``last~1`` for the one before it;
-            a session's id, the beginning of one, or a name (the newest of that name).
+        text: A path, absolute or below the root (such as a ladder's trial); ``last``, or ``last~1`` for the one
+            before it; a session's id, a unique prefix of one, or a name (the newest with that name).
 
     Raises:
-        UsageProblem: There is none, or several begin with it.
+        UsageProblem: No session matches, or several begin with the text.
         SessionError: It cannot be read.
     """
     for path in (typed_path(text), root / text):
@@ -349,7 +349,7 @@ def _closest(text: str, paths: list[Path]) -> str | None:
 
 
 class RecorderLock:
-    """The right to record into a session directory; held until released or until the process ends.
+    """An exclusive lock for recording into a session directory, held until released or until the process ends.
 
     Args:
         control: The session's ``control`` folder.
@@ -373,10 +373,10 @@ class RecorderLock:
                 message, "a second recorder would mix two runs: start a new session"
             ) from error
         except OSError:
-            # A file system without locks (some network mounts): go on, since refusing would make it unusable.
+            # Some network mounts have no locks: record without one rather than not at all.
             pass
 
     def release(self) -> None:
-        """Give it back."""
-        with contextlib.suppress(OSError):  # closing twice is no error
+        """Release the lock; a second call does nothing."""
+        with contextlib.suppress(OSError):  # already closed
             os.close(self._file)

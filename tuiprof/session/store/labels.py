@@ -1,4 +1,4 @@
-"""What a person adds to a session: tags and notes, in a small file of their own (``labels.json``)."""
+"""Tags and notes that a user adds to a session, in ``labels.json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuiprof.system.files import read_small_json, write_atomic
 
 LABELS_FILE: Final = "labels.json"
 _TAG: Final = re.compile(r"[\w.+-]{1,32}")
-#: Longer notes belong into a file of one's own.
+#: Characters of a note at most.
 LONGEST_NOTE: Final = 2000
 
 
@@ -24,8 +24,8 @@ class RunNote(msgspec.Struct, frozen=True):
     Attributes:
         unix_ns: When it was written.
         text: Plain text, untrusted.
-        t_ns: The moment of the run that it is about, session time; None = the whole run.
-        step: The step that it is about; None = none.
+        t_ns: Moment of the run that it refers to, session time; None = the whole run.
+        step: Step that it refers to; None = none.
     """
 
     unix_ns: int
@@ -38,8 +38,8 @@ class Labels(msgspec.Struct, frozen=True):
     """``labels.json``.
 
     Attributes:
-        tags: Words to find the session by, in order.
-        notes: Notes, the oldest first.
+        tags: Words to search for, in the order given.
+        notes: Notes, oldest first.
     """
 
     tags: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ class Labels(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """All of it as one text, for a search."""
+        """Tags and notes as one text, for searching."""
         return " ".join((*(f"#{tag}" for tag in self.tags), *(note.text for note in self.notes)))
 
 
 def read_labels(session: Path) -> Labels:
-    """Return the labels of a session; none where there is no file, or where it is damaged."""
+    """Return the labels of a session; empty where the file is missing or damaged."""
     return read_small_json(session / LABELS_FILE, Labels) or Labels()
 
 
@@ -63,8 +63,8 @@ def set_tags(session: Path, text: str) -> Labels:
         The labels as stored.
 
     Raises:
-        UsageProblem: A tag holds something else than letters, digits and ``. _ + -``, or is longer than 32.
-        SessionError: Those there are damaged, or they cannot be written.
+        UsageProblem: A tag has other characters than letters, digits and ``. _ + -``, or more than 32.
+        SessionError: The existing file is damaged, or cannot be written.
     """
     return _write(session, msgspec.structs.replace(_to_change(session), tags=parse_tags(text)))
 
@@ -73,7 +73,7 @@ def parse_tags(text: str) -> tuple[str, ...]:
     """Return the tags in a text, each once.
 
     Raises:
-        UsageProblem: One of them is no tag.
+        UsageProblem: One of them is not a valid tag.
     """
     tags = tuple(dict.fromkeys(word.lstrip("#") for word in re.split(r"[\s,]+", text) if word.strip("#")))
     for tag in tags:
@@ -92,7 +92,7 @@ def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | N
 
     Raises:
         UsageProblem: The note is empty or too long.
-        SessionError: Those there are damaged, or it cannot be written.
+        SessionError: The existing file is damaged, or cannot be written.
     """
     text = text.strip()
     if not text or len(text) > LONGEST_NOTE:
@@ -103,7 +103,7 @@ def add_note(session: Path, text: str, *, t_ns: int | None = None, step: int | N
 
 
 def _to_change(session: Path) -> Labels:
-    """Return the labels of a session that are to be written anew; damaged ones are not written over."""
+    """Return the labels of a session for a change; a damaged file is an error, so that it is not overwritten."""
     labels = read_small_json(session / LABELS_FILE, Labels)
     if labels is None and (session / LABELS_FILE).exists():
         raise SessionError(f"{session / LABELS_FILE} is damaged", "mend it, or delete it to begin anew")

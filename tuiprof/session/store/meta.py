@@ -1,4 +1,4 @@
-"""What ``session.json`` and the requests to a running script hold."""
+"""Contents of ``session.json`` and of the requests to a running script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from tuiprof.session.log.records import UnixNs, Whole
 
-#: Size of a session's traces beyond which no triggered capture is begun, bytes.
+#: Total size of a session's traces above which a trigger starts no capture, bytes.
 DEFAULT_BUDGET: Final = 500_000_000
 
 
@@ -48,7 +48,8 @@ class DeviceMeta(msgspec.Struct, frozen=True):
     """A sampled device as stored (see :class:`tuiprof.telemetry.Device`).
 
     Attributes:
-        visible: The environment that the run was started in lets it use this device; None = it does not say.
+        visible: Whether the environment of the run (``CUDA_VISIBLE_DEVICES``, …) lets it use this device; None = not
+            specified.
     """
 
     key: str
@@ -64,13 +65,13 @@ class CaptureRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Its name.
-        steps: How many steps.
+        steps: Number of steps.
         at: First step; None = as soon as possible.
         stack: Record Python stacks.
         shapes: Record operator input shapes.
         memory: Record allocations.
-        seconds: How long, for a capture by the clock; None = it is one of steps.
-        after_s: When that begins, from the import of the framework on.
+        seconds: Duration of a capture by time; None = it is counted in steps.
+        after_s: Start of a capture by time, s after the framework was imported.
     """
 
     id: str
@@ -84,19 +85,19 @@ class CaptureRequest(msgspec.Struct, frozen=True):
 
 
 class TriggerRequest(msgspec.Struct, frozen=True):
-    """Captures to make again and again: the content of ``control/trigger-<id>.json``.
+    """A condition that starts captures: the content of ``control/trigger-<id>.json``.
 
-    Exactly one of ``above_ns``, ``times`` and ``every`` is given. What is profiled are the steps after the slow
-    one: a step that is over cannot be profiled any more.
+    Exactly one of ``above_ns``, ``times`` and ``every`` is given. A capture profiles the steps after the slow one,
+    which is over by then.
 
     Attributes:
         id: Its name; captures are called ``<id>-1``, ``<id>-2``, ….
-        steps: How many steps a capture profiles.
-        above_ns: When a step took longer than this, ns.
-        times: When a step took longer than so many times the median of the steps before it.
+        steps: Steps per capture.
+        above_ns: After a step longer than this, ns.
+        times: After a step longer than this multiple of the median of the steps before it.
         every: At each step whose number is a multiple of this.
-        cooldown_s: Time from the end of one capture to the next at the earliest.
-        budget_bytes: No capture is begun that would bring the session's traces above this.
+        cooldown_s: Minimum time from the end of one capture to the start of the next.
+        budget_bytes: Limit of the session's traces in total; no capture is started that would exceed it.
         stack: Record Python stacks.
         shapes: Record operator input shapes.
         memory: Record allocations.
@@ -115,12 +116,12 @@ class TriggerRequest(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The script as it was when the session was begun (see :mod:`tuiprof.session.run.source`).
+    """The script as it was when the session was started (see :mod:`tuiprof.session.run.source`).
 
     Attributes:
         script: Name of the script's file.
         digests: SHA-256 of it, and of the files that belong to it, by their paths beside it.
-        kept: Those whose text lies in ``source/``; empty = only the digests were kept.
+        kept: Those whose text is in ``source/``; empty = only the digests were stored.
     """
 
     script: str
@@ -133,21 +134,21 @@ class SessionMeta(msgspec.Struct):
 
     Attributes:
         v: Schema version.
-        name: What the session is called.
+        name: Name of the session.
         argv: The command as given.
-        cwd: Where it ran.
+        cwd: Working directory.
         unix_ns: Unix time at ``mono_ns``: when the session was made.
         mono_ns: Monotonic time at which the session was made: the origin of session time.
-        boot: The kernel's boot identity, whose monotonic clock that is.
+        boot: The kernel's boot id: monotonic times of one boot can be compared.
         host: Host name.
         python: The interpreter that ran the script; empty = the script is not Python.
         scenario: The scenario, if it was one.
-        capture: The capture asked for at the start, if any.
-        devices: What the recorder samples, in panel order.
-        absent: Telemetry backends that found nothing, by name, and why.
+        capture: The capture requested at the start, if any.
+        devices: Devices that the recorder samples, in the order of the panel.
+        absent: Telemetry backends that found no device: name to reason.
         versions: Versions of tuiprof and its Python.
         git: State of the checkout in ``cwd``; None = not a checkout.
-        attached: The processes that were entered while they ran; empty = the command was started for this session.
+        attached: Ids of the processes that tuiprof attached to; empty = it started the command itself.
         source: The script; None = the command runs no Python file, or an earlier tuiprof wrote this.
     """
 

@@ -1,4 +1,4 @@
-"""The script's own output: passed through whole, or as safe lines for a pane."""
+"""The script's output: passed through unchanged, or as safe lines for a pane."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tuiprof.model.characters import UNSAFE
 from tuiprof.session.store.folders import Session
 from tuiprof.system.files import open_regular
 
-#: Longest line shown; the rest is cut and said to be.
+#: Longest line shown; a longer one is cut and marked as cut.
 LONGEST_LINE: Final = 2000
 #: How much of the end of the output is read at first.
 TAIL_BYTES: Final = 64 << 10
 
-#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers when a capture begins and ends; they are not the
-#: script's, and no setting silences them without its errors.
+#: Marks that Kineto (PyTorch's profiler) writes to stderr for tracers when a capture begins and ends. They are not
+#: the script's output, and no setting silences them without silencing errors.
 _PROFILER_MARK: Final = re.compile(
     rb"USDT:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \d+:\d+ \w+\.cpp:\d+\] profiler_\w+\s*"
 )
@@ -32,7 +32,7 @@ _ESCAPES: Final = re.compile(
 
 
 def safe_line(raw: bytes) -> str:
-    """Return a line of output as plain text that can do nothing to a terminal.
+    """Return a line of output as plain text without control sequences.
 
     What a progress bar overwrote by carriage returns is left out, escape codes are removed, other control
     characters and broken UTF-8 are replaced, tabs become spaces, and a very long line is cut.
@@ -47,7 +47,7 @@ class OutputReader:
 
     Args:
         path: ``stdout.log`` or ``stderr.log``.
-        tail_bytes: How much of what is already there is read.
+        tail_bytes: How much of the existing output is read.
 
     Attributes:
         skipped: Bytes before the first line read.
@@ -62,15 +62,15 @@ class OutputReader:
 
     @property
     def unfinished(self) -> str:
-        """The last line, if its newline has not come yet: a prompt, or a progress bar as it stands now."""
+        """The last line, if its newline has not come yet: a prompt, or the current state of a progress bar."""
         return safe_line(self._partial) if self._partial else ""
 
     def poll(self, max_bytes: int = 1 << 20, until: int | None = None) -> list[str]:
-        """Return the whole lines that were written since, made safe; the profiler's own marks are left out.
+        """Return the complete lines written since the last call, made safe, without the profiler's own marks.
 
         Args:
-            max_bytes: When more has come, only the end of it is read, so that a flood stays cheap.
-            until: Do not read beyond this byte, for what was printed up to a moment; None = all there is.
+            max_bytes: Of more new output than this only the end is read, which bounds the cost of a flood.
+            until: Do not read beyond this byte: output printed up to some moment; None = all of it.
         """
         if self._file is None and not self._open(until):
             return []
@@ -87,13 +87,13 @@ class OutputReader:
             self._file.seek(here)
         block = self._partial + self._file.read(min(max_bytes, end - self._file.tell()))
         *lines, self._partial = block.split(b"\n")
-        # A progress bar may write megabytes into one line: only what stands after the last return counts.
+        # A progress bar may write megabytes into one line: only what follows the last carriage return counts.
         self._partial = self._partial[-(LONGEST_LINE * 8) :]
         return [safe_line(line) for line in lines if not _PROFILER_MARK.fullmatch(line)]
 
     @property
     def position(self) -> int:
-        """Bytes from the beginning to the first that is not yet read."""
+        """Offset of the first byte not yet read."""
         return self._file.tell() if self._file is not None else 0
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class OutputReader:
         return True
 
     def _skip(self, to: int, here: int) -> None:
-        """Go to a place, and from there to the next line if there is one not too far."""
+        """Seek to a byte, and on to the next line unless the current one is very long."""
         assert self._file is not None
         self._partial = b""
         self._file.seek(to)
@@ -128,7 +128,7 @@ def last_lines(path: Path, count: int = 1) -> list[str]:
 
     Args:
         path: ``stdout.log`` or ``stderr.log``.
-        count: At most so many.
+        count: Maximum number.
     """
     reader = OutputReader(path, tail_bytes=8 << 10)
     try:

@@ -1,4 +1,4 @@
-"""How a session stands: read from who still runs and from the last lines of its logs."""
+"""State of a session, from its processes and the last lines of its logs."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 State = Literal["running", "finished", "failed", "stopped", "interrupted"]
 
-#: Of a session whose folder is gone; what still runs may go on.
+#: Detail of a session whose directory is gone; its script may still run.
 DELETED: Final = "the session was deleted"
-#: Why the recording of a process that tuiprof did not start is over: it was left, or has ended.
+#: Why the recording of an attached process is over: tuiprof detached, or the process ended.
 DETACHED: Final = "detached"
 ENDED: Final = "ended"
-#: In ``control``: who records and who is recorded.
+#: In ``control``: ids of the recorder and of the script.
 PROCESS_FILE: Final = "process.json"
-#: In ``control``: the request of a user that the run end.
+#: In ``control``: a user's request to stop the run.
 STOP_FILE: Final = "stop.json"
-#: A session without a supervisor is being started if it is younger than this.
+#: A session younger than this without a supervisor is still being started.
 STARTING_S: Final = 15.0
-#: On another machine (or in another process namespace) process numbers say nothing; there a session is
-#: running while a log was written within this time. The recorder writes at least every 5 s.
+#: Process ids of another machine (or process namespace) are meaningless here: such a session counts as running
+#: if a log was written within this time. The recorder writes at least every 5 s.
 FRESH_S: Final = 20.0
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How a session stands.
+    """State of a session.
 
     Attributes:
         state: ``running``; ``finished`` (exit 0); ``failed``; ``stopped`` (by the user); ``interrupted``
-            (supervisor or machine died, and nothing tells how the script ended).
+            (supervisor or machine died, and the script's exit status is unknown).
         code: Exit status as a shell gives it (128 + signal); None while running, or unknown because the
             recorder was killed.
         signal: Signal that ended the script; None = none.
-        detail: What else there is to say, e.g. ``"recorder lost"``; may be empty.
+        detail: Further information, e.g. ``"recorder lost"``; may be empty.
     """
 
     state: State
@@ -86,7 +86,7 @@ def shell_code(code: int | None, signal: int | None) -> int | None:
 
 
 def from_end(end: End) -> Status:
-    """Return the status that a last record tells."""
+    """Return the status that an end record stands for."""
     code = shell_code(end.code, end.signal)
     if end.why == "stopped":
         return Status("stopped", code, end.signal)
@@ -101,13 +101,13 @@ def from_end(end: End) -> Status:
 
 
 def last_end(session: Session, writer: str) -> End | None:
-    """Return the end record of a writer, if it ended in order."""
+    """Return the end record of a writer; None = it did not end in order, or still runs."""
     for line in reversed(read_end(session.log / f"{writer}.jsonl", 8192).splitlines()):
         try:
             record = _decoder.decode(line)
         except UNDECODABLE:
             continue
-        # Notes may follow the end; anything else means that the writer went on.
+        # Notes may follow the end; any other record means that the writer continued.
         if isinstance(record, End):
             return record
     return None
@@ -117,14 +117,14 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 def processes(session: Session) -> process.Processes | None:
-    """Return who records and who is recorded; None = not started, unreadable, or said outside of the session."""
-    if session.control.is_symlink():  # whom to signal is not for another folder to say
+    """Return ids of recorder and script; None = not started, unreadable, or a link out of the session."""
+    if session.control.is_symlink():  # another directory must not decide which process is signalled
         return None
     return read_small_json(session.control / PROCESS_FILE, process.Processes)
 
 
 def status(session: Session) -> Status:
-    """Return how a session stands now."""
+    """Return the current state of a session."""
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
@@ -140,7 +140,7 @@ def status(session: Session) -> Status:
         return _elsewhere(session)
     if process.alive(who.supervisor):
         return Status("running")
-    # It may have ended between our two looks.
+    # It may have ended between the two checks.
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
@@ -150,7 +150,7 @@ def status(session: Session) -> Status:
 
 
 def _elsewhere(session: Session) -> Status:
-    """Status of a session of another machine or process namespace: by the age of its logs."""
+    """Return the state of a session of another machine or process namespace, from the age of its logs."""
     newest = 0.0
     for path in session.log_files():
         with contextlib.suppress(OSError):  # the session is being deleted
@@ -161,9 +161,9 @@ def _elsewhere(session: Session) -> Status:
 
 
 def _from_probes(session: Session) -> Status:
-    """Status of a session whose recorder died: what the script's own processes wrote last.
+    """Return the state of a session whose recorder died, from the last records of the script's processes.
 
-    They see an exception that ends them, but not an exit status, so that one stays unknown.
+    They record an exception that ends them, but cannot know the exit status.
     """
     ranks = [path.stem for path in session.log_files() if re.fullmatch(r"rank\d+", path.stem)]
     ends = [last_end(session, rank) for rank in ranks]
@@ -175,5 +175,7 @@ def _from_probes(session: Session) -> Status:
     failed = next((end for end in known if shell_code(end.code, end.signal)), None)
     if failed is None:
         return Status("finished", known[0].code, detail="recorder lost")
-    told = from_end(failed)
-    return Status("failed", told.code, told.signal, ", ".join(filter(None, (told.detail, "recorder lost"))))
+    ended = from_end(failed)
+    return Status(
+        "failed", ended.code, ended.signal, ", ".join(filter(None, (ended.detail, "recorder lost")))
+    )

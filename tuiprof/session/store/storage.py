@@ -1,4 +1,4 @@
-"""What could not be stored of a run, and whether there is room for more: the disk is somebody else's affair, too."""
+"""What of a run could not be stored, and whether the disk has room for more."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tuiprof.system.files import read_small_json
 if TYPE_CHECKING:
     from tuiprof.session.store.folders import Session
 
-#: With less free than this nothing is recorded: file systems need some for themselves.
+#: With less free space than this, nothing is recorded: file systems keep some for themselves.
 LEAST_FREE_BYTES: Final = 16 << 10
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``control/output.json``: what became of the output, besides what is in the files. Changed only when it must be.
+    """``control/output.json``: output that is not in the files; written only when one of these figures changes.
 
     Attributes:
         lost: Bytes of standard output and of standard error that could not be stored.
-        waiting: Bytes of each that cannot be stored at the moment, and wait in memory.
-        why: Why not; empty = they can.
+        waiting: Bytes of each held in memory because they cannot be stored at the moment.
+        why: Why they cannot be stored; empty = nothing is held back.
         why_lost: Why the last of the lost bytes could not be stored.
     """
 
@@ -34,7 +34,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 def read_counts(session: Session) -> Counts:
-    """Return what became of a script's output."""
+    """Return how much of a script's output is lost or waiting."""
     return read_small_json(session.control / "output.json", Counts) or Counts()
 
 
@@ -46,7 +46,7 @@ def lost_output(session: Session) -> str:
 
 
 def trouble(session: Session) -> str:
-    """Return what keeps a run that goes on from being recorded at the moment; empty = nothing."""
+    """Return why a running script is not recorded at the moment; empty = it is."""
     counts = read_counts(session)
     if counts.why:
         return f"{counts.why}: {_kept(counts)}; the script goes on ({session.path})"
@@ -54,7 +54,7 @@ def trouble(session: Session) -> str:
         disk = os.statvfs(session.path)
     except FileNotFoundError:
         return f"the session was deleted: nothing more is recorded; the script goes on ({session.path})"
-    except OSError:  # a mount that does not answer tells nothing
+    except OSError:  # a mount that does not answer: nothing is known
         return ""
     # A file system without a size of its own, as some network ones are, has no blocks at all.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:

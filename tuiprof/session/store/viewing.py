@@ -1,4 +1,4 @@
-"""What watching a run cost: each screen that watched it leaves a small file in the session's ``views`` folder."""
+"""Cost of watching a run: each screen that did leaves a small file in the session's ``views`` folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tuiprof.system.files import read_small_json, write_inside
 
 
 class Viewing(msgspec.Struct, frozen=True):
-    """One screen that watched a run while it went on.
+    """One screen that watched a running script.
 
     Attributes:
-        unix_ns: When it stopped watching.
-        wall_s: How long it watched.
-        cpu_s: CPU time of the screen's process meanwhile.
-        host: Where it ran: a screen elsewhere costs the run nothing.
+        unix_ns: End, Unix ns.
+        wall_s: Duration.
+        cpu_s: CPU time of the screen's process in that time.
+        host: Machine of the screen: one on another machine costs the run nothing.
     """
 
     unix_ns: int
@@ -31,7 +31,7 @@ class Viewing(msgspec.Struct, frozen=True):
 
 
 def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
-    """Store what watching a run cost; a session that cannot be written stays as it is."""
+    """Store the cost of watching a run; does nothing where the session cannot be written."""
     viewing = Viewing(time.time_ns(), wall_s, cpu_s, platform.node())
     folder = session / "views"
     with contextlib.suppress(OSError, SessionError):
@@ -40,6 +40,6 @@ def store_viewing(session: Path, wall_s: float, cpu_s: float) -> None:
 
 
 def viewings(session: Path) -> list[Viewing]:
-    """Return what watching a run cost so far, the oldest first."""
+    """Return the cost of each screen that has watched a run, oldest first."""
     found = (read_small_json(path, Viewing) for path in sorted((session / "views").glob("*.json")))
     return [viewing for viewing in found if viewing is not None]

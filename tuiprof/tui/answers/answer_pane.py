@@ -27,7 +27,7 @@ from tuiprof.tui.widgets.wrap import wrap
 
 
 class Message(Painted, can_focus=True):
-    """Stands where the table would; takes the focus, so that the keys of the trace go on working."""
+    """Takes the place of the table, and the focus, so that the keys of the trace keep working."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class AnswerPane(Vertical):
             tab: Name of its tab.
             answer: The answer; None while it is worked out.
             question: The question of the analysis, shown meanwhile.
-            verdict: Whether to show its verdict (it may stand above already).
+            verdict: Whether to show its verdict (it may be shown above already).
             advice: The answer that may hold advice on a row of this one.
         """
         self._take_advice(advice if isinstance(advice, Report) else None)

@@ -13,7 +13,7 @@ import polars as pl
 from tuiprof.config import config_path
 from tuiprof.model.report import Table
 
-#: Of tables with more rows it is not asked whether a text column is empty: that takes too long for a key.
+#: In longer tables text columns are not checked for being empty: that would delay the key.
 _MOST_ASKED = 100_000
 #: Texts up to this many characters are words rather than sentences.
 _WORD = 20
@@ -23,7 +23,7 @@ def default_columns(table: Table) -> list[str]:
     """Return the keys of the columns that show unless the user chose others.
 
     A column without any value is left out. Of a table of sentences only the first is a column of its own; the others
-    stand whole below the table.
+    are shown in full below the table.
     """
     shown = [column for column in table.columns if not column.hidden]
     if len(table.rows):

@@ -66,7 +66,7 @@ class EventDetail:
         chain: Rows that enclose the call, innermost first, Python frames left out.
         frames: Rows of the Python frames that enclose it, innermost first.
         excerpt: Source text, where the file is on this machine.
-        raw: The event as it stands in the file; empty when the format keeps none.
+        raw: The event as written in the file; empty when the format does not keep it.
         raw_cut: How many characters of it were left out.
     """
 
@@ -176,7 +176,7 @@ def first_excerpt(texts: Sequence[str], near: Path | None = None) -> Excerpt | N
             continue
         lines = _read(path)
         if location.line <= len(lines):
-            # A frame names the first line of its function: what follows it tells more than what precedes it.
+            # A frame names the first line of its function: the lines after it are more useful than those before.
             before = _AROUND if location.exact else 0
             begin = max(0, location.line - 1 - before)
             around = lines[begin : location.line + 2 * _AROUND - before]

@@ -17,7 +17,7 @@ from tuiprof.tui.widgets.rows import GAP, Rows, fit_text, lay_out
 from tuiprof.tui.widgets.wrap import wrap
 
 _LABEL: Final = 13
-#: From so many cells on, what is long stands beside the fields.
+#: From this width on, long values are shown beside the fields.
 _TWO_COLUMNS: Final = 130
 _BETWEEN: Final = 4
 _ADVICE: Final = ("instead", "because", "proof")
@@ -45,7 +45,7 @@ class Field:
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
     """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
 
-    Columns that no table draws are told where they have a definition; figures only where they are a size.
+    Columns that no table draws are listed where they have a definition; figures only where they are a size.
     """
     row = table.rows.row(source, named=True)
     figures: list[str] = []

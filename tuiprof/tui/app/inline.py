@@ -57,7 +57,7 @@ _ANSI: Final = {
 
 
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
-    """Return the lines: how it stands, step time, where a step goes, devices, what stands out."""
+    """Return the lines: state, step time, phases of a step, devices, findings."""
     rank = fold.lead
     others = of_others(fold, session.meta)
     view = View(now_ns, _WINDOW_S, live=True)

@@ -24,7 +24,7 @@ from tuiprof.tui.trace.screen import TraceScreen
 
 #: Nothing may take longer than this: a decoder that hangs is an error, not a wait.
 _PATIENCE_S: Final = 300.0
-#: A run that goes on never stands still: so long after the last work its picture is taken all the same.
+#: The screen of a running script keeps changing: its picture is taken this long after the last work.
 _LIVELY_S: Final = 2.0
 _LOOK_S: Final = 0.15
 #: So many looks in a row must show the same.
@@ -88,11 +88,11 @@ async def shown(shot: Shot) -> AsyncIterator[Pilot[int]]:
     app = TuiprofApp(shot.start)
     async with app.run_test(size=(shot.columns, shot.lines)) as pilot:
         await _settle(pilot)
-        _go_to(pilot, shot)
+        if _go_to(pilot, shot):
+            await _settle(pilot)
         for key in shot.keys:
             await pilot.press(key)
             await _settle(pilot)
-        await _settle(pilot)
         yield pilot
 
 
@@ -108,7 +108,7 @@ def portable(svg: str) -> str:
 
 
 async def _settle(pilot: Pilot[int]) -> None:
-    """Wait until all work is done and the picture stands still."""
+    """Wait until all work is done and the screen no longer changes."""
     patience = time.monotonic() + _PATIENCE_S
     idle_since, before, same = time.monotonic(), "", 0
     while same < _STILL:
@@ -126,18 +126,20 @@ async def _settle(pilot: Pilot[int]) -> None:
             return
 
 
-def _go_to(pilot: Pilot[int], shot: Shot) -> None:
-    """Go to the step or moment that was asked for."""
+def _go_to(pilot: Pilot[int], shot: Shot) -> bool:
+    """Go to the step or moment that was asked for; return whether one was."""
     screen = pilot.app.screen
+    asked = shot.at_s is not None or shot.step is not None
     if isinstance(screen, TraceScreen):
         _in_trace(screen, shot)
-    elif shot.at_s is None and shot.step is None:
-        return
+    elif not asked:
+        return False
     elif isinstance(screen, LiveScreen):
         screen.moment.go_to(_moment_ns(screen.moment, shot))
         screen.redraw_now()
     else:
         raise UsageProblem("this screen has no steps", "name a session or a trace")
+    return asked
 
 
 def _in_trace(screen: TraceScreen, shot: Shot) -> None:

@@ -182,7 +182,7 @@ class TourCard(Static, can_focus=True):
         self._place()
 
     def _place(self) -> None:
-        """Stand at the bottom right, above the line of keys."""
+        """Place it at the bottom right, above the line of keys."""
         screen, size = self.screen.size, self.outer_size
         self.styles.offset = (max(0, screen.width - size.width), max(0, screen.height - size.height - 1))
 

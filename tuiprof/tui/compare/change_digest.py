@@ -19,7 +19,7 @@ from tuiprof.tui.widgets.rows import fit_text
 _CHANGE, _VALUE = 10, 9
 #: Fewer cells than this are no place for bars.
 _LEAST_BAR: Final = 10
-#: A figure that changed by less than this share is not told.
+#: A figure that changed by less than this share is left out.
 _SAME: Final = 0.01
 
 
@@ -44,7 +44,7 @@ class PhaseChange:
 
     @property
     def within_noise(self) -> bool:
-        """Whether it changed by less than is told."""
+        """Whether it changed by too little to be shown."""
         return abs(self.change) <= _SAME * max(self.before, self.after)
 
 

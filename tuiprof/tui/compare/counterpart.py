@@ -11,7 +11,7 @@ from tuiprof.model.trace import Trace
 def counterpart(trace: Trace, row: int, other: Trace) -> int | None:
     """Return the row of the event in another trace that does the same work.
 
-    Steps are counted from the first that each trace holds. Where an event stands in no step, or a trace has none, the
+    Steps are counted from the first that each trace holds. Where an event is in no step, or a trace has none, the
     whole trace is taken for one step.
 
     Returns:
@@ -42,7 +42,7 @@ def _alike(trace: Trace, name: int, category: int, step: int | None) -> Ints:
 
 
 def shift_between(before: Trace, after: Trace) -> int:
-    """Return by how many ns an instant of the second trace stands later than the same moment of the first.
+    """Return by how many ns an instant of the second trace is later than the same moment of the first.
 
     The begins of their first steps are the same moment; without steps the begins of the traces are.
     """

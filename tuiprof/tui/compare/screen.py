@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CompareScreen(Screen[None]):
-    """Compares two runs. Nothing heavy is imported before the screen stands.
+    """Compares two runs. Nothing heavy is imported before the screen is shown.
 
     Args:
         before: The baseline: a trace file, a directory of them, a session (path, name, ``last``) or
@@ -124,7 +124,7 @@ class CompareScreen(Screen[None]):
         except TuiprofError as error:
             if not self._stop.is_set():
                 self.post_message(self.Failed(error))
-        except Exception as error:  # noqa: BLE001 - a bug must be told on the screen, not end the dashboard
+        except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
             text = f"these two cannot be compared: {type(error).__name__}: {error}"
             self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
 

@@ -19,7 +19,7 @@ _LABEL: Final = 9
 _FIGURE: Final = 22
 #: Cells of the widest bar, the edge behind it included.
 _WIDEST: Final = 6
-#: From this width on the two stand beside one another, and higher.
+#: From this width on, the two charts are side by side, and higher.
 _BESIDE: Final = 180
 #: The scale ends at this percentile of all steps; what is beyond is drawn at the edge.
 _BULK: Final = 98.0

@@ -123,7 +123,7 @@ class FleetScreen(Screen[None]):
         except TuiprofError as error:
             if not self._stop.is_set():
                 self.post_message(self.Failed(error))
-        except Exception as error:  # noqa: BLE001 - a bug must be told on the screen, not end the dashboard
+        except Exception as error:  # noqa: BLE001 - a bug is shown on the screen and does not end the dashboard
             text = f"these ranks cannot be shown: {type(error).__name__}: {error}"
             self.post_message(self.Failed(TuiprofError(text, "this is a bug of tuiprof; please report it")))
 

@@ -164,7 +164,7 @@ class HeatMap:
             binned = np.maximum.reduceat(seen, np.arange(0, seen.shape[0], by_ranks), axis=0)
             binned = np.maximum.reduceat(binned, np.arange(0, seen.shape[1], by_steps), axis=1)
             share = np.clip(binned / self._top, 0.0, 1.0)
-            # One level up from nothing: a cell that is there is told from the ground.
+            # One level above zero, so that a cell with a value differs from the background.
             self._cells = (
                 key,
                 np.where(np.isfinite(binned), np.ceil(share * (_LEVELS - 1)) + 1, 0).astype(np.int64),

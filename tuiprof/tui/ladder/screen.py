@@ -185,7 +185,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
         self._seen: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """How it stands on top, the rungs, and the one under the cursor below."""
+        """Its state on top, then the rungs, then details of the one under the cursor."""
         yield Painted(id="head")
         yield Heading("")
         yield Painted(id="state")
@@ -217,7 +217,7 @@ class LadderScreen(Screen[None], inherit_bindings=False):
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="look")
     def _look(self, *, first: bool = False) -> None:
-        """Read how the ladder stands; of one that does not run also what its traces tell."""
+        """Read the state of the ladder; of one that does not run, its traces as well."""
         worker = get_current_worker()
 
         def show(view: LadderView) -> None:

@@ -20,10 +20,10 @@ from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
 
 if TYPE_CHECKING:
     from tuiprof.session.run.interpreter import Facts
-    from tuiprof.session.store.glance import Summary
     from tuiprof.session.store.labels import Labels
+    from tuiprof.session.store.summary import Summary
 
-#: What every trace ends in, and so tells none from another.
+#: Endings that all traces share, left out of their names.
 _ENDING: Final = re.compile(r"(\.pt)?(\.trace)?\.json(\.gz)?$|\.xplane\.pb(\.gz)?$")
 _STATES = {
     "running": (glyphs.RUNNING, "good", "running"),
@@ -47,10 +47,10 @@ class VariantItem:
         published: The publication's figure, as text; empty = none.
         here_ns: Median step time of its newest measurement on this host, a ladder's or a run's; None = not run yet.
         here_preset: Preset of that run.
-        change: That against the baseline's run of the same preset, as a share; None = cannot be told.
+        change: Against the baseline's run of the same preset, as a share; None = unknown.
         runnable: Whether it can run in the chosen interpreter; None = not known yet.
         why: Why it cannot, and how to change that.
-        syncs_per_step: Syncs a step in the trace of that run; None = cannot be told, or not read yet.
+        syncs_per_step: Syncs per step in the trace of that run; None = unknown, or not read yet.
         trace: That trace; None = there is none.
         measured: What that run was: ``ladder``, or ``run``; empty = not run yet.
     """

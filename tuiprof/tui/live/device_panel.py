@@ -113,7 +113,7 @@ def foreign_rows(devices: Sequence[DeviceView], width: int, *, each: bool) -> li
 
 
 def _foreign(device: DeviceView) -> Row:
-    """Return the one line of a device that is not the run's; its figures stand below those of the others."""
+    """Return the one line of a device that is not the run's; its figures are below those of the others."""
     util = _pair("util", show("util", device.latest.get("util")), "dim", _PAIR - 6)
     memory = _pair("mem", _value(device, "mem_used_bytes"), "dim", _PAIR - 9)
     return [(f" {device.label:<6} ", "dim"), *util, ("   ", "text"), *memory, (f"   {OF_OTHERS}", "dim")]
@@ -172,7 +172,7 @@ def _full(device: DeviceView, width: int) -> list[Row]:
 
 
 def _processes(device: DeviceView, width: int) -> Row | None:
-    """Return who holds memory on the device, the largest first; None = nobody tells, or it is one process alone."""
+    """Return who holds memory on the device, the largest first; None = unknown, or one process alone."""
     held = {
         key.removeprefix("pid").partition("_")[0]: size
         for key, size in device.latest.items()

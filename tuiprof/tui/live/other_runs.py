@@ -7,7 +7,7 @@ from typing import Final
 
 from tuiprof.errors import SessionError
 from tuiprof.session.store.folders import Session, list_sessions
-from tuiprof.session.store.glance import Summary
+from tuiprof.session.store.summary import Summary
 
 #: Runs are looked for among so many of the newest sessions.
 _NEWEST: Final = 40
@@ -49,7 +49,7 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
         Name of the baseline variant and its median step time in ns; None = there is none, or this is one.
     """
     from tuiprof.ladder.scenarios import ladders
-    from tuiprof.session.store.glance import glance
+    from tuiprof.session.store.summary import summary_of
 
     scenario = session.meta.scenario
     if scenario is None:
@@ -66,7 +66,7 @@ def baseline_of(session: Session) -> tuple[str, float] | None:
             and meta.host == session.meta.host
             and other.status().state == "finished"
         ):
-            median_ns = glance(other).median_ns
+            median_ns = summary_of(other).median_ns
             if median_ns:
                 return ladder.baseline, median_ns
     return None

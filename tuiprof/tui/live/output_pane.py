@@ -271,7 +271,7 @@ class OutputPane(Lines, can_focus=True):
 
 
 class OutputBox(Vertical):
-    """The output below a heading that tells the position in it, and a field to search it."""
+    """The output below a heading with the position in it, and a field to search it."""
 
     def __init__(self, stdout: Path, stderr: Path, *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)

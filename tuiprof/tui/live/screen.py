@@ -39,7 +39,7 @@ from tuiprof.tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from tuiprof.headline.trace import Gist
-    from tuiprof.session.store.glance import Summary
+    from tuiprof.session.store.summary import Summary
     from tuiprof.tui.opening.captures import Captures
     from tuiprof.tui.opening.captures import Figures as TraceFigures
 

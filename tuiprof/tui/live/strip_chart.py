@@ -41,7 +41,7 @@ class StripChart(Lines):
 
     The line is the mean of the steps that ran in a column; behind it, paler, lies the range from the shortest
     to the longest of them. The axis follows the bulk of the steps (2nd to 98th percentile, outliers left out)
-    and changes only when they leave it, so that it stands still; what lies beyond is drawn at the edge.
+    and changes only when they leave it, so that it stays fixed; values beyond it are drawn at the edge.
     """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - the name Textual uses
@@ -52,7 +52,7 @@ class StripChart(Lines):
         self._right = math.nan  # for which it was chosen
 
     def edge(self, now_s: float, window_s: float, begin_s: float = 0.0) -> float:
-        """Return the right edge of an axis that stands still while time goes on.
+        """Return the right edge of an axis that stays fixed while time passes.
 
         Steps fill it from the left, where the first one began, to the right; at its end it moves on by a part of
         its width, in whole cells. In between only the newest cells change: that keeps a chart cheap over a slow

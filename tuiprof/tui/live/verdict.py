@@ -71,7 +71,7 @@ class Verdict:
         return alert if urgent and (found[0].level == "bad" or not sentence) else sentence or [[]]
 
     def _sentence(self, width: int, tall: bool) -> Row:
-        """Return the first that applies: the selected step, a capture, how it ended, its trace, what stands out."""
+        """Return the first that applies: the selected step, a capture, how it ended, its trace, a finding."""
         moment, captures, stats = self._moment, self._captures, self._figures.stats
         row = moment.selected_row()
         if row is not None and moment.rank is not None:

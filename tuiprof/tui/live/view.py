@@ -22,10 +22,10 @@ from tuiprof.session.live.stats import StepStats
 from tuiprof.session.live.straggler import Lane
 from tuiprof.session.live.writer_state import StepSeries, WriterState
 from tuiprof.session.store.folders import Session, SessionMeta
-from tuiprof.session.store.glance import Summary
 from tuiprof.session.store.labels import Labels
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.status import Status
+from tuiprof.session.store.summary import Summary
 from tuiprof.telemetry.figures import figure, headline
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.braille import Floats
@@ -82,7 +82,7 @@ class View:
         """Width of the axis in seconds; while the steps do not fill the window a little more than they take."""
         if self.window_s is None and not self.live:
             return self.age_s
-        # There is room for more, so that the axis stands still for a while.
+        # Some room is left, so that the axis stays fixed for a while.
         parts = 8 if self.window_s is None else 4
         part_s = 2.0 ** math.floor(math.log2(self.age_s)) / parts
         span_s = math.ceil(self.age_s / part_s) * part_s
@@ -145,7 +145,7 @@ def slowdown_in_view(steps: StepSeries, view: View) -> Slowdown | None:
 
 
 def batch_size(steps: StepSeries) -> float | None:
-    """Return the samples of a step where the script tells them as a metric; None = it does not."""
+    """Return the samples of a step where the script logs them as a metric; None = it does not."""
     for name in ("samples", "batch_size", "batch"):
         if name in steps.metrics and len(values := steps.metric(name)[-20:]):
             return _known(float(np.nanmedian(values))) if not np.isnan(values).all() else None
@@ -372,7 +372,7 @@ def _known(value: float) -> float | None:
 
 
 def capture_words(capture: CaptureState) -> str:
-    """Return what tells a capture from the others: when it was made, of which steps, and why."""
+    """Return the description of a capture: when it was made, of which steps, and why."""
     firsts = [record.first for record in capture.by_writer.values() if record.first is not None]
     lasts = [record.last for record in capture.by_writer.values() if record.last is not None]
     steps = f"steps {format_count(min(firsts))} to {format_count(max(lasts))}" if firsts and lasts else ""
@@ -851,7 +851,7 @@ def _allocators(
         if rank is not None and index in rank.uses:
             device = device_of(rank.uses[index], meta.devices)
         else:
-            device = own[index] if countable and index < len(own) else None
+            device = own[index] if countable and 0 <= index < len(own) else None
         if device is not None and series.last is not None:
             found[device.key] = series.last.alloc, series.last.reserved, series.last.peak
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Captures:
-    """Where a trace stands among those it belongs with.
+    """Position of a trace among those it belongs with.
 
     Attributes:
         sets: The captures, oldest first; each holds its ranks.

@@ -42,7 +42,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         captures: The traces; the one shown is marked.
         known: What is known of them already, by path; what is read meanwhile is added.
         straggler: Rank that holds up the others in the capture shown; None = none is known to.
-        told: What is known of the capture that a trace is of, by path: when it was made, of which steps.
+        descriptions: Description of the capture behind each trace, by path: when it was made, of which steps.
     """
 
     DEFAULT_CSS = """
@@ -81,10 +81,10 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         captures: Captures,
         known: dict[Path, Figures | None],
         straggler: int | None,
-        told: Mapping[Path, str] | None = None,
+        descriptions: Mapping[Path, str] | None = None,
     ) -> None:
         super().__init__()
-        self._told = told or {}
+        self._descriptions = descriptions or {}
         self._captures = captures
         self._known = known
         self._straggler = straggler
@@ -122,7 +122,7 @@ class CapturesScreen(ModalScreen[Path | None], inherit_bindings=False):
         for one in self._captures.sets:
             if len(self._captures.sets) > 1:
                 many = "" if self._alone else "1 rank" if len(one) == 1 else f"{len(one)} ranks"
-                name = self._told.get(one.files[0].path) or one.run or "capture"
+                name = self._descriptions.get(one.files[0].path) or one.run or "capture"
                 lines.append(Choice("", [(sanitize(name), "title"), (f"  {many}", "dim")], 0))
             straggler = self._straggler if one is self._captures.shown else None
             lines += [
@@ -215,7 +215,7 @@ def _line(cells: tuple[str, ...], name: str, mark: str, role: str, width: int) -
 
 
 def _middle_cut(name: str, room: int) -> str:
-    """Return a name that fits; what ranks differ in stands at either end."""
+    """Return a name that fits; its ends, in which ranks differ, are kept."""
     if len(name) <= room:
         return name
     head = (room - 1) * 2 // 3

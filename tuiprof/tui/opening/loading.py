@@ -77,7 +77,7 @@ class Opening:
             TuiprofError: It cannot be opened.
             tuiprof.formats.Cancelled: :meth:`cancel` was called.
         """
-        # Decoders bring polars and numpy: imported here, so that the loading screen stands before they do.
+        # Decoders bring polars and numpy: imported here, so that the loading screen is shown before.
         from tuiprof import formats
 
         try:

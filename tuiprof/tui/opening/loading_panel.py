@@ -27,7 +27,7 @@ class LoadingPanel(Lines, can_focus=True):
     DEFAULT_CSS = "LoadingPanel { height: 1fr; padding: 1 2; }"
 
     class Moved(Message):
-        """Opening went on; a worker tells it to the screen.
+        """Progress of opening, posted by a worker to the screen.
 
         Attributes:
             progress: How far it is.

@@ -50,7 +50,7 @@ class PlainText(LineFilter):
 
 
 class OneColour(LineFilter):
-    """Takes colours away: what stands out by its background is shown in reverse."""
+    """Removes colours: text with a background of its own is shown in reverse."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the cells of a line without colours."""

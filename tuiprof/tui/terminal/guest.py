@@ -108,7 +108,7 @@ class TerminalApp(App[int], inherit_bindings=False):
             self.notify(str(error), title="that did not work", severity="error", timeout=10)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy text that does nothing where it is pasted but stand there.
+        """Copy text that has no effect where it is pasted.
 
         Args:
             text: One line; tabs part cells.

@@ -64,7 +64,7 @@ class Settings:
 
 
 def load_settings(path: Path | None = None) -> Settings:
-    """Read the configuration; what is wrong with it is told, never fatal.
+    """Read the configuration; errors in it are reported, never fatal.
 
     Args:
         path: The file; None = the user's.

@@ -90,9 +90,9 @@ def _change(shown: State, wanted: State) -> str:
     return f"\x1b[{';'.join(parts)}m"
 
 
-#: Characters of which each fills one cell, as far as they can be told at a glance.
+#: Characters of which each fills one cell, as far as that can be decided cheaply.
 _NARROW: Final = re.compile("[ -~\u00a1-\u00ac\u00ae-\u02ff\u2500-\u25fc\u2800-\u28ff]+")
-#: Cells that stand already are sent again where no more of them lie between two that differ.
+#: Unchanged cells are sent again where no more of them lie between two that differ.
 _GAP: Final = 8
 #: A terminal as the pictures need it, whatever another program made of it: its second screen, scrolling all of it,
 #: neither inserting nor counting from a margin, letters as letters, no wrapping, no cursor, and empty.
@@ -116,7 +116,7 @@ class Shown:
         self._lines.clear()
 
     def unsent(self, data: str) -> str:
-        """Return what is to be sent, without the cells that stand there already.
+        """Return what is to be sent, without the cells that the terminal already shows.
 
         Args:
             data: Text and escape sequences; each text begins and ends without colours and attributes.
@@ -170,7 +170,7 @@ def _state(cell: Cell) -> State:
 
 @lru_cache(4096)
 def _fills_one(char: str) -> bool:
-    """Return whether a character fills one cell whatever stands beside it."""
+    """Return whether a character fills one cell whatever is beside it."""
     return char.isprintable() and char < "\U00010000" and cell_len(char) == 1
 
 
@@ -193,7 +193,7 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
     """Return a driver that sends fewer bytes."""
 
     class Squeezing(driver):  # type: ignore[misc, valid-type]
-        """It, with what it writes squeezed, and cells that stand there already not sent again."""
+        """It, with what it writes squeezed, and unchanged cells not sent again."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)

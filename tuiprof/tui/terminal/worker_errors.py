@@ -1,4 +1,4 @@
-"""Tells what went wrong in a worker: an answer that never comes must not look like one still to come."""
+"""Reports the failure of a worker, so that a result that never comes does not look pending."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class Canvas:
         return self._strip(head, chars, cells.kinds, over)
 
     def _label(self, text: str, style: str, cells: int, background: Style) -> list[Segment]:
-        if len(text) > cells:  # its number tells it from others
+        if len(text) > cells:  # its number identifies it
             text = text.replace("stream ", "str ")
         return [Segment(" " + fit_text(text, cells), self._component_style(style)), Segment(" ", background)]
 
@@ -247,7 +247,7 @@ class Canvas:
         return Strip(segments, sum(segment.cell_length for segment in head) + len(chars))
 
     def _legend_line(self, lanes: Lanes, width: int) -> Strip:
-        """Say what the signs of the lanes that show stand for, as far as there is room."""
+        """Explain the signs of the visible lanes, as far as there is room."""
         state = self._state
         row = legend(
             state.visible_lanes,

@@ -235,7 +235,7 @@ def _label_runs(
 
 
 def legend(lanes: list[Lane], *, replayed: bool, nested: bool, closed: bool) -> list[tuple[str, Kind, str]]:
-    """Return the signs that lanes are drawn with: sign, its look, what it stands for.
+    """Return the signs that lanes are drawn with: sign, style, meaning.
 
     Args:
         lanes: The lanes that show.
@@ -311,7 +311,7 @@ def link_cells(
 
 @lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
-    """Return the part of a name that tells it from others, one cell a character.
+    """Return the distinctive part of a name, one cell per character.
 
     Kernel names lose return type, namespaces, template arguments and parameters; Python frames lose their file.
 

@@ -35,7 +35,7 @@ class SampledBars(Bars):
 
 
 def sketch(trace: Trace) -> Lanes:
-    """Return lanes of a sample of the events; ``stride`` says how many each of them stands for."""
+    """Return lanes of a sample of the events; ``stride`` is how many events each of them represents."""
     stride = max(1, len(trace) // _EVENTS)
     # One out of each stretch, and not always the same one: launches and kernels often take turns.
     stretches = np.arange(0, len(trace) - stride + 1, stride)

@@ -127,7 +127,7 @@ class Lost:
     """What a finding costs, over time.
 
     Attributes:
-        losses: Where the time goes that the change saves; a text = why that cannot be told.
+        losses: Where the time goes that the change saves; a text = why that is unknown.
         bad: Whether the finding is a bad one, or one to look at.
     """
 
@@ -182,7 +182,7 @@ class Lane:
 
     @property
     def has_events(self) -> bool:
-        """Whether its cells stand for events that can be opened."""
+        """Whether its cells are events that can be opened."""
         return self.style not in ("idle", "counter", "lost") and not isinstance(self.bars, MovedBars)
 
     def holds(self, row: int) -> bool:
@@ -201,7 +201,7 @@ class Lanes:
         trace: The trace.
         lanes: Lanes in order of display.
         syncs: Host waits, in order of start.
-        stride: How many events each of these stands for; 1 = they are all there.
+        stride: How many events each of these represents; 1 = all events are there.
         sketch_of: Of a sketch, the whole trace, of which ``trace`` is a sample.
         replayed: Of lanes that show a replayed step: its begin and end, ns; None = they show what was captured.
     """
@@ -351,14 +351,9 @@ def _host_lanes(trace: Trace, track: Track, rows: Ints) -> list[Lane]:
 def _nested(
     trace: Trace, rows: Ints, label: str, priorities: Sequence[int], *, outer: bool = False
 ) -> list[Lane]:
-    """Return a lane for each level of events that enclose one another, outermost first.
+    """Return a lane for each level of events that enclose one another, outermost first, as far as there are priorities.
 
-    Args:
-        trace: The trace.
-        rows: The events.
-        label: Of the first lane; those below it are indented.
-        priorities: Of the lanes; no more levels get one.
-        outer: The first level is not enclosed by what another lane draws.
+    ``outer`` says that the first level is not enclosed by what another lane draws.
     """
     lanes: list[Lane] = []
     for level, priority in enumerate(priorities):

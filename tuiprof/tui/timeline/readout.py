@@ -21,7 +21,7 @@ def offset_text(offset_ns: int, precision_ns: int) -> str:
 
     Args:
         offset_ns: ns since the begin.
-        precision_ns: What one column stands for, ns.
+        precision_ns: Duration of one column, ns.
     """
     scale, unit = next(
         ((s, u) for s, u in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")) if abs(offset_ns) >= s),

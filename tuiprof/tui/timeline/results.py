@@ -80,9 +80,9 @@ class Results:
 
 
 def later_by(part: Trace, trace: Trace) -> int:
-    """Return by how many ns the events of a part of a file stand later in more of the same file.
+    """Return by how many ns the events of a part of a file lie later in a longer part of the same file.
 
-    A trace counts time from its first event, which need not stand in the part of the file that was read first.
+    A trace counts time from its first event, which need not be in the part of the file that was read first.
     """
     row = row_in(part, trace, 0) if len(part) else None
     return int(trace.starts[row] - part.starts[0]) if row is not None else 0

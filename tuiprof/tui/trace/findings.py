@@ -21,7 +21,7 @@ class Shown:
         where: The place; empty = the whole step.
         fix: What to write instead.
         prove: A command that shows it before and after; empty = none.
-        saves_ns: What it saves a step; None = cannot be told.
+        saves_ns: Time it saves per step; None = unknown.
         low_ns: At least.
         high_ns: At most.
         share: ``saves_ns`` as a share of the step.

@@ -90,7 +90,7 @@ class TraceHead(Lines):
             text = reading_text(self._part.share, reached.share, failed=self._failed)
             least = 38
         elif self._trust is not None:
-            # How far the profiler slowed a step stands at the left, beside what it takes without.
+            # The slowdown by the profiler is shown at the left, beside the time without it.
             trust = Trust(self._trust.events, tuple(r for r in self._trust.remarks if r.code != "slowed"))
             level = trust.level
             text = ("" if level == "good" else f"{MARKS[level]} ") + sanitize(trust.line)

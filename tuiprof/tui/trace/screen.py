@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TraceScreen(Screen[None]):
-    """Shows one trace. Nothing heavy is imported before the screen stands.
+    """Shows one trace. Nothing heavy is imported before the screen is shown.
 
     Args:
         path: The file to open.
@@ -199,7 +199,7 @@ class TraceScreen(Screen[None]):
         except TuiprofError as error:
             if opening is None or not opening.cancelled:
                 self.post_message(self.Failed(path, error))
-        except Exception as error:  # noqa: BLE001 - a decoder's bug must be told on the screen, not end the dashboard
+        except Exception as error:  # noqa: BLE001 - a decoder's bug is shown on the screen and does not end the dashboard
             text = f"{path} could not be read: {type(error).__name__}: {error}"
             remedy = "this is a bug of tuiprof; please report it with the file"
             self.post_message(self.Failed(path, TuiprofError(text, remedy)))

@@ -117,7 +117,7 @@ class TraceWork:
         Attributes:
             window: The part in which it was found.
             place: Which of the findings.
-            losses: Where; a text = why that cannot be told.
+            losses: Where; a text = why that is unknown.
         """
 
         def __init__(self, window: Window, place: int, losses: Losses | str) -> None:

@@ -26,7 +26,7 @@ def column_ranges(
     Args:
         starts: Start of each value, ascending, shape ``(n,)``.
         ends: Its end, ascending, same shape.
-        lows: The values, or their lower ends where each stands for several.
+        lows: The values, or their lower ends where each represents several.
         highs: The values, or their upper ends.
         edges: Edges of the columns, ascending, shape ``(columns + 1,)``.
 

@@ -9,7 +9,7 @@
     comparison  = column (">" | ">=" | "<" | "<=" | "=" | "!=" | "~" | "!~") value
 
 A text alone is looked for in every column of words; so is everything that holds no sign, no quote and no ``and``,
-``or``, ``not``. ``~`` means: contains, ignoring case; between slashes stands a regular expression. Figures are
+``or``, ``not``. ``~`` means: contains, ignoring case; a regular expression is written between slashes. Figures are
 compared in the unit that is typed with them; their signs and groups of digits may be those of the tables. What holds
 a sign of its own, such as ``vec<4>``, goes between double quotes.
 

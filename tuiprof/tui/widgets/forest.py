@@ -32,7 +32,7 @@ class Scale:
     high: float
 
     def column(self, ratio: float, width: int) -> int:
-        """Return where a ratio stands."""
+        """Return the column of a ratio."""
         low, high = math.log(self.low), math.log(self.high)
         share = (math.log(max(ratio, 1e-12)) - low) / (high - low)
         share = _MARGIN + share * (1 - 2 * _MARGIN)

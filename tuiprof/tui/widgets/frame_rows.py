@@ -20,9 +20,9 @@ from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.widgets import filter_expression
 from tuiprof.tui.widgets.rows import Heading, Rows
 
-#: From so many rows on, the first sort of a column takes longer than a frame.
+#: From this many rows on, the first sort of a column takes longer than a frame.
 _SLOW_ROWS: Final = 100_000
-#: Of fewer rows no order can be told.
+#: Fewer rows than this cannot be ranked.
 _FEWEST_TO_RANK: Final = 2
 _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">": operator.gt,
@@ -124,7 +124,7 @@ class FrameRows:
         return position if self._view is None else int(self._view[position])
 
     def position(self, source: int) -> int | None:
-        """Return where a row of the frame stands now; None when the filter hides it."""
+        """Return the current position of a row of the frame; None when the filter hides it."""
         if self._view is None:
             return source if 0 <= source < len(self.frame) else None
         found = np.flatnonzero(self._view == source)
@@ -189,7 +189,7 @@ class FrameRows:
         return frame if self._view is None else frame[self._view]
 
     def alike(self, other: Rows, position: int) -> int | None:
-        """Return where the row stands whose texts are those of a row of another frame; figures may differ."""
+        """Return the position of the row whose texts are those of a row of another frame; figures may differ."""
         if not isinstance(other, FrameRows):
             return None
         source = other.source(position)

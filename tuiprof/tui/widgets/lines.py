@@ -82,6 +82,7 @@ class Lines(Widget):
         self._strips: list[Strip] = []
         self._role_styles: dict[str, Style] = {}
         self._drawn_for = Size(0, 0)
+        self._drawn_size = Size(0, 0)
         self._unseen = False
 
     @abstractmethod
@@ -149,7 +150,9 @@ class Lines(Widget):
                 self.refresh()  # so that Textual does not take the old lines from its cache
             self._drawn_for = Size(0, 0)  # drawn afresh when it is next seen
             return
-        if self.outer_size != self._drawn_for:
+        # During a layout the outer size may be new already, and the content's size still the old one.
+        if (self.outer_size, size) != (self._drawn_for, self._drawn_size):
+            self._drawn_for = Size(0, 0)
             self.refresh()
             return
         for y, row in enumerate(self._complete(size)):
@@ -164,7 +167,7 @@ class Lines(Widget):
         """Return one line of the content."""
         # The size of the content is worked out from the whole layout; the size around it is at hand.
         if self.outer_size != self._drawn_for:
-            size = self.size
+            self._drawn_size = size = self.size
             self._unseen = False
             self._rows = self._complete(size)
             self._strips = [self._strip(row, size.width) for row in self._rows]

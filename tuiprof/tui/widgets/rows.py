@@ -74,7 +74,7 @@ class Rows(Protocol):
         """Return the source of the row at a position."""
 
     def position(self, source: int) -> int | None:
-        """Return where a source stands now; None when the filter hides it."""
+        """Return the current position of a source row; None when the filter hides it."""
 
     def sort(self, column: int | None, descending: bool = False) -> None:
         """Sort by a column, unknown values last; None = back to the order given at first."""
@@ -89,7 +89,7 @@ class Rows(Protocol):
         """Keep the rows in which any text contains this, ignoring case; empty = all."""
 
     def alike(self, other: Rows, position: int) -> int | None:
-        """Return where the row stands that says in words what a row of other rows says; None = nowhere."""
+        """Return the position of the row whose texts equal those of a row of other rows; None = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class ListRows:
         return self._view[position]
 
     def position(self, source: int) -> int | None:
-        """Return where a row stands now; None when the filter hides it."""
+        """Return the current position of a row; None when the filter hides it."""
         return self._view.index(source) if source in self._view else None
 
     def is_slow_to_sort(self, column: int) -> bool:
@@ -193,7 +193,7 @@ class ListRows:
         ]
 
     def alike(self, other: Rows, position: int) -> int | None:
-        """Return where the row with the same texts stands; None = nowhere."""
+        """Return the position of the row with the same texts; None = there is none."""
         texts = [other.text(position, column) for column in range(len(other.headings))]
         return next((place for place, i in enumerate(self._view) if self._texts[i] == texts), None)
 
@@ -206,7 +206,7 @@ def _comparable(key: SortKey) -> tuple[bool, float, str]:
 def fit_text(
     text: str, width: int, right: bool = False, elide: Literal["end", "start", "middle"] = "end"
 ) -> str:
-    """Pad or cut a text to a number of cells; where it is cut stands an ellipsis."""
+    """Pad or cut a text to a number of cells; a cut is marked by an ellipsis."""
     length = cell_len(text)
     if length > width and elide != "end":
         text = clip(text, width, elide)
@@ -236,7 +236,7 @@ def column_order(headings: Sequence[Heading], least: list[int], contents: list[i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the columns of a table stand side by side.
+    """Layout of the columns of a table.
 
     Attributes:
         order: Indices of the columns, from left to right.

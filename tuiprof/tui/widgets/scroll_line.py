@@ -35,7 +35,7 @@ class ScrollLine(ScrollBarRender):
             length = min(size, max(1, ceil(size * window_size / virtual_size)))
             free, share = size - length, position / (virtual_size - window_size)
             begin = round(free * share)
-            if free > 1 and 0 < share < 1:  # the line stands at an end only where what is scrolled does
+            if free > 1 and 0 < share < 1:  # the line reaches an end only when the content does
                 begin = max(1, min(begin, free - 1))
             end = begin + length
         cells = [

@@ -59,7 +59,7 @@ class Choice:
     """One line of a list to choose from.
 
     Attributes:
-        key: What it stands for; empty = a heading or a remark, which the cursor passes over.
+        key: Identifies the line; empty = a heading or a remark, which the cursor skips.
         line: What to draw, or a function of the width in cells that draws it.
         indent: Cells in front of it that hold the cursor mark.
     """

@@ -67,7 +67,7 @@ class TabBar(Lines):
         Args:
             tabs: The tabs in order.
             current: Name of the one that is open.
-            remark: What stands at the right end; safe for a terminal.
+            remark: Text at the right end; safe for a terminal.
             more: The key that lists other tabs, and how many those are; None = there are none.
         """
         self._tabs, self._current, self._remark = tabs, current, remark
@@ -110,7 +110,7 @@ class TabBar(Lines):
     def _shown(widths: list[int], here: int, kept: set[int], room: int) -> list[int]:
         """Return which tabs there is room for: the kept ones, then those before and after the current one."""
         shown = set(kept)
-        # A sign stands where some are left out.
+        # A sign marks where some are left out.
         used = sum(widths[i] for i in shown) + len(kept)
         for index in [*range(here - 1, -1, -1), *range(here + 1, len(widths))]:
             if index in shown:

@@ -1,4 +1,4 @@
-"""What a list shows of a session: read from small files and the last lines of its logs, never a whole log."""
+"""A summary of a session for lists, from small files and the end of its logs; no log is read whole."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Summary(msgspec.Struct, frozen=True):
     """One line of the list of sessions.
 
     Attributes:
-        id: Name of the directory: what commands accept.
+        id: Name of the directory, which commands accept.
         path: The directory.
         title: ``scenario:variant``, or the session's name.
         state: A :data:`tuiprof.session.store.status.State`, or ``unreadable``.
-        detail: What else there is to say of the state; may be empty.
+        detail: Further information about the state; may be empty.
         code: Exit status as a shell gives it; None while running or unknown.
-        unix_ns: When it began.
-        duration_ns: From then to the last record; None = no record.
-        steps: Steps recorded (of the rank with the most); 0 = none seen.
-        median_ns: Median time of the last steps (as many as the end of the log holds, about a hundred; captured
-            ones left out); where a capture has slowed them down, of the steps before that; None = no steps.
+        unix_ns: Start, Unix ns.
+        duration_ns: From the start to the last record; None = no record.
+        steps: Steps recorded by the rank with the most; 0 = none.
+        median_ns: Median of the last steps (about a hundred, as many as the end of the log holds; captured steps
+            are left out); where a capture slowed the script down, of the steps before it; None = no steps.
         argv: The command as given.
         host: Where it ran.
     """
@@ -57,12 +57,12 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Whether it can be taken as it is without reading again."""
+        """Whether the session has ended, so that the summary stays valid."""
         return self.state in ("finished", "failed", "stopped", "interrupted")
 
 
-def glance(session: Session) -> Summary:
-    """Return what a list shows of a session."""
+def summary_of(session: Session) -> Summary:
+    """Return the summary of a session."""
     clock = Clock(session.meta)
     steps, median_ns, latest_ns = 0, None, -1
     for path in session.log_files():
@@ -98,7 +98,7 @@ def glance(session: Session) -> Summary:
 
 
 def _storage(session: Session, status: Status) -> str:
-    """Return what cannot be stored of a run that goes on, or could not of one that is over."""
+    """Return what cannot be stored of a running session, or could not be stored of one that is over."""
     return lost_output(session) if status.over else trouble(session)
 
 
@@ -112,13 +112,13 @@ def _decode(block: bytes) -> list[Record]:
     for line in block.split(b"\n"):
         try:
             records.append(_decoder.decode(line))
-        except UNDECODABLE:  # a partial or foreign line: a list can do without
+        except UNDECODABLE:  # a partial or foreign line: a summary does without it
             continue
     return records
 
 
 def first_head(path: Path) -> Head | None:
-    """Return the first line of a log; None = it is none, or not written yet."""
+    """Return the head record of a log; None = there is none yet, or the first line is something else."""
     try:
         with open_regular(path) as file:
             record = _decoder.decode(file.readline(1 << 16))
