@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from probe_runs import Run
 
 from tuiprof.probe.finding.loop_steps import _Trial
 from tuiprof.probe.finding.sampler import Loop
+from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")
@@ -225,3 +227,15 @@ def test_forward_is_the_outermost_call_of_the_model(run: Callable[..., Run]) -> 
     ended = done.of(records.End)[-1]
     assert ended.ph["evaluation"] >= 4e6, "after the last step there is none that it could belong to"
     assert ended.ph["checkpoint"] > 0
+
+
+def test_packages_in_a_folder_of_their_own_are_not_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target FOLDER`` and ``PYTHONPATH=FOLDER``, as on clusters."""
+    installed, project = tmp_path / "cluster", tmp_path / "project"
+    (installed / "framework-1.0.dist-info").mkdir(parents=True)
+    (project / "project.egg-info").mkdir(parents=True)  # an editable checkout
+    monkeypatch.setattr(sys, "path", [str(installed), str(project), *sys.path])
+    assert not is_script(str(installed / "framework/optimizer.py"))
+    assert is_script(str(project / "train.py"))

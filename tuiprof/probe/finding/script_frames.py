@@ -9,6 +9,7 @@ from types import FrameType
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _PROBE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _known: dict[str, bool] = {}
+_with_packages: dict[str, bool] = {}
 
 
 def is_script(filename: str) -> bool:
@@ -33,7 +34,25 @@ def _is_script(filename: str) -> bool:
     parts = path.split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return False
-    return not path.startswith((_STDLIB, _PROBE))
+    return not path.startswith((_STDLIB, _PROBE)) and not any(
+        isinstance(folder, str)
+        and folder
+        and path.startswith(os.path.join(folder, ""))
+        and _holds_packages(folder)
+        for folder in sys.path
+    )
+
+
+def _holds_packages(folder: str) -> bool:
+    """Whether pip installs into a folder: ``pip install --target FOLDER``, as on clusters."""
+    known = _with_packages.get(folder)
+    if known is None:
+        try:
+            known = any(name.endswith(".dist-info") for name in os.listdir(folder))
+        except OSError:
+            known = False
+        _with_packages[folder] = known
+    return known
 
 
 def script_line(frame: FrameType | None) -> str:
