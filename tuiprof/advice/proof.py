@@ -49,8 +49,8 @@ class Proof:
 def prove(before: Trace, after: Trace) -> Proof | None:
     """Return which findings of a run were dealt with in another; None where there is none, or none can be priced."""
     step = replayed(before)
-    if isinstance(step, str) or bool(before.device_indices) != bool(after.device_indices):
-        return None  # what a GPU does is not dealt with because a CPU does it
+    if isinstance(step, str) or _kind(before) != _kind(after):
+        return None  # what PyTorch does on a GPU is not dealt with because JAX or a CPU does it
     left: dict[tuple[str, str], float] = {}
     for item in priorities(after).findings:
         key = _identity(item)
@@ -66,6 +66,10 @@ def prove(before: Trace, after: Trace) -> Proof | None:
     if not gone:
         return None
     return Proof(gone, step.win(all_of(gone), all_of(gone, "least"), all_of(gone, "most")))
+
+
+def _kind(trace: Trace) -> tuple[str, bool]:
+    return trace.info.format, bool(trace.device_indices)
 
 
 def _identity(item: Priced) -> tuple[str, str]:
