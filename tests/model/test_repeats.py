@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tuiprof.formats import open_trace
 from tuiprof.model import Trace
+from tuiprof.model.repeats import anchors
 
 MAIN, STREAM = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
 
@@ -98,3 +100,14 @@ def test_marked_steps_and_traces_that_repeat_nothing_stay_as_they_are(tmp_path: 
     trace = trace_of(tmp_path, events)
     assert trace.steps.numbers.tolist() == ([4, 5] if marked else [])
     assert trace.steps.read_from == ""
+
+
+@pytest.mark.parametrize("layers", [2, 12, 60])
+def test_the_layers_of_a_model_are_no_steps(layers: int) -> None:
+    """A step: its input, so many layers forward and backward, and an optimizer that goes over as many parameters."""
+    step = [0, *[1, 2, 3] * layers, 4, *[5, 6, 3] * layers, *[7, 8, 9, 10] * layers]
+    assert np.diff(anchors(np.array(step * 6))).tolist() == [len(step)] * 5
+
+
+def test_nothing_repeats_in_a_single_pass_over_layers() -> None:
+    assert not len(anchors(np.array([0, *range(20, 60), *[1, 2, 3] * 20, *range(60, 100)])))

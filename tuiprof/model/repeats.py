@@ -25,6 +25,8 @@ _LEAST_SHARE: Final = 0.2
 _MOST: Final = 0.75
 #: Launches repeat if the distances between the anchors are alike: this share of them within 10 % of the median.
 _ALIKE: Final = 0.8
+#: A longer period must be better than a shorter one by more than this share of the launches.
+_NO_BETTER: Final = 0.02
 _MARKERS: Final = {"step": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
 
@@ -92,26 +94,48 @@ def _by_batches(trace: Trace) -> tuple[Ints, str]:
 
 
 def _by_launches(trace: Trace) -> tuple[Ints, str]:
-    """Anchor steps at the kernel that comes first of those that come equally often."""
+    """Anchor steps at the kernel that comes first of those that come as often as the whole sequence does."""
     kernels = np.flatnonzero(trace.is_category("kernel"))
     launch = trace.links.launch_of[kernels]
     kernels, launch = kernels[launch >= 0], launch[launch >= 0]
-    if not len(kernels):
-        return np.empty(0, np.int64), ""
-    codes = trace.name_codes[kernels].astype(np.int64)
-    times = np.bincount(codes)
-    counts, different = np.unique(times[times > FEWEST], return_counts=True)
-    if not len(counts):
-        return np.empty(0, np.int64), ""
-    count = int(counts[different.argmax()])
     order = np.argsort(trace.starts[launch], kind="stable")
-    once = times[codes[order]] == count
-    anchor = codes[order][once][0]
-    places = np.flatnonzero(codes[order] == anchor)
-    between = np.diff(places)
-    period = float(np.median(between))
-    alike = np.abs(between - period) <= 0.1 * period
-    if alike.mean() < _ALIKE or period < 2 or places[-1] - places[0] + period < _MOST * len(order):
-        return np.empty(0, np.int64), ""
+    places = anchors(trace.name_codes[kernels][order].astype(np.int64))
+    if not len(places):
+        return places, ""
     starts: Ints = trace.starts[launch[order][places]].astype(np.int64)
-    return starts, f"a sequence of {int(period)} launches that repeats {count} times"
+    return (
+        starts,
+        f"a sequence of {int(np.median(np.diff(places)))} launches that repeats {len(places)} times",
+    )
+
+
+def anchors(codes: Ints) -> Ints:
+    """Return where each repetition of a sequence begins; empty = nothing repeats.
+
+    What comes once in each repetition has equal distances. So have a model's layers in each pass over them: the
+    distance counts at which most of the sequence is the same again.
+
+    Args:
+        codes: What is launched, in order.
+    """
+    by_name = np.argsort(codes, kind="stable")
+    times = np.bincount(codes)
+    ends = np.cumsum(times)
+    first = np.full(len(times), len(codes))
+    first[times > 0] = by_name[(ends - times)[times > 0]]
+    candidates = []
+    for count in np.unique(times[times > FEWEST]).tolist():
+        name = int(np.where(times == count, first, len(codes)).argmin())
+        places: Ints = by_name[ends[name] - count : ends[name]].astype(np.int64)
+        between = np.diff(places)
+        period = int(np.median(between))
+        alike = (np.abs(between - period) <= 0.1 * period).mean()
+        if alike >= _ALIKE and period >= 2 and places[-1] - places[0] + period >= _MOST * len(codes):
+            candidates.append((period, places))
+    best = -_NO_BETTER
+    found: Ints = np.empty(0, np.int64)
+    for period, places in sorted(candidates, key=lambda candidate: candidate[0]):
+        same = float((codes[period:] == codes[:-period]).mean())
+        if same > best + _NO_BETTER:  # multiples of a period are as good as it is
+            best, found = same, places
+    return found
