@@ -13,7 +13,7 @@ from tuiprof.report.sanitize import sanitize, sanitize_lines
 from tuiprof.tui.answers.answer_tables import AnswerTables
 from tuiprof.tui.answers.columns import choose_columns, chosen_columns, default_columns
 from tuiprof.tui.answers.detail import Finding
-from tuiprof.tui.answers.view import NextTable
+from tuiprof.tui.answers.view import MORE_IN, NextTable
 from tuiprof.tui.timeline.results import Answer
 from tuiprof.tui.widgets.filter_bar import FilterBar
 from tuiprof.tui.widgets.filter_expression import FilterError
@@ -266,6 +266,13 @@ class AnswerPane(Vertical):
             return None
         row = table.rows["event"][source]
         return int(row) if row is not None and row >= 0 else None
+
+    def elsewhere(self, source: int) -> str:
+        """Return the title of the analysis that explains a row of the table; empty = this one does."""
+        table = self.current_table
+        if table is None or MORE_IN not in table.rows.columns:
+            return ""
+        return str(table.rows[MORE_IN][source] or "")
 
     def finding(self, source: int) -> Finding | None:
         """Return a row of the table, whole."""

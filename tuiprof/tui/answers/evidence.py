@@ -37,6 +37,17 @@ class Evidence(Horizontal):
             super().__init__()
             self.row = row
 
+    class ElsewhereWanted(Message):
+        """A row was opened that another analysis explains.
+
+        Attributes:
+            title: Title of that analysis.
+        """
+
+        def __init__(self, title: str) -> None:
+            super().__init__()
+            self.title = title
+
     class Described(Message):
         """Details are gathered.
 
@@ -138,9 +149,12 @@ class Evidence(Horizontal):
             self.detail.focus()
 
     def on_virtual_table_selected(self, message: VirtualTable.Selected) -> None:
-        """Open the row."""
+        """Open the row, or the analysis that explains it."""
         message.stop()
-        self.open_row(message.source, focus=True)
+        if elsewhere := self.pane.elsewhere(message.source):
+            self.post_message(self.ElsewhereWanted(elsewhere))
+        else:
+            self.open_row(message.source, focus=True)
 
     def on_virtual_table_highlighted(self, message: VirtualTable.Highlighted) -> None:
         """Let an open detail pane follow the cursor, once it rests."""

@@ -42,6 +42,10 @@ class Field:
     beside: bool = False
 
 
+#: Column that names the analysis which explains a row; enter goes there.
+MORE_IN: Final = "more_in"
+
+
 def fields_of(table: Table, source: int, whole: set[str], advice: Report | None) -> list[Field]:
     """Return what a row says: figures that have no room, what to do instead, every text, why that is so.
 
@@ -57,6 +61,8 @@ def fields_of(table: Table, source: int, whole: set[str], advice: Report | None)
         label = sanitize(column.label)
         text = value if isinstance(value, str) else column.text(value)
         lines = tuple(sanitize(line) for line in text.splitlines() if line)
+        if column.key == MORE_IN:
+            lines = tuple(f"{line}: enter goes there" for line in lines)
         if not column.right_aligned or (column.hidden and column.kind == "bytes"):
             strong, a_list = column.key == _ADVICE[0], len(lines) > 1
             texts += [Field(label, lines, column.key in whole, strong, a_list)] if lines else []

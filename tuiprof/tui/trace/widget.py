@@ -570,6 +570,12 @@ class TraceView(Vertical):
         if self.evidence.detail_open:
             self.evidence.open_event(message.row, focus=False)
 
+    def on_evidence_elsewhere_wanted(self, message: Evidence.ElsewhereWanted) -> None:
+        """Open the tab that explains a row of this one."""
+        for name in self.tabs:
+            if title_of(name) == message.title:
+                self.open_tab(name)
+
     def on_evidence_event_shown(self, message: Evidence.EventShown) -> None:
         """Let the timeline show where that event is."""
         state = self.timeline.state
