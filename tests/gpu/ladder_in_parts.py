@@ -1,4 +1,4 @@
-"""Measures a ladder on a machine that is lent for minutes at a time: each call goes on where the last one stopped.
+"""Measures a ladder on a machine that can be used for minutes at a time: each call goes on where the last one stopped.
 
 ::
 
