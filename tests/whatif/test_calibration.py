@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuiprof.analyses.shared import replay as shared
-from tuiprof.analyses.shared.replay import replayed
+from tuiprof.analyses.shared.replay import replayed, trust
 from tuiprof.model import Trace
 from tuiprof.model.uncaptured import Uncaptured
 from tuiprof.whatif.calibration import NOISE, Calibrated
@@ -196,3 +196,18 @@ def test_at_most_all_but_the_device_work_is_won_where_no_session_says_what_a_ste
     gone = np.flatnonzero(graph.kind == WORK)[:40]  # half of it
     without = Edit(work=graph.row[gone], keep=np.zeros(len(gone)))
     assert step.win(everything | without).high_ns > step.step_ns - graph.device_busy_ns
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "high_ns", "said"),
+    [
+        (290_000.0, 310_000.0, "the profiler slowed a step from about 300 µs"),
+        (100_000.0, 900_000.0, "differ too much to tell"),
+    ],
+)
+def test_what_the_profiler_added_is_only_told_of_steps_that_are_alike(
+    low_ns: float, high_ns: float, said: str
+) -> None:
+    trace = silent()
+    step_of(trace, Uncaptured(40, 300_000.0, low_ns, high_ns))
+    assert said in next(remark.text for remark in trust(trace).remarks if remark.code == "slowed")

@@ -19,6 +19,8 @@ from tuiprof.whatif.calibration import TOLERANCE, Calibrated, calibrate
 MOST_LAUNCHES = 5_000
 #: From this share on it is said that the profiler slowed the steps down.
 SLOWED = 0.05
+#: Unless the session's own steps differ by more than this, from the 10th to the 90th percentile.
+SCATTERED = 3.0
 _ALL_STREAMS = np.isin(KINDS, ("device sync", "allocator"))
 _BY_EVENT = np.array([kind in ("event sync", "await") for kind in KINDS])
 
@@ -127,14 +129,19 @@ def trust(trace: Trace) -> Trust:
             return known
         remark = Remark("not-replayed", f"what a change wins cannot be predicted: {step}", level="info")
     elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
-        source = "as the session measured" if step.basis == "session" else "by a table of costs"
-        remark = Remark(
-            "slowed",
-            f"the profiler slowed a step from about {format_ns(step.step_ns)} to {format_ns(step.captured_ns)}, "
-            f"{source}",
-            "predicted gains are for a step without it",
-            "info",
-        )
+        own = step.uncaptured if step.basis == "session" else None
+        if own is not None and own.high_ns > SCATTERED * own.low_ns:
+            said = (
+                f"a captured step took {format_ns(step.captured_ns)}, and those before {format_ns(own.low_ns)} to "
+                f"{format_ns(own.high_ns)}: they differ too much to tell what the profiler added"
+            )
+        else:
+            source = "as the session measured" if own is not None else "by a table of costs"
+            said = (
+                f"the profiler slowed a step from about {format_ns(step.step_ns)} to "
+                f"{format_ns(step.captured_ns)}, {source}"
+            )
+        remark = Remark("slowed", said, "predicted gains are for a step without it", "info")
     else:
         return known
     return Trust(known.events, (*known.remarks, remark))
