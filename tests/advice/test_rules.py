@@ -177,16 +177,22 @@ def test_a_chain_does_not_reach_from_before_the_first_step_to_behind_the_last() 
     assert finding(made.trace(), "elementwise-chain") is None
 
 
+def multiplied(made: Made, number: int, free: float, correlation: int) -> tuple[float, int]:
+    """Add a chain of four products to a step of 200 µs; return when the device is free, and the last correlation."""
+    for index in range(4):
+        begin, correlation = number * 200 + 5 + 10 * index, correlation + 1
+        made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
+        made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
+        free += 90
+    return free, correlation
+
+
 def test_a_chain_goes_with_the_backward_that_it_made() -> None:
     made, free, correlation = Made(), 20.0, 0
     for number in range(4):
         at = number * 200
         made.step(number, at, at + 200)
-        for index in range(4):
-            begin, correlation = at + 5 + 10 * index, correlation + 1
-            made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
-            made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
-            free += 90
+        free, correlation = multiplied(made, number, free, correlation)
         for index in reversed(range(4)):
             begin, correlation = at + 160 - 10 * index, correlation + 1
             name = "autograd::engine::evaluate_function: MulBackward0"
@@ -207,11 +213,7 @@ def test_what_a_chain_did_not_make_is_not_fused_with_its_backward() -> None:
         for number in range(4):
             at = number * 200
             made.step(number, at, at + 200)
-            for index in range(4):
-                begin, correlation = at + 5 + 10 * index, correlation + 1
-                made.op("aten::mul", begin, begin + 8, sequence=100 * number + index)
-                made.launch(ELEMENTWISE, (begin + 2, begin + 5), (free, free + 90), correlation)
-                free += 90
+            free, correlation = multiplied(made, number, free, correlation)
             begin, correlation = at + 160, correlation + 1
             name = f"autograd::engine::evaluate_function: {node}"
             made.op(name, begin, begin + 8, sequence=100 * number + 3, track=BACKWARD)

@@ -1,6 +1,8 @@
-"""A figure that another tab explains leads there."""
+"""Tabs and what they say agree: a figure that another tab explains leads there, and shares are the same on both."""
 
 from __future__ import annotations
+
+import re
 
 from on_screen import until_shown
 
@@ -19,3 +21,16 @@ async def test_idle_time_after_syncs_leads_to_the_syncs() -> None:
         await until_shown(pilot, "more in", "Syncs: enter goes there")
         await pilot.press("enter")
         await until_shown(pilot, "Syncs by place")
+
+
+async def test_a_tab_carries_what_its_analysis_saves() -> None:
+    app = TuiprofApp(Start.trace(shipped("traces") / "planted-syncs.pt.trace.json.gz"))
+    async with app.run_test(size=(200, 50)) as pilot:
+        await until_shown(pilot, "saves about")
+        await pilot.press("1")
+        text = await until_shown(pilot, "without them a step saves", "Syncs by place")
+        said = re.search(r"a step saves about [^(]+\(([\d.]+) %\)", text)
+        tab = re.search(r"1 Syncs ✗ +(\d+) %", text)
+        assert said is not None, text
+        assert tab is not None, text
+        assert round(float(said[1])) == int(tab[1])

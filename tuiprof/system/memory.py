@@ -25,11 +25,11 @@ def keep_freed() -> None:
 
 
 def return_freed() -> None:
-    """Free what only refers to itself, and have the GNU C library give what was freed back to the system.
+    """Collect reference cycles, and have the GNU C library give what was freed back to the system.
 
     Arrays of all sizes, made anew for each picture, leave holes that the library keeps: a screen that follows steps of
-    a millisecond grew by more than 3 MB an hour through them. Strips of Textual keep what they were cut into, at times
-    themselves; Python alone looks for such rings among old objects only when those have grown by a quarter.
+    a millisecond grew by more than 3 MB an hour through them. Textual's strips form reference cycles, which Python
+    collects among old objects only when those have grown by a quarter.
     """
     gc.collect()
     if sys.platform == "linux":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -239,6 +240,7 @@ def run_app(start: Start) -> int:
 
         Session(start.path)  # a session that cannot be read is said on a clean terminal
     app = TuiprofApp(start)
+    gc.freeze()  # scanning what was imported is half of every full collection, in which no key is answered
     code = app.run()
     if app.farewell:
         sys.stderr.write(sanitize_lines(app.farewell) + "\n")

@@ -19,6 +19,8 @@ from tuiprof.tui.trace.findings import findings_of
 from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.verdict import MARKS, most_important
 
+#: Fact of an analysis: which share of a step is saved by all that it finds, together.
+_SAVES_SHARE = "saves_share"
 #: From this share of a step on a tab says what can be saved there.
 _LEAST_SHARE = 0.005
 
@@ -84,8 +86,8 @@ def question_of(name: str) -> str:
 def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], list[str]]:
     """Return the tabs with the figure that ranks each, and the names of those that are listed apart.
 
-    The figure is the largest saving of which a tab has the evidence; of the advice, how many findings there are. Listed
-    apart is what is not available.
+    The figure is the largest saving of which a tab has the evidence, or what the analysis itself says can be saved; of
+    the advice, how many findings there are. Listed apart is what is not available.
     """
     saving: dict[str, float] = {}
     advised = results.get("advice", window)
@@ -105,6 +107,9 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
         elif isinstance(answer, Report):
             level = answer.verdict.level
             mark, role = ("", "dim") if level == "info" else (MARKS[level], level)
+            together = next((fact.value for fact in answer.facts if fact.key == _SAVES_SHARE), None)
+            if isinstance(together, float):
+                saving[name] = max(saving.get(name, 0.0), together)
         number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= _LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
