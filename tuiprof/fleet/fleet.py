@@ -107,13 +107,11 @@ class Fleet:
     @cached_property
     def alone_ns(self) -> Floats:
         """What the job wins a step if one rank alone came when the second to last does, ns, shape ``(r,)``."""
-        most = np.array([self._floor_ns(row) for row in np.eye(len(self.own_ns), dtype=bool)])
+        own = self.own_ns
+        second, first = np.partition(own, -2)[-2:] if len(own) > 1 else (0.0, 0.0)
+        most = np.where(np.arange(len(own)) == own.argmax(), second, first)
         alone: Floats = np.clip((self.step_ns or 0.0) - most, 0.0, self.held.lead)
         return alone
-
-    def _floor_ns(self, which: npt.NDArray[np.bool_]) -> float:
-        """Return what the slowest of the other ranks takes by itself."""
-        return float(self.own_ns[~which].max(initial=0.0))
 
     def wins_ns(self, which: npt.NDArray[np.bool_]) -> float:
         """Return what the job wins a step if some ranks came when the others do, ns.
@@ -125,7 +123,8 @@ class Fleet:
             which: Those ranks, shape ``(r,)``.
         """
         sooner = meeting.wins_as_median(self.meetings.wait, which, len(self.meetings.steps))
-        return max(min(sooner, (self.step_ns or 0.0) - self._floor_ns(which)), 0.0)
+        slowest = float(self.own_ns[~which].max(initial=0.0))
+        return max(min(sooner, (self.step_ns or 0.0) - slowest), 0.0)
 
     @cached_property
     def late_hosts(self) -> list[int]:
