@@ -22,7 +22,9 @@ _DELETES = """
 import os, shutil, sys, time
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.01)
-shutil.rmtree(os.environ["TUIPROF_SESSION"])
+session = os.environ["TUIPROF_SESSION"]
+while os.path.exists(session):  # files are still written to it, so that one attempt may find it not empty
+    shutil.rmtree(session, ignore_errors=True)
 print("goes on", flush=True)
 time.sleep(float(sys.argv[1]))
 sys.exit(7)

@@ -200,6 +200,11 @@ def squeezing(driver: type[Driver]) -> type[Driver]:
             self._shown = Shown()
             self._size: object = None  # of the picture drawn last
             self._has_terminal = False
+            # Textual answers these inside the signal's handler, which interrupts this thread anywhere, also where it
+            # holds the lock of the very queue that the answer is written to; and a signal that another thread
+            # receives would wait for the next event. Between two callbacks of the loop neither can happen.
+            self._loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
+            self._loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
 
         def write(self, data: str, *args: Any) -> None:
             """Write as few bytes as draw the same."""
