@@ -69,7 +69,7 @@ if hasattr(sys, "monitoring"):
     bare = least(looped)
     RUNTIME.steps.change(LOOP, clock())
     RUNTIME.loops._done = False
-    RUNTIME.loops._count(loops_of(looped.__code__)[0])
+    RUNTIME.loops._count(loops_of(looped.__code__)[:1])
     looped(10)
     before = RUNTIME.steps.n
     found["iteration"] = least(looped) - bare

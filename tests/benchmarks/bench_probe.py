@@ -170,6 +170,21 @@ medians = [[statistics.median(times) for times in found[which]] for which in (Fa
 print("RESULT", json.dumps({"bare": medians[0], "tuiprof": medians[1]}))
 """
 
+# One of the products that make a step longer.
+PRODUCT = """
+import json
+from time import perf_counter_ns as clock
+import torch
+torch.set_num_threads(1)
+a = torch.randn(64, 64)
+times = []
+for block in range(200):
+    began = clock()
+    for _ in range(20): a.mm(a)
+    times.append((clock() - began) / 20)
+print("RESULT", json.dumps({"bare": times[10:]}))
+"""
+
 
 def measure(script: str, kind: str, folder: Path, *args: str) -> dict[str, list[float]]:
     """Return times in µs by what was hooked; the probe's own figures are in the log under ``folder``."""
@@ -313,5 +328,5 @@ def _padding(target_us: float, folder: Path) -> int:
     if not target_us:
         return 0
     empty = statistics.median(measure(TRAIN, "bare", folder / "empty", "0", "cpu")["bare"])
-    full = statistics.median(measure(TRAIN, "bare", folder / "full", "20", "cpu")["bare"])
-    return max(0, round((target_us - empty) / max((full - empty) / 20, 0.1)))
+    product = statistics.median(measure(PRODUCT, "bare", folder / "product")["bare"])
+    return max(0, round((target_us - empty) / product))
