@@ -110,7 +110,12 @@ def test_a_wait_that_the_script_asks_for() -> None:
 
     made = of("")
     lines = [site(number * 200 + 99, "train.py:31 step") for number in range(4)]
-    assert "explicit-wait" not in rules(made.trace()), "who asked for it is not known"
+    assert "explicit-wait" not in rules(made.trace()), (
+        "without any operators it is not known who asked for it"
+    )
+    beside = of("").op("aten::add", 114, 121).trace()
+    row = advice(beside).table("findings").rows.filter(rule="explicit-wait").row(0, named=True)
+    assert (row["where"], row["sure"]) == ("cudaDeviceSynchronize", "medium")
     assert "explicit-wait" not in rules(of("aten::linalg_eigh").trace(lines)), "the operator asked for it"
     trace = made.trace(lines)
     row = advice(trace).table("findings").rows.filter(rule="explicit-wait").row(0, named=True)

@@ -18,28 +18,32 @@ _KINDS = {
 }
 
 
-def find(_trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     """Look for waits that the script asks for, and not an operator for it."""
+    with_operators = bool(trace.named("^aten::").any())
     for row in evidence.waits(*_KINDS):
-        if not _asked_for(row):
+        if not _asked_for(row, with_operators):
             continue
+        at_line = row.at_line or row.kind == AWAIT
         yield Finding(
-            f"{_KINDS[row.kind]} holds the host {evidence.rhythm(row)}",
+            f"{_KINDS[row.kind] if at_line else row.calls} holds the host {evidence.rhythm(row)}",
             evidence.place(row),
             "leave it out: work on the device keeps its order without it. To time steps, wait once after many of them, "
             "or let the device keep the time",
             "high" if row.at_line else "medium",
-            "the line asks for the wait itself, and no value comes of it",
+            f"{'the line asks for the wait itself' if at_line else 'no operator makes the call'}, "
+            "and no value comes of it",
             evidence.without_waiting(row),
             event=row.event,
         )
 
 
-def _asked_for(row: WaitPlace) -> bool:
+def _asked_for(row: WaitPlace, with_operators: bool) -> bool:
     """Return whether the script itself makes the call: not an operator, and of XLA's waits not another call."""
     if row.kind == AWAIT:
         return "block_until_ready" in row.calls
-    return row.at_line and not row.through
+    # Outside of its operators PyTorch waits for streams and events, but never for a whole device.
+    return not row.through and (row.at_line or (row.kind == "device sync" and with_operators))
 
 
 RULE = AdviceRule("explicit-wait", find, needs=("sync_events",))
