@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from probe_runs import Run
 
 from tuiprof.probe.finding.loop_steps import _Trial
-from tuiprof.probe.finding.sampler import Loop
+from tuiprof.probe.finding.sampler import Loop, loops_of
 from tuiprof.probe.finding.script_frames import is_script
 from tuiprof.session.log import records
 
@@ -146,6 +147,46 @@ def test_a_loop_that_is_soon_left_goes_over_the_parts_of_a_step(
     steps = len(done.of(records.Step)) - sum(one.withdrawn for one in done.of(records.StepSource))
     turns = int(done.out) * (1 if line == 9 else int(parts))
     assert turns // 4 < steps <= turns
+
+
+#: Four batches an epoch.
+EPOCHS = """
+import time
+import torch
+import tuiprof.probe.finding.loop_steps as loop_steps
+loop_steps._PATIENCE_NS = 0
+model = torch.nn.Linear(4, 4)
+began = time.monotonic()
+for epoch in range(1000):
+    for batch in range(4):
+        time.sleep(0.02)
+    if time.monotonic() - began > 8: break
+print(epoch + 1)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is there from Python 3.12 on")
+def test_a_short_loop_in_one_over_epochs_goes_over_batches(run: Callable[..., Run]) -> None:
+    done = run(EPOCHS)
+    assert done.code == 0, done.err
+    (source,) = done.of(records.StepSource)
+    assert source.where.endswith(":9")
+    assert int(done.out) * 2 < len(done.of(records.Step)) <= int(done.out) * 4
+
+
+def test_loops_over_epochs_are_known_by_their_variable() -> None:
+    def loops(items: Any) -> None:
+        for _epoch in items:
+            for item in items:
+                print(item)
+        for number, this_epoch in items:
+            print(number, this_epoch)
+        for number, (_a, _b) in items:
+            epoch = number
+            print(epoch)
+
+    found = [loop.over_epochs for loop in loops_of(loops.__code__)]
+    assert found == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

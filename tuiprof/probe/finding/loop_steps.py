@@ -6,7 +6,8 @@ code object are switched off one by one when they first happen, and no other cod
 nothing that costs so little, so the loop is only named, with the option that makes its iterations steps.
 
 A loop inside another may be over the batches of an epoch, or over the parts of a step: micro-batches, tokens, layers.
-What tells them apart is how often it goes around before it is left; see :class:`_Trial`.
+What tells them apart is the name of the outer loop's variable (``for epoch in …``), else how often the inner one goes
+around before it is left; see :class:`_Trial`.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class LoopSteps:
         loop = self._armed = loops[-1]
         steps.loop_entered_ns = loop.seen_ns
         counted = callback = self._callback(loop, again)
-        around = loops[-2] if len(loops) > 1 else None
+        around = loops[-2] if len(loops) > 1 and not loops[-2].over_epochs else None
         steps.loop_on_trial = around is not None
         if around is not None:
             callback = _Trial(

@@ -57,13 +57,14 @@ class Loop:
         head: Offset of the instruction that each iteration begins with, bytes.
         end: Offset of the last instruction that jumps there.
         line: Its first line.
+        over_epochs: It says so: a ``for`` whose variable is called an epoch.
         seen_ns: When the main thread was first seen in it, monotonic ns; 0 = not yet.
     """
 
-    __slots__ = ("code", "end", "head", "line", "seen_ns")
+    __slots__ = ("code", "end", "head", "line", "over_epochs", "seen_ns")
 
-    def __init__(self, code: CodeType, head: int, end: int, line: int) -> None:
-        self.code, self.head, self.end, self.line = code, head, end, line
+    def __init__(self, code: CodeType, head: int, end: int, line: int, over_epochs: bool = False) -> None:
+        self.code, self.head, self.end, self.line, self.over_epochs = code, head, end, line, over_epochs
         self.seen_ns = 0
 
 
@@ -179,7 +180,8 @@ def loops_of(code: CodeType) -> list[Loop]:
     lines: dict[int, int] = {}
     line = code.co_firstlineno
     starts = dict(dis.findlinestarts(code))
-    for instruction in dis.get_instructions(code):
+    instructions = list(dis.get_instructions(code))
+    for instruction in instructions:
         line = starts.get(instruction.offset) or line
         lines[instruction.offset] = line
         target = instruction.argval
@@ -187,5 +189,23 @@ def loops_of(code: CodeType) -> list[Loop]:
         if jumps and isinstance(target, int) and target <= instruction.offset:
             ends[target] = max(ends.get(target, 0), instruction.offset)
     # A ``while`` jumps back to its body, from the test that is compiled again below it.
-    found = [Loop(code, head, end, min(lines.get(head, line), lines[end])) for head, end in ends.items()]
+    epochs = _over_epochs(instructions)
+    found = [
+        Loop(code, head, end, min(lines.get(head, line), lines[end]), head in epochs)
+        for head, end in ends.items()
+    ]
     return sorted(found, key=lambda loop: (loop.head, -loop.end))
+
+
+def _over_epochs(instructions: list[dis.Instruction]) -> set[int]:
+    """Return where those loops begin whose variable, or one of whose variables, is called an epoch."""
+    found: set[int] = set()
+    for index, instruction in enumerate(instructions):
+        if instruction.opname != "FOR_ITER":
+            continue
+        for stored in instructions[index + 1 : index + 4]:
+            if stored.opname != "UNPACK_SEQUENCE" and not stored.opname.startswith("STORE_"):
+                break
+            if "epoch" in str(stored.argval).lower():  # one name, or two of one instruction
+                found.add(instruction.offset)
+    return found
