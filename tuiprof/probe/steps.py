@@ -117,7 +117,7 @@ class Steps:
         range: Marks a phase in the trace that is being recorded; None = none is.
         watch_backward: Backward passes may be what ends a step.
         loop_at: The loop whose iterations may be the steps, ``file:line``.
-        loop_entered_ns: When the script was first seen in it, monotonic ns.
+        loop_missed_ns: For how long the script was seen in it before its iterations were counted.
         loop_on_trial: Its iterations may turn out to be parts of a step.
         has_modules: The script uses ``torch.nn.Module``, whose calls set ``called``.
         called: The script has called a model since the last batch was asked for.
@@ -146,7 +146,7 @@ class Steps:
         "floor",
         "has_modules",
         "loop_at",
-        "loop_entered_ns",
+        "loop_missed_ns",
         "loop_on_trial",
         "marks",
         "missed",
@@ -190,7 +190,7 @@ class Steps:
         self.ceiling = GIVEN
         self.has_modules = self.called = self.optimizer_made = False
         self.loop_at = ""
-        self.loop_entered_ns = 0
+        self.loop_missed_ns = 0
         self.loop_on_trial = False
         self.missed = 0
         self._backwards = 0
@@ -386,7 +386,7 @@ class Steps:
             by_loop = self.source == LOOP
             where = self.loop_at if by_loop else script_line(sys._getframe(1))
             missed = self.missed if BATCH <= self.source <= JITTED and not (by_loop or self.floor) else 0
-            missed_ns = t - self.loop_entered_ns if by_loop else 0
+            missed_ns = self.loop_missed_ns if by_loop else 0
             self.marks.append((SOURCE, t, SOURCES[self.source], where, withdrawn, missed, missed_ns))
 
     def _withdraw(self) -> None:

@@ -89,7 +89,6 @@ class LoopSteps:
             )
             return
         steps = self._runtime.steps
-        again = steps.n > 0
         self.release()
         monitoring = self._monitoring
         self._tool = free_tool(monitoring)
@@ -100,14 +99,13 @@ class LoopSteps:
             f"steps are iterations of the loop at {os.path.basename(steps.loop_at)}, found {found_s:.0f} s after the "
             "import of the framework; those before are not counted. --step-at FILE:LINE names another line",
         )
-        self._watch(loops, again)
+        self._watch(loops, begun=False)
 
-    def _watch(self, loops: list[Loop], again: bool) -> None:
+    def _watch(self, loops: list[Loop], begun: bool) -> None:
         """Be called back by the last of the loops, and by the one around it until it is known which is the step."""
         steps, monitoring = self._runtime.steps, self._monitoring
         loop = self._armed = loops[-1]
-        steps.loop_entered_ns = loop.seen_ns
-        counted = callback = self._callback(loop, again)
+        counted = callback = self._callback(loop, begun)
         around = loops[-2] if len(loops) > 1 and not loops[-2].over_epochs else None
         steps.loop_on_trial = around is not None
         if around is not None:
@@ -144,7 +142,7 @@ class LoopSteps:
         *loops, parts = loops
         steps, t = self._runtime.steps, monotonic_ns()
         self._sure = True
-        steps.loop_at, steps.loop_entered_ns = _where(loops[-1]), loops[-1].seen_ns
+        steps.loop_at, steps.loop_missed_ns = _where(loops[-1]), t - loops[-1].seen_ns
         steps.withdraw(LOOP, t)
         steps.marks.append((BEGIN, t))
         self._runtime.note(
@@ -153,9 +151,10 @@ class LoopSteps:
             "is left, so its iterations are parts of a step: steps are those of the loop around it, at "
             f"{os.path.basename(steps.loop_at)}, counted from 0. --step-at FILE:LINE names another line",
         )
-        self._watch(loops, again=False)
+        self._watch(loops, begun=True)
 
-    def _callback(self, loop: Loop, again: bool) -> Any:
+    def _callback(self, loop: Loop, begun: bool) -> Any:
+        """Return what counts a loop at each jump; ``begun``: an iteration that is to be counted has begun already."""
         steps, hook, clock, head = self._runtime.steps, self._hook, monotonic_ns, loop.head
         note, end, source, disable = steps.marks.append, END, LOOP, self._monitoring.DISABLE
 
@@ -169,12 +168,16 @@ class LoopSteps:
                 return None
             if steps.source > LOOP or not hook.on:
                 return disable
-            nonlocal again
+            nonlocal begun
             try:
-                if again:
-                    again = False
-                    steps.withdraw(LOOP, clock())
-                steps.end(LOOP, clock())
+                t = clock()
+                if begun:
+                    steps.end(LOOP, t)
+                else:  # the iteration that ends here began before anybody looked: what it took is not known
+                    begun = True
+                    steps.loop_missed_ns = t - loop.seen_ns
+                    steps.withdraw(LOOP, t)
+                    steps.marks.append((BEGIN, t))
             except Exception:
                 hook.failed()
             return None
