@@ -9,10 +9,12 @@ import pytest
 from on_screen import until
 from trace_app import app_of, settle
 
+from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
 from tuiprof.tui.trace.finding import FindingHead, finding_rows
 from tuiprof.tui.trace.findings import Shown
+from tuiprof.tui.trace.view import tab_of_rule
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FOUND = Shown(
@@ -77,6 +79,12 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         assert copied == [app.view.finding.fix, app.view.finding.prove]
         await pilot.press("left_square_bracket", "left_square_bracket")
         assert app.view.finding == first
+
+
+def test_every_rule_opens_a_tab_that_shows_it() -> None:
+    tabs = {rule: tab_of_rule(rule) for rule in advice.available()}
+    assert set(tabs.values()) <= set(analyses.available())
+    assert tabs["python-time"] == "steps", "a table of kernels does not show time that is in no operator"
 
 
 async def test_a_tab_that_was_chosen_stays_open() -> None:

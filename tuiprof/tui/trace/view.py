@@ -60,9 +60,11 @@ def headline(results: Results, window: Window, current: str, read: float | None)
 
 
 def tab_of_rule(rule: str) -> str:
-    """Return the analysis that has the evidence of an advice rule: the first that it reads."""
+    """Return the analysis that has the evidence of an advice rule."""
     known = advice.available().get(rule)
-    return next(iter(known.needs), "kernels") if known is not None else "advice"
+    if known is None:
+        return "advice"
+    return known.shown_by or next(iter(known.needs), "kernels")
 
 
 def tab_to_open(results: Results, window: Window) -> str:
