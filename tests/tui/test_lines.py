@@ -15,6 +15,7 @@ from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.wrap import wrap, wrap_row
 
 
 class Words(Lines):
@@ -297,3 +298,15 @@ async def test_no_phases_say_why() -> None:
         bar.show({}, "no phases recorded")
         await pilot.pause()
         assert "no phases recorded" in text_of_widget(bar)[0]
+
+
+def test_a_line_does_not_end_between_a_number_and_its_unit() -> None:
+    text = "1 slow step took 2.90 ms longer, 1 016 of 4 422 events, 44 % of it idle"
+    for width in range(12, 40):
+        rows = ["".join(part for part, _ in row) for row in wrap_row([(text, "dim")], width, 20)]
+        for lines in (wrap(text, width), rows):
+            assert " ".join(" ".join(lines).split()) == text
+            for parted in ("2.90", "44", "1 slow step took 2.90"):
+                assert not any(line.endswith(parted) for line in lines), lines
+            assert any("1 016" in line for line in lines)
+            assert any("4 422" in line for line in lines)

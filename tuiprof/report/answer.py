@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tuiprof.model.answer import Answer, Change, Line
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.md import code, escape
@@ -122,7 +122,7 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
         filled = min(round(share * _BAR_CELLS), _BAR_CELLS)
         bar = "█" * filled + "░" * (_BAR_CELLS - filled)
         level = "bad" if share >= 0.05 else "warn"
-        head = f"{SIGNS[level]} saves about {format_share(share)}  {bar}  {_gain(change)}"
+        head = f"{SIGNS[level]} saves about {format_rough_share(share)}  {bar}  {_gain(change)}"
         if answer.step_ns is not None:
             head += f" of {format_ns(answer.step_ns)}"
         lines.append(paint(head, COLOURS[level], style))
@@ -139,7 +139,7 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
 
 
 def _in_short(change: Change, style: Style) -> list[str]:
-    share = format_share(change.share) if change.share is not None else ""
+    share = format_rough_share(change.share) if change.share is not None else ""
     where = f" · {change.where}" if change.where else ""
     gain = f"{_gain(change)}: " if change.saves_ns is not None else ""
     overlaps = " (less after those above)" if change.overlaps else ""
@@ -150,7 +150,7 @@ def _summary(answer: Answer) -> str:
     parts = []
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
         parts.append(
-            f"all together {format_ns(answer.together_ns)} ({format_share(answer.together_ns / answer.step_ns)})"
+            f"all together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
         )
     if answer.device_work_ns is not None and answer.changes:
         parts.append(f"the device's own work is {format_ns(answer.device_work_ns)}")
@@ -176,7 +176,7 @@ def to_markdown(answer: Answer) -> str:
     for change in answer.changes[:_MOST]:
         saves = f"{format_ns(change.saves_ns)}" if change.saves_ns is not None else "–"
         if change.saves_ns is not None and change.share is not None:
-            saves += f" ({format_share(change.share)})"
+            saves += f" ({format_rough_share(change.share)})"
         span = (
             f"{format_ns(change.saves_low_ns)} – {format_ns(change.saves_high_ns)}"
             if change.saves_low_ns is not None and change.saves_high_ns is not None

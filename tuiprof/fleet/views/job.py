@@ -103,7 +103,10 @@ def report(fleet: Fleet) -> Report | Unavailable:
                     Column("wins_ns", "saves/step", "ns"),
                     Column("share", "of step", "share"),
                     Column(
-                        "rank_ns", "on a rank", "ns", "What the same change saves on a rank by itself, median."
+                        "rank_ns",
+                        "on a rank",
+                        "ns",
+                        "What the same change saves on a rank by itself, median.",
                     ),
                     Column("ranks", "ranks", "count", "Ranks on which it is found."),
                     Column("what", "what"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.trace.findings import Shown, is_bad
 from tuiprof.tui.trace.view import Headline
@@ -42,10 +42,13 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
     if height < 4:  # no room for labels: what, and what to write
         texts = (found.what, f"fix: {found.fix}")[: height - 1]
         return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
-    line(found.what, "", [], 2 if height > 5 or not found.where else 1)
+    # What was found gets the spare line before the fix does.
+    spare = height - (4 if found.where else 3)
+    line(found.what, "", [], 2 if spare > 0 else 1)
+    spare -= len(lines) - 2
     if found.where:
         line(found.where, "where", show, 1)
-    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if height > 5 else 1)
+    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
     return lines[:height]
 
 
@@ -53,7 +56,10 @@ def _saves(found: Shown, level: str, width: int) -> Row:
     if found.saves_ns is None:
         return [("first of all", level)]
     row: Row = [
-        (f"saves about {format_share(found.share)}" if found.share is not None else "saves about", level)
+        (
+            f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
+            level,
+        )
     ]
     if width >= _WITH_BAR and found.share is not None:
         filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)

@@ -166,7 +166,7 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
-        self.query_one(FindingHead).allow(4 if height < 28 else 5 if height < 40 else 6)
+        self.query_one(FindingHead).allow(5 if height < 28 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
@@ -369,7 +369,8 @@ class TraceView(Vertical):
     def _is_spelled_out(self, tab: str) -> bool:
         """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
         found = self.finding
-        return found is not None and self.work.part is None and tab_of_rule(found.rule) == tab
+        # The verdict of the advice is its first finding.
+        return found is not None and self.work.part is None and tab in (tab_of_rule(found.rule), "advice")
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""
