@@ -15,6 +15,7 @@ from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.tab_bar import Tab, TabBar
 from tuiprof.tui.widgets.wrap import wrap, wrap_row
 
 
@@ -310,3 +311,21 @@ def test_a_line_does_not_end_between_a_number_and_its_unit() -> None:
                 assert not any(line.endswith(parted) for line in lines), lines
             assert any("1 016" in line for line in lines)
             assert any("4 422" in line for line in lines)
+
+
+def test_of_too_many_tabs_those_that_ask_for_action_show() -> None:
+    tabs = [
+        Tab("syncs", "Syncs", "✗", "bad", "6 %", "1"),
+        *(Tab(name, name, "✓", "good", "", "2") for name in ("Launches", "Idle", "Data", "Compile")),
+        Tab("kernels", "Kernels", number="20 %", key="4"),
+        Tab("memory", "Memory", "!", "warn", "", "7"),
+        Tab("advice", "Advice", number="4", key="9", pinned=True),
+    ]
+    bar = TabBar()
+    bar.show(tabs, "kernels", "", ("M", 3))
+    (row,) = bar.draw(76, 1)
+    line = "".join(text for text, _ in row)
+    for title in ("1 Syncs ✗ 6 %", "4 Kernels 20 %", "7 Memory !", "9 Advice 4", "M more 3"):
+        assert title in line
+    assert "Launches" not in line
+    assert len(line) <= 76
