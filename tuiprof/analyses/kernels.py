@@ -101,7 +101,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
         pl.col("code").replace_strict(names, return_dtype=pl.String).alias("kernel"),
         pl.col("code")
-        .replace_strict({c: _kernel_names.short_name(n) for c, n in names.items()}, return_dtype=pl.String)
+        .replace_strict(_kernel_names.short_names(names), return_dtype=pl.String)
         .alias("short"),
         pl.col("code")
         .replace_strict(

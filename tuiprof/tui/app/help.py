@@ -15,7 +15,6 @@ from textual.widgets import Static
 from tuiprof.config import config_path
 from tuiprof.tui.terminal.keys import key
 
-
 _EVERYWHERE: Final = "Everywhere"
 #: Textual's own keys, which have neither a group nor an id.
 _TEXTUAL: Final = [
