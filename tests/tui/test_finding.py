@@ -155,3 +155,25 @@ async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
             await settle(pilot)
             assert "9 Advice 4" in app.text("TabBar"), digit
             assert f" {digit} " in app.text("TabBar")
+
+
+async def test_a_device_that_idles_outside_of_the_steps_is_dim() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: app.timeline.state.lanes is not None and app.timeline.state.lanes.exact)
+        await settle(pilot)
+        app.timeline.state.fit(*app.view.trace.span)
+        await settle(pilot)
+        lines = [app.timeline.render_line(y) for y in range(app.timeline.size.height)]
+        (idle,) = (line for line in lines if line.text.startswith(" idle"))
+        colours = [
+            (segment.style.color if segment.style else None)
+            for segment in idle
+            for char in segment.text
+            if char == "▓"
+        ]
+        steps, span = app.view.trace.steps, app.view.trace.span
+        assert steps.ends[-1] < span[1] - 20e6, "the trace goes on for long behind its last step"
+        assert colours[-1] == colours[0]  # before the first step and behind the last
+        assert len(set(colours)) == 2

@@ -8,6 +8,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.roofline import roofline
@@ -290,6 +291,9 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))
     table = _group(frame, ["code"], scope, summed).join(inner, on="code", how="left")
     labels = {code: operator_label(trace.names[code]) for code in distinct(codes).tolist()}
+    for code, label in labels.items():
+        if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
+            labels[code] = f"{label} (engine)"
     table = table.with_columns(
         pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
     )
