@@ -88,7 +88,7 @@ def proof_table(proof: Proof, measured_ns: float | None) -> Table:
     rows.append(("", "all of it together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
     return Table(
         KEY,
-        "Dealt with: predicted and measured",
+        "What was fixed: predicted and measured",
         (
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),

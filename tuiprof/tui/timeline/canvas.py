@@ -85,7 +85,7 @@ class Canvas:
         if y == len(state.visible_lanes):
             return self._axis_line(label)
         if y == len(state.visible_lanes) + 1 and not (focused or state.has_readout):
-            return self._legend_line(state.lanes, width)
+            return self._legend_line(state.lanes, width) if state.legend else Strip.blank(width, background)
         if y == len(state.visible_lanes) + 1:
             text = fit_text(readout(state, state.lanes), width)
             return Strip([Segment(text, self._component_style(_READOUT))], width)
