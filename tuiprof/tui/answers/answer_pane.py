@@ -294,8 +294,7 @@ class AnswerPane(Vertical):
         """Ask for a filter."""
         table = self.current_table
         if table is not None:
-            shown = [column.label for column in table.columns if not column.hidden]
-            self._bar.open(self.needle, shown)
+            self._bar.open(self.needle, [column for column in table.columns if not column.hidden])
 
     def clear_filter(self) -> bool:
         """Show all rows again; return whether there was a filter."""
