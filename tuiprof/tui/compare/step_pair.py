@@ -88,7 +88,7 @@ class StepPair(Lines):
         if not len(one.times):
             blank = " " * (columns + _FIGURE - len("no step times"))
             empty: Row = [(" " * (_LABEL + columns + _FIGURE), "text")]
-            return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "faint")]]
+            return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "dim")]]
         said = f"  {format_ns(float(np.median(one.times)))} median"
         heights = column_heights(one.times, columns, longest, high, lines * 8)
         cells = _cells(len(heights), columns)

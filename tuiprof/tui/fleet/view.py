@@ -140,7 +140,7 @@ class HeatMap:
         if why := self._because.get(rank):
             cell.append((f"  {sanitize(why)}", "warn"))
         if by_ranks * by_steps > 1:
-            cell.append((f"  latest of {by_ranks} × {by_steps} in this cell", "faint"))
+            cell.append((f"  latest of {by_ranks} × {by_steps} in this cell", "dim"))
         return fit(cell, width)
 
     def _line(self, line: int, levels: Ints, first: int, cursor: int | None) -> Row:
