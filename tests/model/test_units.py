@@ -14,6 +14,7 @@ from tuiprof.model.units import (
     format_change,
     format_ns,
     format_ns_range,
+    format_ns_span,
     format_points,
     format_rough_share,
     format_share,
@@ -151,3 +152,8 @@ def test_an_interval_of_ratios_says_its_word_once() -> None:
 )
 def test_an_estimated_share_has_two_figures(share: float | None, text: str) -> None:
     assert format_rough_share(share) == text
+
+
+def test_a_span_from_nothing_is_said_by_its_end() -> None:
+    assert format_ns_span(1_100_000, 1_700_000) == "1.10 ms to 1.70 ms"
+    assert format_ns_span(0.0, 762_000) == "up to 762 µs"

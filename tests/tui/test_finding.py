@@ -56,7 +56,8 @@ def test_no_line_is_wider_than_the_screen_and_nothing_hostile_is_drawn(width: in
 def test_what_cannot_be_priced_has_no_bar() -> None:
     first = lines_of(replace(FOUND, saves_ns=None, share=None))[0]
     assert "█" not in first
-    assert "saves" not in first
+    assert "saves about" not in first
+    assert "what it saves is not known" in first
 
 
 async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
 from tuiprof.whatif.edit import Edit
@@ -272,7 +272,7 @@ def _wins(item: Priced, step: Calibrated | str) -> str:
     assert item.win is not None
     assert isinstance(step, Calibrated), "nothing else prices"
     a_step = " a step" if step.graph.step_count else f" of {format_ns(step.step_ns)}"
-    span = f"{format_ns(item.win.low_ns)} to {format_ns(item.win.high_ns)}"
+    span = format_ns_span(item.win.low_ns, item.win.high_ns)
     return f"saves about {format_ns(item.win.ns)}{a_step} ({span})"
 
 

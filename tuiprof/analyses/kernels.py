@@ -115,7 +115,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     word = device_word(trace)
     sentence = (
         f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
-        f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, "
+        f"{_brief(first['short'])} ({format_share(first['share'])}, "
         f"{format_ns(first['median_ns'])} in the median)"
     )
     outside = ~scope.in_steps(work)

@@ -82,6 +82,11 @@ def format_ns_range(low: float, high: float) -> str:
     return f"{number if ' ' not in number and last.endswith(f' {unit}') else first} … {last}"
 
 
+def format_ns_span(low: float, high: float) -> str:
+    """Return what a duration lies between in words: ``1.10 ms to 1.70 ms``, ``up to 762 µs``."""
+    return f"{format_ns(low)} to {format_ns(high)}" if low >= 0.5 else f"up to {format_ns(high)}"
+
+
 def format_bytes(size: float | None) -> str:
     """Return a size such as ``8.90 GiB`` (binary units).
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tuiprof.model.answer import Answer, Change, Line
-from tuiprof.model.units import format_ns, format_rough_share
+from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.md import code, escape
@@ -103,7 +103,7 @@ def _gain(change: Change) -> str:
         return ""
     text = f"{format_ns(change.saves_ns)}"
     if change.saves_low_ns is not None and change.saves_high_ns is not None:
-        text += f" ({format_ns(change.saves_low_ns)} to {format_ns(change.saves_high_ns)})"
+        text += f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
     return text
 
 
@@ -126,6 +126,8 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
         if answer.step_ns is not None:
             head += f" of {format_ns(answer.step_ns)}"
         lines.append(paint(head, COLOURS[level], style))
+    else:
+        lines.append(paint(f"{SIGNS['bad']} what it saves is not known", COLOURS["bad"], style))
     lines += wrap(change.what, style, "  ")
     for name, text in (
         ("where", change.where),

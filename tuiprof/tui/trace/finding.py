@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_rough_share
+from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.trace.findings import Shown, is_bad
 from tuiprof.tui.trace.view import Headline
@@ -54,7 +54,7 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
 
 def _saves(found: Shown, level: str, width: int) -> Row:
     if found.saves_ns is None:
-        return [("first of all", level)]
+        return [("what it saves is not known", level)]
     row: Row = [
         (
             f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
@@ -67,7 +67,7 @@ def _saves(found: Shown, level: str, width: int) -> Row:
     whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
     row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
     if found.low_ns is not None and found.high_ns is not None:
-        row.append((f"  ({format_ns(found.low_ns)} to {format_ns(found.high_ns)})", "dim"))
+        row.append((f"  ({format_ns_span(found.low_ns, found.high_ns)})", "dim"))
     return row
 
 

@@ -32,7 +32,7 @@ from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.findings import Shown, findings_of, is_bad
+from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
     Headline,
@@ -280,9 +280,8 @@ class TraceView(Vertical):
     def _show_head(self, top: Headline) -> bool:
         """Show the finding, else the verdict that matters most; say whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        first = found[0] if found else None
-        uncaptured = first.step_ns if first is not None and not self.work.as_captured else None
-        self.head.show_steps(uncaptured, first.captured_ns if first is not None else None)
+        step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
+        self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)
         if not found or self.work.part is not None:
             head.show_headline(top)
             self._located = ()
