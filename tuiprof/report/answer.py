@@ -37,6 +37,8 @@ _BAR_CELLS: Final = 28
 _IN_FULL: Final = 1
 #: Findings on a page.
 _MOST: Final = 4
+#: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
+_MOST_TRUST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
 
 
@@ -46,7 +48,10 @@ def opening_text(answer: Answer, style: Style) -> str:
     if answer.run is not None:
         lines += _line(answer.run, style, "")
     if not answer.complete:
-        lines += wrap(answer.trust, style, "", "  ")
+        trust = wrap(answer.trust, style, "", "  ")
+        if len(trust) > _MOST_TRUST:
+            trust[_MOST_TRUST:] = ["  … all of it with tuiprof report -v"]
+        lines += trust
     return _printed(lines, style)
 
 
