@@ -185,7 +185,7 @@ def to_markdown(answer: Answer) -> str:
         if change.saves_ns is not None and change.share is not None:
             saves += f" ({format_rough_share(change.share)})"
         span = (
-            f"{format_ns(change.saves_low_ns)} – {format_ns(change.saves_high_ns)}"
+            format_ns_span(change.saves_low_ns, change.saves_high_ns)
             if change.saves_low_ns is not None and change.saves_high_ns is not None
             else ""
         )
