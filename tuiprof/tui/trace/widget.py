@@ -166,7 +166,7 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
-        self.query_one(FindingHead).allow(5 if height < 28 else 6)
+        self.query_one(FindingHead).allow(3 if height < 15 else 5 if height < 28 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
@@ -427,7 +427,7 @@ class TraceView(Vertical):
         elif (index := self.timeline.navigation.step_at_cursor()) is not None:
             self.set_window(self.trace.steps.window(index))
         else:
-            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
+            self.notify("select with shift+← → or by dragging along the axis, or put the cursor into a step", timeout=4)
 
     def _look_at_step(self) -> None:
         """Look at the step that was asked for, once it is known."""
