@@ -14,7 +14,7 @@ from tuiprof.analyses import run
 from tuiprof.formats import open_trace
 from tuiprof.headline.trace import ask, gist
 from tuiprof.model import Report
-from tuiprof.model.units import format_share
+from tuiprof.model.units import format_rough_share
 from tuiprof.resources import shipped
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -44,7 +44,7 @@ def test_the_line_is_the_first_advice(name: str) -> None:
     found = gist(trace)
     assert found.analysis == "advice"
     assert first["what"] in found.line
-    assert f"({format_share(first['share'])})" in found.line
+    assert f"({format_rough_share(first['share'])})" in found.line
 
 
 def test_of_several_screens_one_has_a_trace_worked_out(

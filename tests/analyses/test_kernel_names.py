@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuiprof.analyses.shared.kernel_names import short_name
+from tuiprof.analyses.shared.kernel_names import short_name, short_names
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,31 @@ from tuiprof.analyses.shared.kernel_names import short_name
 )
 def test_short_names(symbol: str, name: str) -> None:
     assert short_name(symbol) == name
+
+
+def test_kernels_of_one_short_name_are_told_apart_by_what_differs() -> None:
+    norm = "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, {}, true, 1>(float, float)"
+    add = "void at::native::elementwise_kernel<{}, at::native::gpu_kernel_impl<at::native::CUDAFunctor_add<{}>>>(int)"
+    names = {
+        0: norm.format(128),
+        1: norm.format(512),
+        2: add.format(4, "float"),
+        3: add.format(4, "c10::Half"),
+        4: "void alone<float>(int)",
+        5: "_ZN5outer5innerIiEEvi",
+        6: "_ZN5outer5innerIfEEvi",
+    }
+    assert list(short_names(names).values()) == [
+        "bn_bw_1C11_kernel_new<128>",
+        "bn_bw_1C11_kernel_new<512>",
+        "elementwise<add, float>",
+        "elementwise<add, Half>",
+        "alone",
+        "inner",
+        "inner",
+    ]
+
+
+def test_a_wrapper_is_named_by_the_kernel_and_not_by_the_chip() -> None:
+    name = "void ck_tile::kentry<ck_tile::gfx950_t, 2, ck_tile::FmhaFwdKernel<ck_tile::Pipeline<float>>>(int)"
+    assert short_name(name) == "FmhaFwdKernel"

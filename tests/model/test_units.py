@@ -14,7 +14,9 @@ from tuiprof.model.units import (
     format_change,
     format_ns,
     format_ns_range,
+    format_ns_span,
     format_points,
+    format_rough_share,
     format_share,
     format_speed,
     format_speed_range,
@@ -142,3 +144,16 @@ def test_an_interval_of_ratios_says_its_word_once() -> None:
     assert format_speed_range(0.8, 0.9) == "1.11 … 1.25× faster"
     assert format_speed_range(2.0, 2.5) == "2.00 … 2.50× slower"
     assert format_speed_range(0.98, 1.02) == "1.020× faster … 1.020× slower"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.1996, "20 %"), (0.175, "18 %"), (0.0996, "10 %"), (0.0292, "2.9 %"), (0.0046, "0.46 %"), (None, "–")],
+)
+def test_an_estimated_share_has_two_figures(share: float | None, text: str) -> None:
+    assert format_rough_share(share) == text
+
+
+def test_a_span_from_nothing_is_said_by_its_end() -> None:
+    assert format_ns_span(1_100_000, 1_700_000) == "1.10 ms to 1.70 ms"
+    assert format_ns_span(0.0, 762_000) == "up to 762 µs"

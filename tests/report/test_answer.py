@@ -33,3 +33,14 @@ def test_a_page_without_findings_is_not_all_well_where_a_line_is_bad(level: Leve
     page = Answer("t", "", 0, None, None, None, None, "trust: complete", True, (), (line,))
     for text in (to_text(page, Style()), to_markdown(page)):
         assert sentence in text
+
+
+def test_what_a_trace_cannot_tell_does_not_push_its_findings_off_the_screen() -> None:
+    trust = "trust: " + " · ".join(f"remark {n} of a profiler that has much to say" for n in range(30))
+    page = Answer("t", "", 0, None, None, None, None, trust, False, (), (), ())
+    lines = opening_text(page, Style(width=80)).splitlines()
+    assert len(lines) == 6
+    assert "remark 0" in lines[1]
+    assert lines[-1].strip() == "… all of it with tuiprof report -v"
+    whole = opening_text(page, Style(width=None))  # as a file is written
+    assert "remark 29" in whole

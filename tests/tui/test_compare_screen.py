@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.compare.counterpart import counterpart, shift_between
 from tuiprof.tui.compare.screen import CompareScreen
-from tuiprof.tui.compare.step_pair import column_heights
+from tuiprof.tui.compare.step_pair import StepPair, StepSeries, column_heights
 from tuiprof.tui.compare.widget import CompareView
 from tuiprof.tui.dialogs.dialog import PickScreen
 from tuiprof.tui.dialogs.export import ExportScreen
@@ -132,13 +132,12 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         assert before.state.event is not None
         assert after.state.event is not None
         assert [line.state.lanes.trace.name(line.state.event) for line in (before, after)] == ["softmax"] * 2
-        # Both stand below one another.
         columns = [
             t.state.view.column_of(int(t.state.lanes.trace.starts[t.state.event])) for t in (before, after)
         ]
         assert columns[0] == columns[1]
         await pilot.press("escape")
-        await until_shown(pilot, "the begins of the first steps stand below one another")
+        await until_shown(pilot, "the first steps are aligned")
         assert before.state.event is None
         after.focus()
         await pilot.press("n")  # the trace after has no sync
@@ -284,3 +283,12 @@ def test_picture(size: tuple[int, int], pair: tuple[Path, Path], snap_compare: o
         await pilot.pause()
 
     assert snap_compare(app_of(pair), terminal_size=size, run_before=open_kernels)  # type: ignore[operator]
+
+
+def test_the_bars_of_both_runs_are_apart() -> None:
+    pair = StepPair()
+    times = np.full(4, 10_000_000, dtype=np.int64)
+    pair.show((StepSeries("before", times), StepSeries("after", times)), "from the traces")
+    lines = ["".join(text for text, _ in row) for row in pair.draw(120, 5)]
+    assert "scale 0 to 10.0 ms" in lines[2]
+    assert [line[9] for line in lines] == ["█", "█", "s", "█", "█"]

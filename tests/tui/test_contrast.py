@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from on_screen import until_shown
 from rich.style import Style
+from textual.widget import Widget
 from trace_app import app_of, settle
 
+from tuiprof.resources import shipped
+from tuiprof.tui.app.app import TuiprofApp
+from tuiprof.tui.start import Start
 from tuiprof.tui.terminal import themes
 from tuiprof.tui.timeline.canvas import Overlay
 from tuiprof.tui.timeline.lane_cells import Kind
@@ -87,3 +92,36 @@ async def test_few_colours_never_draw_a_colour_on_itself(theme: str, monkeypatch
                 assert style.color is not None
                 assert style.bgcolor is not None
                 assert style.color.is_default or style.color.name != style.bgcolor.name, (kind, over)
+
+
+@pytest.mark.parametrize("theme", [theme.name for theme in (themes.DARK, themes.LIGHT, themes.CONTRAST)])
+async def test_no_word_of_a_dialog_or_a_table_is_too_faint_to_be_read(
+    theme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUIPROF_THEME", theme.removeprefix("tuiprof-"))
+    app = TuiprofApp(Start.trace(shipped("traces") / "metrics-naive.pt.trace.json.gz"))
+
+    def weak(*, within: Widget | None = None) -> dict[str, float]:
+        strips = app.screen._compositor.render_strips()
+        found: dict[str, float] = {}
+        for y, strip in enumerate(strips):
+            x = 0
+            for segment in strip:
+                inside = within is None or within.region.contains(x, y)
+                x += segment.cell_length
+                if inside and segment.style and segment.text.strip(" ─│┃━▕▏╭╮╰╯"):
+                    ratio = contrast(segment.style)
+                    if ratio < TEXT and any(char.isalpha() for char in segment.text):
+                        found[segment.text.strip()] = round(ratio, 2)
+        return found
+
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "saves about", "table 1 of", "lost to this finding")
+        assert not weak()
+        for keys in ("c", "slash", "ctrl+p"):
+            await pilot.press(keys)
+            await pilot.pause()
+            box = app.screen.query(".dialog, CommandPalette > Vertical, FilterBar").first()
+            assert not weak(within=box), keys
+            await pilot.press("escape")
+            await pilot.pause()

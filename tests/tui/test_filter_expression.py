@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuiprof.model import Column
+from tuiprof import analyses
+from tuiprof.formats import open_trace
+from tuiprof.model import Column, Report
+from tuiprof.resources import shipped
+from tuiprof.tui.widgets.filter_bar import example
 from tuiprof.tui.widgets.filter_expression import FilterError, find_columns, parse
 from tuiprof.tui.widgets.frame_rows import FrameRows
 
@@ -131,3 +135,13 @@ def test_whatever_is_typed_filters_or_is_explained(text: str) -> None:
         wrong = error
     assert set(rows) <= {0, 1, 2, 3}
     assert wrong is None or (0 <= wrong.at <= len(text) and wrong.message)
+
+
+@pytest.mark.parametrize("sample", ["metrics-naive.pt.trace.json.gz", "jax-waits.xplane.pb.gz"])
+def test_the_example_of_every_table_is_a_filter_of_it(sample: str) -> None:
+    trace = open_trace(shipped("traces") / sample)
+    for name in analyses.available():
+        report = analyses.run(name, trace)
+        for table in report.tables if isinstance(report, Report) else ():
+            columns = [column for column in table.columns if not column.hidden]
+            assert parse(example(columns), columns) is not None, (name, table.key)

@@ -9,10 +9,12 @@ import pytest
 from on_screen import until
 from trace_app import app_of, settle
 
+from tuiprof import advice, analyses
 from tuiprof.formats import open_trace
 from tuiprof.resources import shipped
 from tuiprof.tui.trace.finding import FindingHead, finding_rows
 from tuiprof.tui.trace.findings import Shown
+from tuiprof.tui.trace.view import tab_of_rule
 
 TRACE = shipped("traces") / "metrics-naive.pt.trace.json.gz"
 FOUND = Shown(
@@ -54,7 +56,8 @@ def test_no_line_is_wider_than_the_screen_and_nothing_hostile_is_drawn(width: in
 def test_what_cannot_be_priced_has_no_bar() -> None:
     first = lines_of(replace(FOUND, saves_ns=None, share=None))[0]
     assert "█" not in first
-    assert "saves" not in first
+    assert "saves about" not in first
+    assert "what it saves is not known" in first
 
 
 async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +80,12 @@ async def test_keys_go_through_the_findings_and_open_their_evidence(monkeypatch:
         assert copied == [app.view.finding.fix, app.view.finding.prove]
         await pilot.press("left_square_bracket", "left_square_bracket")
         assert app.view.finding == first
+
+
+def test_every_rule_opens_a_tab_that_shows_it() -> None:
+    tabs = {rule: tab_of_rule(rule) for rule in advice.available()}
+    assert set(tabs.values()) <= set(analyses.available())
+    assert tabs["python-time"] == "steps", "a table of kernels does not show time that is in no operator"
 
 
 async def test_a_tab_that_was_chosen_stays_open() -> None:
@@ -147,3 +156,25 @@ async def test_advice_is_in_view_at_80_columns_whichever_tab_is_open() -> None:
             await settle(pilot)
             assert "9 Advice 4" in app.text("TabBar"), digit
             assert f" {digit} " in app.text("TabBar")
+
+
+async def test_a_device_that_idles_outside_of_the_steps_is_dim() -> None:
+    app = app_of(open_trace(TRACE))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: bool(app.screen.query(FindingHead)))
+        await until(pilot, lambda: app.timeline.state.lanes is not None and app.timeline.state.lanes.exact)
+        await settle(pilot)
+        app.timeline.state.fit(*app.view.trace.span)
+        await settle(pilot)
+        lines = [app.timeline.render_line(y) for y in range(app.timeline.size.height)]
+        (idle,) = (line for line in lines if line.text.startswith(" idle"))
+        colours = [
+            (segment.style.color if segment.style else None)
+            for segment in idle
+            for char in segment.text
+            if char == "▓"
+        ]
+        steps, span = app.view.trace.steps, app.view.trace.span
+        assert steps.ends[-1] < span[1] - 20e6, "the trace goes on for long behind its last step"
+        assert colours[-1] == colours[0]  # before the first step and behind the last
+        assert len(set(colours)) == 2

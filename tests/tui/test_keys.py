@@ -56,6 +56,11 @@ async def test_help_lists_every_key_that_works(session: Path, config: Path) -> N
         text = await until_shown(pilot, "esc closes", "What this screen shows")
         assert "app.palette" not in text  # ids are for those who ask
         assert text.index("Search every command") < text.index("Jitter is the median")
+        # The screen's own keys first; of Textual's own only those for the panes, in our words.
+        assert text.index("Hold the picture") < text.index("Everywhere")
+        assert "To the next pane" in text
+        assert "Focus Next" not in text
+        assert "^" not in text.replace("ctrl+", ""), "one notation for ctrl"
         await pilot.press("i")
         text = await until_shown(pilot, "i ids", str(config))
         assert isinstance(app.screen, HelpScreen)
@@ -86,6 +91,8 @@ async def test_the_palette_does_what_every_key_of_every_pane_does(config: Path) 
         await until(pilot, lambda: options.option_count >= len(sentences))
         offered = "\n".join(str(option.prompt) for option in options.options)
         assert {sentence for sentence in sentences if sentence not in offered} == set()
+        texts = [str(option.prompt).rpartition("  ")[0].strip() for option in options.options]
+        assert len(set(texts)) == len(texts), "nothing is offered twice"
         await pilot.press(*"event after")
         await until_shown(pilot, ". in timeline")
         await pilot.press("enter")

@@ -164,7 +164,7 @@ def test_a_long_name_gives_way_to_what_can_run() -> None:
         ]
         texts = ["".join(text for text, _ in line) for line in lines]
         assert [len(text) for text in texts] == [width, width]
-        assert all(text.endswith("1 of 2 can run") for text in texts)
+        assert all(text.endswith("1 of 2 can run" if width > 40 else " 1/2 run") for text in texts)
     assert "…" in "".join(text for text, _ in items(Shelf(ladders), "long")[1].draw(30))
 
 
@@ -251,7 +251,7 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
     monkeypatch.setenv("VIRTUAL_ENV", str(bare))
     app = TuiprofApp(start)
     async with app.run_test(size=(120, 36), notifications=True) as pilot:
-        await until_shown(pilot, "2 of 3 can run", "P changes it")
+        await until_shown(pilot, "2 of 3 can run", "P change")
         await pilot.press("P")
         await until_shown(pilot, "active environment", "neither torch nor jax", "use it")
         app.screen.query_one(Choices).move_to(str(bare / "bin" / "python"))
@@ -260,7 +260,9 @@ async def test_another_python_is_chosen_for_the_whole_dashboard(
         await until_shown(pilot, "(bare)")
         await choose(app, "ladder:attention")
         await pilot.press("tab")
-        await until_shown(pilot, "torch is not installed", "This is /", "P chooses")
+        await until_shown(
+            pilot, "torch is not installed", "This is /", "chooses"
+        )  # lines break by the length of the path
 
 
 def test_only_the_newest_sessions_are_listed_until_the_rest_is_asked_for() -> None:

@@ -15,6 +15,8 @@ from tuiprof.tui.live.phase_bar import PhaseBar
 from tuiprof.tui.live.view import DeviceView
 from tuiprof.tui.widgets.lines import Lines, Row, fit, row_width, spread
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.tab_bar import Tab, TabBar
+from tuiprof.tui.widgets.wrap import wrap, wrap_row
 
 
 class Words(Lines):
@@ -297,3 +299,33 @@ async def test_no_phases_say_why() -> None:
         bar.show({}, "no phases recorded")
         await pilot.pause()
         assert "no phases recorded" in text_of_widget(bar)[0]
+
+
+def test_a_line_does_not_end_between_a_number_and_its_unit() -> None:
+    text = "1 slow step took 2.90 ms longer, 1 016 of 4 422 events, 44 % of it idle"
+    for width in range(12, 40):
+        rows = ["".join(part for part, _ in row) for row in wrap_row([(text, "dim")], width, 20)]
+        for lines in (wrap(text, width), rows):
+            assert " ".join(" ".join(lines).split()) == text
+            for parted in ("2.90", "44", "1 slow step took 2.90"):
+                assert not any(line.endswith(parted) for line in lines), lines
+            assert any("1 016" in line for line in lines)
+            assert any("4 422" in line for line in lines)
+
+
+def test_of_too_many_tabs_those_that_ask_for_action_show() -> None:
+    tabs = [
+        Tab("syncs", "Syncs", "✗", "bad", "6 %", "1"),
+        *(Tab(name, name, "✓", "good", "", "2") for name in ("Launches", "Idle", "Data", "Compile")),
+        Tab("kernels", "Kernels", number="20 %", key="4"),
+        Tab("memory", "Memory", "!", "warn", "", "7"),
+        Tab("advice", "Advice", number="4", key="9", pinned=True),
+    ]
+    bar = TabBar()
+    bar.show(tabs, "kernels", "", ("M", 3))
+    (row,) = bar.draw(76, 1)
+    line = "".join(text for text, _ in row)
+    for title in ("1 Syncs ✗ 6 %", "4 Kernels 20 %", "7 Memory !", "9 Advice 4", "M more 3"):
+        assert title in line
+    assert "Launches" not in line
+    assert len(line) <= 76

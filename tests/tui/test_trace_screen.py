@@ -5,7 +5,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from made_traces import MS, trace_of
+from made_traces import MS, small_trace, trace_of
 from on_screen import until
 from textual.pilot import Pilot
 from trace_app import app_of, settle
@@ -13,9 +13,11 @@ from trace_app import app_of, settle
 from tuiprof import analyses
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.trust import Remark, Trust
 from tuiprof.resources import shipped
 from tuiprof.tui.answers.detail import DetailPane
 from tuiprof.tui.trace.finding import FindingHead
+from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import Headline
 from tuiprof.tui.trace.widget import TraceView
 from tuiprof.tui.widgets.table import VirtualTable
@@ -214,3 +216,18 @@ def test_picture(size: tuple[int, int], snap_compare: Any) -> None:
         await settle(pilot)
 
     assert snap_compare(app_of(), terminal_size=size, run_before=open_finding)
+
+
+def test_a_trust_line_without_room_keeps_its_first_clause() -> None:
+    head = TraceHead()
+    for text, shown in (
+        ("no Python frames: source lines cannot be named", "i trust: no Python frames "),
+        ("Neuron says: Missing additional details of the profile", "i trust: Neuron says: Mis"),
+    ):
+        head.show(small_trace(), Trust(16, (Remark("x", text),)), None)
+        (row,) = head.draw(84, 1)
+        line = "".join(part for part, _ in row)
+        assert len(line) == 84
+        assert shown in line
+        (row,) = head.draw(200, 1)
+        assert text in "".join(part for part, _ in row)

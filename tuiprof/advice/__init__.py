@@ -23,7 +23,7 @@ from tuiprof.analyses.shared.scope import plural
 from tuiprof.errors import REPORT_IT, UsageProblem, describe
 from tuiprof.model import Column, Fact, Report, Rule, Table, Trace, Unavailable, Verdict, Window
 from tuiprof.model.derived import cached_on_trace
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_share
 from tuiprof.plugins import discover
 from tuiprof.whatif.calibration import TOLERANCE, Calibrated
 from tuiprof.whatif.edit import Edit
@@ -163,8 +163,8 @@ def advise(trace: Trace, window: Window | None = None) -> Report:
 
 _RULES = (
     Rule(
-        "wins",
-        "What the change wins a step without the profiler: the captured step is replayed with and without it, host, "
+        "saves",
+        "What the change saves per step without the profiler: the captured step is replayed with and without it, host, "
         "streams and waits together (Daydream, USENIX ATC 2020). The range covers how much the profiler slowed the "
         "host, how steps differ, and how well the change itself is known.",
     ),
@@ -173,7 +173,7 @@ _RULES = (
         f"Replayed unchanged a step must take what was captured, within {format_share(TOLERANCE)}; else no gain is "
         "predicted.",
     ),
-    Rule("left out", f"What wins less than {format_share(LEAST_SHARE)} of the step."),
+    Rule("left out", f"What saves less than {format_share(LEAST_SHARE)} of the step."),
     Rule(
         "sure",
         "high = the very line or setting was seen; medium = by names and times; low = one of several causes.",
@@ -220,7 +220,7 @@ def _facts(found: Priorities, trace: Trace, step: Calibrated | str) -> list[Fact
             )
     if found.together is not None:
         facts.append(
-            Fact("together_ns", "all of it together wins", found.together.ns, "ns", "Findings may overlap.")
+            Fact("together_ns", "all of it together saves", found.together.ns, "ns", "Findings may overlap.")
         )
     return facts
 
@@ -246,7 +246,7 @@ def _notes(found: Priorities, trace: Trace, step: Calibrated | str) -> list[str]
     else:
         notes.append("What the profiler added is not known: gains are those of the step as it was captured.")
     if any(item.overlaps for item in found.findings):
-        notes.append("Findings marked as overlapping win less once those above them are done.")
+        notes.append("Findings marked as overlapping save less once those above them are done.")
     if in_part(trace):
         notes.append(
             f"The trace marks no steps: gains are of the {format_ns(step.graph.high - step.graph.low)} in its middle "
@@ -268,12 +268,12 @@ def _verdict(found: Priorities, trace: Trace) -> Verdict:
 
 
 def _wins(item: Priced, step: Calibrated | str) -> str:
-    """Return ``about 1.4 ms a step (1.1 to 1.7 ms) to win``, without steps ``about 14 ms of 75 ms …``."""
+    """Return ``saves about 1.4 ms a step (1.1 to 1.7 ms)``, without steps ``saves about 14 ms of 75 ms …``."""
     assert item.win is not None
     assert isinstance(step, Calibrated), "nothing else prices"
     a_step = " a step" if step.graph.step_count else f" of {format_ns(step.step_ns)}"
-    span = f"{format_ns(item.win.low_ns)} to {format_ns(item.win.high_ns)}"
-    return f"about {format_ns(item.win.ns)}{a_step} ({span}) to win"
+    span = format_ns_span(item.win.low_ns, item.win.high_ns)
+    return f"saves about {format_ns(item.win.ns)}{a_step} ({span})"
 
 
 def _command(proof: str) -> str:
@@ -315,7 +315,7 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
         "findings",
         "What to change",
         (
-            Column("wins_ns", "wins/step" if stepped else "wins", "ns", "What the change wins, likely."),
+            Column("wins_ns", "saves/step" if stepped else "saves", "ns", "What the change likely saves."),
             Column("wins_low_ns", "at least", "ns"),
             Column("wins_high_ns", "at most", "ns"),
             Column("share", "of step", "share", hidden=not stepped),
@@ -337,5 +337,5 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
 
 
 ANALYSIS = Analysis(
-    "advice", "Advice", "What is worth changing, what does it win, and what to write instead?", advise, 90
+    "advice", "Advice", "What is worth changing, what does it save, and what to write instead?", advise, 90
 )

@@ -88,11 +88,11 @@ def proof_table(proof: Proof, measured_ns: float | None) -> Table:
     rows.append(("", "all of it together", whole.ns, whole.low_ns, whole.high_ns, measured_ns))
     return Table(
         KEY,
-        "Dealt with: predicted and measured",
+        "What was fixed: predicted and measured",
         (
             Column("finding", "finding", "text"),
             Column("what", "what", "text"),
-            Column("predicted_ns", "predicted", "ns", "What the earlier run was predicted to win a step."),
+            Column("predicted_ns", "predicted", "ns", "What was predicted for the earlier run, per step."),
             Column("predicted_low_ns", "at least", "ns"),
             Column("predicted_high_ns", "at most", "ns"),
             Column("measured_ns", "measured", "ns", "Step time before less that after."),

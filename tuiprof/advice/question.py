@@ -111,7 +111,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         (
             Column("change", "change", "text"),
             Column("step_ns", "step" if stepped else "takes", "ns", "What a step takes then."),
-            Column("wins_ns", "wins", "ns"),
+            Column("wins_ns", "saves", "ns"),
             Column("wins_low_ns", "at least", "ns"),
             Column("wins_high_ns", "at most", "ns"),
             Column("share", "of step", "share"),
@@ -124,7 +124,7 @@ def answer(trace: Trace, asked: Sequence[Change]) -> Report | Unavailable:
         Fact("captured_step_ns", "while captured", step.captured_ns, "ns"),
         Fact("floor_ns", "device work alone", step.graph.device_busy_ns, "ns"),
         Fact("basis", "without the profiler by", _BASIS[step.basis], "text"),
-        Fact("replay_error", "unchanged it misses the capture by", step.error, "share"),
+        Fact("replay_error", "replayed unchanged, off by", step.error, "share"),
     )
     return Report(NAME, TITLE, verdict, facts, (table,), _RULES)
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from tuiprof.analyses import Analysis
 from tuiprof.analyses.shared import kernel_names as _kernel_names
+from tuiprof.analyses.shared.calls import BACKWARD
 from tuiprof.analyses.shared.codes import distinct
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.analyses.shared.roofline import roofline
@@ -101,7 +102,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     by_name = _group(frame, ["code", "kind"], scope, summed).with_columns(
         pl.col("code").replace_strict(names, return_dtype=pl.String).alias("kernel"),
         pl.col("code")
-        .replace_strict({c: _kernel_names.short_name(n) for c, n in names.items()}, return_dtype=pl.String)
+        .replace_strict(_kernel_names.short_names(names), return_dtype=pl.String)
         .alias("short"),
         pl.col("code")
         .replace_strict(
@@ -114,7 +115,7 @@ def _on_device(trace: Trace, scope: Scope, work: Ints, inside: npt.NDArray[np.bo
     word = device_word(trace)
     sentence = (
         f"{format_share(top['share'])} of the {word}'s work is {top['kind']}; the longest kernel in all is "
-        f"{_brief(_kernel_names.short_name(first['kernel']))} ({format_share(first['share'])}, "
+        f"{_brief(first['short'])} ({format_share(first['share'])}, "
         f"{format_ns(first['median_ns'])} in the median)"
     )
     outside = ~scope.in_steps(work)
@@ -290,6 +291,9 @@ def _on_host(trace: Trace, scope: Scope, rows: Ints) -> Report:
     inner = frame.group_by("code").agg(pl.col("with_inner").sum().alias("with_inner_ns"))
     table = _group(frame, ["code"], scope, summed).join(inner, on="code", how="left")
     labels = {code: operator_label(trace.names[code]) for code in distinct(codes).tolist()}
+    for code, label in labels.items():
+        if trace.names[code] == f"{BACKWARD}{label}":  # the operator itself has the same name
+            labels[code] = f"{label} (engine)"
     table = table.with_columns(
         pl.col("code").replace_strict(labels, return_dtype=pl.String).alias("operator")
     )

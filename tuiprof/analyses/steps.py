@@ -201,9 +201,11 @@ def _verdict(
 ) -> Verdict:
     times = both.period
     median = float(np.median(times))
-    said = f"{format_ns(median)} a step in the median of {plural(len(times), 'step')}"
+    said = f"{format_ns(median)} a step"
     if len(times) > 1:
-        said += f" ({format_ns(int(times.min()))} to {format_ns(int(times.max()))})"
+        said += f" in the median of {len(times)} steps"
+        least, most = format_ns(int(times.min())), format_ns(int(times.max()))
+        said += f" ({least} to {most})" if least != most else ""
     if both.host_ahead:
         host = format_ns(float(np.median(both.host)))
         said += f" on the {device_word(scope.trace)}; the host runs ahead, {host} a step"

@@ -141,11 +141,12 @@ def report(
     ANALYSES name what to print in full, for example `sync_events kernel_launches`; `all` prints every one.
 
     Of a DIRECTORY with the ranks of a job (or several targets): which ranks and hosts the others wait for, in which
-    steps and collectives, what sets them apart, and what a change wins for the job; `--rank N` prints one rank
+    steps and collectives, what sets them apart, and what a change saves the job; `--rank N` prints one rank
     instead. `stragglers job hosts slow_steps slow_kernels differences heat files` name parts of that; `heat -f csv` is
     a table of ranks and steps. What was read is kept: a report that broke off goes on where it stopped.
 
     `--format html` makes one page that needs nothing else: tuiprof report last -f html > report.html
+
     FILE may also be a snapshot of PyTorch's allocator (`torch.cuda.memory._dump_snapshot`).
     """
     from dataclasses import replace

@@ -115,8 +115,8 @@ def fix(invocation: Invocation, target: str, tried: str | None, trials: int) -> 
             variables = " ".join(f"{name}={value}" for name, value in environment.items())
             if item.finding.switch:
                 variables += f" (in the trials alone; in the script: {item.finding.instead})"
-            wins = f": about {format_ns(item.win.ns)} a step to win" if item.win is not None else ""
-            sys.stdout.write(f"{rule}{wins}\n  {variables}\n  tuiprof fix {target} --try {rule}\n")
+            saves = f": saves about {format_ns(item.win.ns)} a step" if item.win is not None else ""
+            sys.stdout.write(f"{rule}{saves}\n  {variables}\n  tuiprof fix {target} --try {rule}\n")
         return 0
     if tried not in able:
         known = f"there are {', '.join(able)}" if able else "there are none"

@@ -88,7 +88,7 @@ def _number(answer: Report, key: str) -> float | None:
 
 def _finding_line(first: Priced, step_ns: float) -> tuple[str, str]:
     """Return ``saves about 1.4 ms (5 %): a metric asks the device for NaN …, aggregation.py:93`` and how bad it is."""
-    from tuiprof.model.units import format_ns, format_share
+    from tuiprof.model.units import format_ns, format_rough_share
 
     where = f", {first.finding.where}" if first.finding.where else ""
     if first.win is None:
@@ -96,7 +96,7 @@ def _finding_line(first: Priced, step_ns: float) -> tuple[str, str]:
     share = first.win.ns / step_ns if step_ns else 0.0
     level = "bad" if share >= _BAD_SHARE else "warn" if share >= _WARN_SHARE else "info"
     return (
-        f"saves about {format_ns(first.win.ns)} ({format_share(share)}): {first.finding.what}{where}",
+        f"saves about {format_ns(first.win.ns)} ({format_rough_share(share)}): {first.finding.what}{where}",
         level,
     )
 

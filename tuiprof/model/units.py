@@ -17,6 +17,9 @@ MINUS = "−"
 _LEAST = 0.001
 #: The blanks between groups of three digits.
 _GROUPS = re.compile(r"(?<=\d)\s(?=\d{3}(?!\d))")
+#: The blanks at which no line may end: between the groups of a number, and between a number and its unit.
+_INSIDE = re.compile(r"(?<=\d) (?=(?:[nµm]?s|min|h|%|pp|[KMGT]i?B|B|\d{3})(?!\w))")
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def typed_number(text: str) -> str:
@@ -26,6 +29,16 @@ def typed_number(text: str) -> str:
         text: For example ``−1 234.5``, with either minus sign and blanks between groups of three digits.
     """
     return _GROUPS.sub("", text.replace(MINUS, "-"))
+
+
+def bind_units(text: str) -> str:
+    """Return a text in which every number holds on to its unit: :func:`unbind_units` undoes it in the broken lines."""
+    return _INSIDE.sub(_NO_BREAK, text)
+
+
+def unbind_units(line: str) -> str:
+    """Return a line with ordinary blanks."""
+    return line.replace(_NO_BREAK, " ")
 
 
 def _grouped(value: float) -> str:
@@ -67,6 +80,11 @@ def format_ns_range(low: float, high: float) -> str:
     first, last = format_ns(low), format_ns(high)
     number, _, unit = first.rpartition(" ")
     return f"{number if ' ' not in number and last.endswith(f' {unit}') else first} … {last}"
+
+
+def format_ns_span(low: float, high: float) -> str:
+    """Return what a duration lies between in words: ``1.10 ms to 1.70 ms``, ``up to 762 µs``."""
+    return f"{format_ns(low)} to {format_ns(high)}" if low >= 0.5 else f"up to {format_ns(high)}"
 
 
 def format_bytes(size: float | None) -> str:
@@ -158,6 +176,18 @@ def format_share(share: float | None) -> str:
         if percent < 0.995
         else f"{percent:.1f} %"
     )
+
+
+def format_rough_share(share: float | None) -> str:
+    """Return a share that is estimated as percent with two figures: ``20 %``, ``2.9 %``, ``0.46 %``.
+
+    Args:
+        share: 0 to 1; None = unknown.
+    """
+    if share is None:
+        return NONE
+    percent = share * 100
+    return f"{percent:.0f} %" if abs(percent) >= 9.95 else format_share(share)
 
 
 def format_value(value: object, kind: Kind) -> str:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tuiprof.model.answer import Answer, Change, Line
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report import Style
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.md import code, escape
@@ -37,6 +37,8 @@ _BAR_CELLS: Final = 28
 _IN_FULL: Final = 1
 #: Findings on a page.
 _MOST: Final = 4
+#: Lines of what a trace cannot tell, worst first: the findings are to be on the same screen.
+_MOST_TRUST: Final = 4
 _UNTRUSTED: Final = ("target", "run", "findings.what", "findings.where", "lines.sentence")
 
 
@@ -46,7 +48,10 @@ def opening_text(answer: Answer, style: Style) -> str:
     if answer.run is not None:
         lines += _line(answer.run, style, "")
     if not answer.complete:
-        lines += wrap(answer.trust, style, "", "  ")
+        trust = wrap(answer.trust, style, "", "  ")
+        if len(trust) > _MOST_TRUST:
+            trust[_MOST_TRUST:] = ["  … all of it with tuiprof report -v"]
+        lines += trust
     return _printed(lines, style)
 
 
@@ -103,7 +108,7 @@ def _gain(change: Change) -> str:
         return ""
     text = f"{format_ns(change.saves_ns)}"
     if change.saves_low_ns is not None and change.saves_high_ns is not None:
-        text += f" ({format_ns(change.saves_low_ns)} to {format_ns(change.saves_high_ns)})"
+        text += f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
     return text
 
 
@@ -122,10 +127,12 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
         filled = min(round(share * _BAR_CELLS), _BAR_CELLS)
         bar = "█" * filled + "░" * (_BAR_CELLS - filled)
         level = "bad" if share >= 0.05 else "warn"
-        head = f"{SIGNS[level]} saves about {format_share(share)}  {bar}  {_gain(change)}"
+        head = f"{SIGNS[level]} saves about {format_rough_share(share)}  {bar}  {_gain(change)}"
         if answer.step_ns is not None:
             head += f" of {format_ns(answer.step_ns)}"
         lines.append(paint(head, COLOURS[level], style))
+    else:
+        lines.append(paint(f"{SIGNS['bad']} what it saves is not known", COLOURS["bad"], style))
     lines += wrap(change.what, style, "  ")
     for name, text in (
         ("where", change.where),
@@ -139,7 +146,7 @@ def _in_full(change: Change, answer: Answer, style: Style) -> list[str]:
 
 
 def _in_short(change: Change, style: Style) -> list[str]:
-    share = format_share(change.share) if change.share is not None else ""
+    share = format_rough_share(change.share) if change.share is not None else ""
     where = f" · {change.where}" if change.where else ""
     gain = f"{_gain(change)}: " if change.saves_ns is not None else ""
     overlaps = " (less after those above)" if change.overlaps else ""
@@ -150,7 +157,7 @@ def _summary(answer: Answer) -> str:
     parts = []
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
         parts.append(
-            f"all together {format_ns(answer.together_ns)} ({format_share(answer.together_ns / answer.step_ns)})"
+            f"all together {format_ns(answer.together_ns)} ({format_rough_share(answer.together_ns / answer.step_ns)})"
         )
     if answer.device_work_ns is not None and answer.changes:
         parts.append(f"the device's own work is {format_ns(answer.device_work_ns)}")
@@ -176,9 +183,9 @@ def to_markdown(answer: Answer) -> str:
     for change in answer.changes[:_MOST]:
         saves = f"{format_ns(change.saves_ns)}" if change.saves_ns is not None else "–"
         if change.saves_ns is not None and change.share is not None:
-            saves += f" ({format_share(change.share)})"
+            saves += f" ({format_rough_share(change.share)})"
         span = (
-            f"{format_ns(change.saves_low_ns)} – {format_ns(change.saves_high_ns)}"
+            format_ns_span(change.saves_low_ns, change.saves_high_ns)
             if change.saves_low_ns is not None and change.saves_high_ns is not None
             else ""
         )

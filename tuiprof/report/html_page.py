@@ -8,7 +8,7 @@ from typing import Final
 
 from tuiprof.model.answer import Answer, Change
 from tuiprof.model.picture import Lane, Picture, Range
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
 
 #: Changes that the page lists; all of them are in the section of the advice.
@@ -44,7 +44,7 @@ def page(answer: Answer) -> str:
         body = '<p class="verdict good"><span>Nothing to change first: no rule found a cost in this trace.</span></p>'
     together = ""
     if answer.together_ns is not None and answer.step_ns and len(answer.changes) > 1:
-        share = format_share(answer.together_ns / answer.step_ns)
+        share = format_rough_share(answer.together_ns / answer.step_ns)
         together = f'<p class="below">All together: {format_ns(answer.together_ns)} of a step ({share})</p>'
     return f'<section id="first"><h2>What to change first</h2>{head}{body}{together}</section>'
 
@@ -54,12 +54,13 @@ def _change(change: Change) -> str:
     if change.saves_ns is not None:
         share = change.share or 0.0
         span = (
-            f" ({format_ns(change.saves_low_ns)} to {format_ns(change.saves_high_ns)})"
+            f" ({format_ns_span(change.saves_low_ns, change.saves_high_ns)})"
             if change.saves_low_ns is not None and change.saves_high_ns is not None
             else ""
         )
         saves = (
-            f'<p class="saves">saves <b>{format_share(share)}</b> <small>{format_ns(change.saves_ns)}{span} of a step'
+            f'<p class="saves">saves about <b>{format_rough_share(share)}</b> '
+            f"<small>{format_ns(change.saves_ns)}{span} of a step"
             f"{', less after those above' if change.overlaps else ''}</small></p>"
             f'<div class="share" aria-hidden="true"><i style="width:{min(max(share, 0.0), 1.0):.1%}"></i></div>'
         )

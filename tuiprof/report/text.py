@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from tuiprof.model import Column, Fact, Report, Table, Unavailable
+from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.report import Renderer, Style, in_full
 from tuiprof.report.ascii import to_ascii
 from tuiprof.report.chart import chart, is_line
@@ -34,13 +35,14 @@ def wrap(text: str, style: Style, first: str = "", rest: str | None = None) -> l
     text = " ".join(sanitize(text).split())
     if style.width is None:
         return [first + text]
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        bind_units(text),
         style.width,
         initial_indent=first,
         subsequent_indent=" " * width(first) if rest is None else rest,
         break_on_hyphens=False,
-    ) or [first]
+    )
+    return [unbind_units(line) for line in lines] or [first]
 
 
 def _facts(facts: Sequence[Fact], style: Style) -> list[str]:

@@ -12,6 +12,7 @@ from tuiprof.analyses.data_loading import fetches
 from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Coverage, union
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 #: A process that keeps no more cores busy computes on one. So many others have to be idle at least.
@@ -53,8 +54,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         Edit(host=evidence.host_time(rows, 1 / (1 + adds * (threads - 1)))) for adds in _ADDS
     )
     longest = int(rows[np.argmax(lengths)])
+    share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{lengths.sum() / (high - low):.0%} of the time are operators that threads could share; the run keeps "
+        f"{share} of the time is spent in operators that threads could share; the run keeps "
         f"{seen.busy_cores:.1f} cores busy, and {seen.idle_cores:.1f} others are idle",
         f"longest in {operator_label(trace.name(longest))}",
         "XLA_FLAGS without --xla_cpu_multi_thread_eigen=false, and all cores for the process (taskset, the scheduler)"

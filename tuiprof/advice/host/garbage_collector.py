@@ -33,4 +33,4 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-RULE = AdviceRule("garbage-collector", find)
+RULE = AdviceRule("garbage-collector", find, shown_by="steps")

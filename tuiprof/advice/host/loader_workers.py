@@ -32,9 +32,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     fetch = evidence.rows(FETCHES)[0]
     functions = evidence.rows(FETCH_FUNCTIONS, optional=True)
     where = functions[0].function if functions else fetch.range
-    because = "the host stands in the loader's __next__ in every step"
+    because = "the host is in the loader's __next__ in every step"
     if kind == IN_PROCESS and not functions:
-        because += "; which function takes the time is named with --stack"
+        because += "; recorded with --stack, the function that takes the time has a name"
     on_device = bool(trace.device_indices)
     workers = _workers(trace, on_device)
     if kind == IN_PROCESS and not workers:
@@ -46,7 +46,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         where,
         _instead(kind, on_device, workers),
         "high" if kind else "medium",
-        because if kind else f"the host stands in `{fetch.range}` in every step",
+        because if kind else f"the host is in `{fetch.range}` in every step",
         likely,
         least,
         most,

@@ -61,7 +61,8 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         count = len(at)
         host = HostTime(np.full(count, main), starts[at], ends[at], np.zeros(count))
         yield Finding(
-            "Python runs without calling an operator in every step, and nothing is launched meanwhile",
+            "Python runs without calling an operator in every step"
+            + (", and nothing is launched meanwhile" if trace.device_indices else ""),
             place,
             (
                 "move it out of the step: to a thread that prepares the next batch, or into the jitted function"
@@ -97,4 +98,4 @@ def _next(trace: Trace, recorded: Ints, instant: int) -> int | None:
     return int(recorded[at]) if at < len(recorded) else None
 
 
-RULE = AdviceRule("python-time", find)
+RULE = AdviceRule("python-time", find, shown_by="steps")

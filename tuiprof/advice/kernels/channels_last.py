@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 _TURNS: Final = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|cudnn.*(transpose|permute).*tensor"
@@ -42,8 +43,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         )
     )
     largest = int(work[turns][np.argmax(lengths[turns])])
+    part = format_rough_share(share)
     yield Finding(
-        f"{share:.0%} of the device's work turns tensors from channels first to channels last and back, "
+        f"{part} of the device's work turns tensors from channels first to channels last and back, "
         f"{evidence.how_often(int(turns.sum()))}",
         evidence.function_of(largest),
         "model.to(memory_format=torch.channels_last), and the same for its input",

@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 #: Calls that multiply matrices, and their backward.
@@ -51,8 +52,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     likely, least, most = (Edit(host=evidence.host_time(products, part)) for part in parts)
     longest = int(products[np.argmax(lengths)])
+    share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{lengths.sum() / (high - low):.0%} of the time are products and convolutions in float32, on a CPU that has "
+        f"{share} of the time is spent in products and convolutions in float32, on a CPU that has "
         f"{seen.bf16} instructions",
         f"longest in {trace.name(longest)}",
         'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss',

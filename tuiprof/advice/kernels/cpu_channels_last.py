@@ -11,6 +11,7 @@ from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.arguments import arguments
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 _CONVOLUTIONS: Final = r"^aten::(conv\dd|_?convolution)$|evaluate_function: ConvolutionBackward"
@@ -35,8 +36,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         return
     likely, least, most = (Edit(host=evidence.host_time(found, part)) for part in _KEEP)
     longest = int(found[np.argmax(lengths)])
+    share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
-        f"{lengths.sum() / (high - low):.0%} of the time are convolutions whose inputs are channels first",
+        f"{share} of the time is spent in convolutions whose inputs are channels first",
         f"longest in {trace.name(longest)}",
         "model.to(memory_format=torch.channels_last), and the same for its input",
         "medium",

@@ -10,6 +10,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import is_fp32_gemm, short_name
 from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.chips import find_chip
 from tuiprof.whatif.edit import Edit
 
@@ -60,8 +61,9 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
         instead = f"{_JAX} (NVIDIA from Ampere on), or bfloat16"
     else:
         instead = f"{_CUDNN if convolutions else _MATMUL} for TF32 (NVIDIA from Ampere on), or bf16 autocast"
+    part = format_rough_share(share)
     yield Finding(
-        f"{share:.0%} of the device's work is fp32 {'convolutions' if convolutions else 'matrix products'} without "
+        f"{part} of the device's work is fp32 {'convolutions' if convolutions else 'matrix products'} without "
         "tensor cores",
         evidence.function_of(largest) or short_name(trace.name(largest)),
         instead,

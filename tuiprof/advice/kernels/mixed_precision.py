@@ -10,6 +10,7 @@ import numpy as np
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.kernel_names import short_name
 from tuiprof.model import Trace
+from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
 
 #: From this share of the device's work on.
@@ -38,7 +39,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     )
     largest = int(work[products][np.argmax(lengths[products])])
     yield Finding(
-        f"{share:.0%} of the device's work is matrix products in TF32",
+        f"{format_rough_share(share)} of the device's work is matrix products in TF32",
         evidence.function_of(largest) or short_name(trace.name(largest)),
         "bfloat16 parameters or activations: jmp, or dtype=jnp.bfloat16 in the layers"
         if evidence.is_jax

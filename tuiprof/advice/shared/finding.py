@@ -83,11 +83,13 @@ class AdviceRule:
         find: Looks for it; yields one finding a place.
         needs: Names of the analyses whose reports it reads, ours or a third party's; it can read no others. A rule
             whose needs do not exist or have failed is unavailable, and the reason is given with the advice.
+        shown_by: Name of the analysis whose tables show what it finds; empty = the first that it needs, else kernels.
     """
 
     name: str
     find: Callable[[Trace, Evidence], Iterable[Finding]]
     needs: tuple[str, ...] = ()
+    shown_by: str = ""
 
 
 class Evidence:

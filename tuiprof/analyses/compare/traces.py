@@ -51,7 +51,7 @@ _METRICS: tuple[tuple[str, str, str, Kind], ...] = (
     ("device_idle", "idle_share", "device idle, share of time", "share"),
     ("sync_events", "syncs_per_step", "syncs a step", "count"),
     ("sync_events", "device_empty_ns_per_step", "device empty by syncs a step", "ns"),
-    ("sync_events", "saves_ns_per_step", "step time to win from syncs", "ns"),
+    ("sync_events", "saves_ns_per_step", "step time that syncs cost", "ns"),
     ("sync_events", "host_blocked_ns_per_step", "host waits in syncs a step", "ns"),
     ("kernel_launches", "launches_per_step", "launches a step", "count"),
     ("kernel_launches", "launch_host_ns_per_step", "host time in launches a step", "ns"),

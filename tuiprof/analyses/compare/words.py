@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import polars as pl
@@ -16,6 +17,7 @@ DEVICE_SHARE: Final = 0.01
 HOST_SHARE: Final = 0.10
 #: So many of a sort are named.
 _MOST: Final = 3
+_LINE: Final = re.compile(r"\.py:\d+$")
 
 
 def change_clauses(report: Report, before: Trace, after: Trace) -> tuple[str, ...]:
@@ -82,9 +84,9 @@ def _syncs(report: Report) -> list[str]:
 
 
 def _place(name: str) -> str:
-    """Return the place of a sync once where it is named by its own operators."""
+    """Return the place of a sync: the line where one is known, else with the operators that led to it."""
     where, _, through = name.partition(" ← ")
-    return where if where == through else name
+    return where if through in ("", where) or _LINE.search(where) else name
 
 
 def _launches(report: Report) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from tuiprof.analyses.shared.codes import distinct
@@ -114,6 +115,33 @@ _XMMA = re.compile(
 _TENSILE = re.compile(r"(Cijk_A\w{3}_B\w{3}_[A-Z]\w*?)_(?:[A-Z]+_|Bias_)*\w*?(MT\d+x\d+x\d+)_")
 #: Kernels whose first template argument is what they do.
 _WRAPPERS = {"Kernel", "Kernel2", "device_kernel", "kernel", "kernel_kernel", "kentry"}
+#: Template arguments that are a number or a chip.
+_NO_KERNEL = re.compile(r"\d\w*|gfx\w+")
+#: Words that may tell two kernels apart: not the inside of mangled names, nor namespaces.
+_WORD = re.compile(r"(?<![A-Za-z0-9])(?!c10|anonymous|namespace)[A-Za-z0-9]{1,32}(?![A-Za-z0-9])")
+#: So many of the words that tell two kernels apart are shown.
+_APART = 2
+
+
+def short_names(names: Mapping[int, str]) -> dict[int, str]:
+    """Return the short name of each kernel; of kernels that share one, with the words that tell them apart.
+
+    Two instances of one template become ``bn_fw<128>`` and ``bn_fw<512>``.
+    """
+    short = {code: short_name(name) for code, name in names.items()}
+    same: dict[str, list[int]] = {}
+    for code, text in short.items():
+        if not names[code].startswith("_Z"):  # a mangled name is one word
+            same.setdefault(text, []).append(code)
+    for text, codes in same.items():
+        if len(codes) > 1:
+            words = {code: dict.fromkeys(_WORD.findall(names[code])) for code in codes}
+            shared = set.intersection(*map(set, words.values()))
+            for code in codes:
+                own = ", ".join([word for word in words[code] if word not in shared][:_APART])
+                inside = f"{text[:-1]}, {own}>" if text.endswith(">") else f"{text}<{own}>"
+                short[code] = inside if own else text
+    return short
 
 
 @lru_cache(maxsize=1 << 16)
@@ -137,7 +165,8 @@ def short_name(name: str) -> str:
     head, *rest = re.split(r"[<(]", plain, maxsplit=1)
     base = head.rsplit("::", 1)[-1] or head
     if base in _WRAPPERS and rest:
-        return re.split(r"[<,>(]", rest[0], maxsplit=1)[0].rsplit("::", 1)[-1] or base
+        arguments = (part.strip().rsplit("::", 1)[-1] for part in re.split(r"[<,>(]", rest[0]))
+        return next((part for part in arguments if part and not _NO_KERNEL.fullmatch(part)), base)
     if "elementwise" in base or "reduce" in base or "multi_tensor" in base:
         words = [a or b for a, b in _FUNCTOR.findall(plain[len(head) :])]
         words = [word for word in words if word not in _GENERIC]

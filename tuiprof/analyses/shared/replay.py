@@ -43,7 +43,7 @@ def replayed(trace: Trace) -> Calibrated | str:
     )
     if not found.trusted:
         return (
-            f"replayed unchanged, a step misses what was captured by {format_share(found.error)}, more than "
+            f"replayed unchanged, a step is off the captured one by {format_share(found.error)}, more than "
             f"{format_share(TOLERANCE)}"
         )
     return found
@@ -127,7 +127,7 @@ def trust(trace: Trace) -> Trust:
     if isinstance(step, str):
         if not trace.device_indices:
             return known
-        remark = Remark("not-replayed", f"what a change wins cannot be predicted: {step}", level="info")
+        remark = Remark("not-replayed", f"what a change saves cannot be predicted: {step}", level="info")
     elif step.graph.step_count and step.captured_ns >= (1 + SLOWED) * step.step_ns:
         own = step.uncaptured if step.basis == "session" else None
         if own is not None and own.high_ns > SCATTERED * own.low_ns:

@@ -82,7 +82,7 @@ def report(fleet: Fleet) -> Report | Unavailable:
         where = f", {first['where']}" if first["where"] else ""
         on = f"on {first['ranks']} of {plural(len(index), 'rank')}"
         verdict = Verdict(
-            f"about {format_ns(float(first['wins_ns']))} a step of the job to win: {first['what']}{where} ({on})",
+            f"saves about {format_ns(float(first['wins_ns']))} a step of the job: {first['what']}{where} ({on})",
             "warn",
         )
     else:
@@ -98,12 +98,15 @@ def report(fleet: Fleet) -> Report | Unavailable:
         (
             Table(
                 "findings",
-                "What to change, what the job wins first",
+                "What to change, by what it saves the job",
                 (
-                    Column("wins_ns", "job wins/step", "ns"),
+                    Column("wins_ns", "saves/step", "ns"),
                     Column("share", "of step", "share"),
                     Column(
-                        "rank_ns", "on a rank", "ns", "What the same change wins on a rank by itself, median."
+                        "rank_ns",
+                        "on a rank",
+                        "ns",
+                        "What the same change saves on a rank by itself, median.",
                     ),
                     Column("ranks", "ranks", "count", "Ranks on which it is found."),
                     Column("what", "what"),

@@ -233,7 +233,7 @@ class AnswerPane(Vertical):
         if self.needle:
             row.append((f"  filter: {sanitize(self.needle)}", "accent"))
         if len(answer.tables) > 1:
-            row.append((f"  table {self._table + 1} of {len(answer.tables)}", "faint"))
+            row.append((f"  table {self._table + 1} of {len(answer.tables)}", "dim"))
         title.paint(lambda _w, _h: [row])
         notes = [sanitize(text) for text in (table.note, *answer.notes) if text]
         note.paint(lambda width, height: _note_rows(notes, width, height or 2))
@@ -294,8 +294,7 @@ class AnswerPane(Vertical):
         """Ask for a filter."""
         table = self.current_table
         if table is not None:
-            shown = [column.label for column in table.columns if not column.hidden]
-            self._bar.open(self.needle, shown)
+            self._bar.open(self.needle, [column for column in table.columns if not column.hidden])
 
     def clear_filter(self) -> bool:
         """Show all rows again; return whether there was a filter."""
@@ -344,7 +343,7 @@ def _first_table(answer: Answer | None) -> int:
 def _message(answer: Answer | None, question: str) -> list[tuple[str, str]]:
     """Say why there is no table: being worked out, unavailable, or a verdict without evidence."""
     if answer is None:
-        return [("working it out …", "dim"), (sanitize(question), "faint")]
+        return [("working it out …", "dim"), (sanitize(question), "dim")]
     if isinstance(answer, Unavailable):
         rows = [(f"Not available: {sanitize_lines(answer.reason)}", "strong")]
         return (

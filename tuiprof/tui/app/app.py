@@ -62,7 +62,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "question_mark,f1",
             "help",
             "help",
-            "Keys and words of this screen",
+            "Keys and terms of this screen",
             id="app.help",
             group="Everywhere",
             display="?",
@@ -80,7 +80,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "ctrl+o",
             "jump",
             "jump",
-            "Letters on every pane: press one to go there",
+            "Letters on every pane; press one to go there",
             id="app.jump",
             group="Everywhere",
             show=False,
@@ -89,7 +89,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "ctrl+t",
             "tour",
             "tour",
-            "A look around in five steps, on recorded samples",
+            "A tour in five steps, on recorded samples",
             id="app.tour",
             group="Everywhere",
             show=False,
@@ -134,7 +134,9 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
 
     def get_key_display(self, binding: Binding) -> str:
         """Return a key as people call it."""
-        return binding.key_display or _KEY_NAMES.get(binding.key) or super().get_key_display(binding)
+        named = binding.key_display or _KEY_NAMES.get(binding.key)
+        # One notation: Textual's own would be ^o beside the ctrl+p of every footer.
+        return named or (binding.key if binding.key.startswith("ctrl+") else super().get_key_display(binding))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Return what the style sheets need beyond what every theme has."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -14,6 +14,13 @@ from textual.widgets import Static
 
 from tuiprof.config import config_path
 from tuiprof.tui.terminal.keys import key
+
+_EVERYWHERE: Final = "Everywhere"
+#: Textual's own keys, which have neither a group nor an id.
+_TEXTUAL: Final = [
+    ("tab", "next pane", "To the next pane", ""),
+    ("shift+tab", "pane before", "To the pane before", ""),
+]
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
@@ -71,7 +78,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         for group, rows in self._groups().items():
             page.append(f"{group}\n", "bold")
             for keys, label, tooltip, binding_id in rows:
-                page.append(f"  {keys:<12} ", "bold")
+                page.append(f"  {keys:<13} ", "bold")
                 if self._ids:
                     page.append(f"{tooltip or label:<54}")
                     page.append(f"  {binding_id}\n", "dim")
@@ -95,12 +102,15 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
             keys.append(self.app.get_key_display(binding))
         groups: dict[str, list[tuple[str, str, str, str]]] = {}
         for binding, keys, _rank in sorted(merged.values(), key=lambda item: item[2]):
-            group = binding.group.description if binding.group else "Everywhere"
+            if binding.group is None:
+                continue  # Textual's own, see below
+            group = binding.group.description
             unique = " ".join(dict.fromkeys(keys))
             groups.setdefault(group, []).append(
                 (unique, binding.description, binding.tooltip, binding.id or "")
             )
-        return groups
+        everywhere = groups.pop(_EVERYWHERE, [])
+        return {**groups, _EVERYWHERE: [*everywhere, *_TEXTUAL]}
 
     def action_ids(self) -> None:
         """Show the ids, or hide them."""

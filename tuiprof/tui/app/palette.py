@@ -92,17 +92,19 @@ class TuiprofCommands(Provider):
     def _actions(self) -> Iterator[Command]:
         """Yield what the keys of the screen do, then those of its panes that have not the focus."""
         seen: set[str | None] = set()
+        texts: set[str] = set()
         # Those in the line of keys come first, moving around last.
         active = sorted(self.screen.active_bindings.values(), key=lambda found: not found.binding.show)
         for node, binding, enabled, tooltip in active:
             if not enabled or not tooltip or binding.id in seen or binding.action == "command_palette":
                 continue
             seen.add(binding.id)
-            if moves_cursor(binding):
+            text = f"{binding.description} — {tooltip}"
+            if moves_cursor(binding) or text in texts:  # a screen's own way out may be that of every screen
                 continue
+            texts.add(text)
             keys = self.app.get_key_display(binding)
-            run = partial(self.app.run_action, binding.action, node)
-            yield Command(f"{binding.description} — {tooltip}", keys, run)
+            yield Command(text, keys, partial(self.app.run_action, binding.action, node))
         for pane in panes_of(self.screen):
             for binding in _bindings_of(pane):
                 if binding.id in seen or not binding.tooltip:

@@ -71,21 +71,14 @@ class StepPair(Lines):
         drawn = [
             self._bars(one, columns, longest, high, lines, index) for index, one in enumerate(self._series)
         ]
+        said = f"scale 0 to {format_ns(high)} · steps 1 to {format_count(longest)} · {self._source}"
+        scale: Row = [(" " * _LABEL, "text"), (said, "dim")]
         if beside:
             rows = [[*left, *right] for left, right in zip(*drawn, strict=True)]
-        else:
-            rows = [row for one in drawn for row in one]
-        if height > len(rows):
-            rows.append(
-                [
-                    (" " * _LABEL, "text"),
-                    (
-                        f"scale 0 to {format_ns(high)} · steps 1 to {format_count(longest)} · {self._source}",
-                        "faint",
-                    ),
-                ]
-            )
-        return rows
+            return [*rows, scale] if height > len(rows) else rows
+        # Between the two, so that the bars of one do not stand on those of the other.
+        first, second = drawn
+        return [*first, scale, *second] if height > 2 * lines else [*first, *second]
 
     def _bars(
         self, one: StepSeries, columns: int, longest: int, high: float, lines: int, index: int
@@ -95,7 +88,7 @@ class StepPair(Lines):
         if not len(one.times):
             blank = " " * (columns + _FIGURE - len("no step times"))
             empty: Row = [(" " * (_LABEL + columns + _FIGURE), "text")]
-            return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "faint")]]
+            return [*([empty] * (lines - 1)), [(label, "dim"), ("no step times" + blank, "dim")]]
         said = f"  {format_ns(float(np.median(one.times)))} median"
         heights = column_heights(one.times, columns, longest, high, lines * 8)
         cells = _cells(len(heights), columns)

@@ -44,6 +44,7 @@ class TimelinePair(Vertical):
                 timeline.state.show(lanes, extent)
         for timeline, caption in zip(self.both, ("before", "after"), strict=True):
             timeline.state.caption = caption
+        self.both[0].state.legend = False  # that of the other one is enough
         self._say([(" enter on a row shows it in both timelines; , . and a click choose an event", "dim")])
 
     @property
@@ -133,5 +134,5 @@ class TimelinePair(Vertical):
             timeline.state.mark_event(None)
         if self._lanes is not None:
             self._align(self._lanes, self._shift_of_steps(self._lanes), 0)
-            self._say([(" the begins of the first steps stand below one another", "dim")])
+            self._say([(" the first steps are aligned", "dim")])
         return True

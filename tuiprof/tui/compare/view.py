@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tuiprof.advice.proof import KEY as PROOF
 from tuiprof.analyses.compare.step_pair import KEY as STEP_PAIR
 from tuiprof.comparison.sides import CHANGED, Side
 from tuiprof.model.report import Report
@@ -18,6 +19,7 @@ from tuiprof.tui.widgets.tab_bar import Tab
 from tuiprof.tui.widgets.wrap import wrap
 
 _TITLES: Final = {
+    PROOF: "Predictions",
     "recorded": "Runs",
     "metrics": "Figures",
     "kernels": "Kernels",
@@ -99,5 +101,5 @@ def matched_row(traces: tuple[Trace, Trace], events: tuple[int | None, int | Non
         (f" {name}", "strong"),
         (f"  {format_ns(old)} before → {format_ns(new)} after  ", "text"),
         (change, role),
-        ("  both stand below one another; esc aligns the first steps again", "dim"),
+        ("  aligned on this event; esc aligns the first steps again", "dim"),
     ]

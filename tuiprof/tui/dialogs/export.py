@@ -113,8 +113,10 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("enter", "write", "write", "Write the file", "enter"),
-        _key("down", "scope(1)", "what", "The open analysis, the table as it is shown, or all", "↓", "scope"),
-        _key("up", "scope(-1)", "back", "What stands before in the list", "↑", "scope_back"),
+        _key(
+            "down", "scope(1)", "what", "The open analysis, the table as it is shown, or all", "↑ ↓", "scope"
+        ),
+        _key("up", "scope(-1)", "what", "The one above in the list", "↑ ↓", "scope_back"),
         _key("tab,shift+tab", "format", "format", "Next format", "tab"),
         _key("escape", "close", "cancel", "Write nothing", "esc"),
     ]
@@ -148,9 +150,11 @@ class ExportScreen(ModalScreen[Path | None], inherit_bindings=False):
         if shown is not None:
             rows = len(shown.tables[0].rows)
             name = f"{shown.analysis}.{shown.tables[0].key}"
-            self._scopes.append(_Scope(f"the table as shown, {rows} rows", name, [shown]))
+            self._scopes.append(
+                _Scope(f"the table as shown, {rows} row{'s' if rows != 1 else ''}", name, [shown])
+            )
         if answers:
-            self._scopes.append(_Scope(f"all {len(answers)}", "report", list(answers)))
+            self._scopes.append(_Scope(f"all {len(answers)} analyses", "report", list(answers)))
         self._chosen = 0
         self._format: Format = "text"
         self._trace = trace

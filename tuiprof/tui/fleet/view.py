@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tuiprof.model.units import format_change
+from tuiprof.model.units import format_change, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.spans import Row, fit
@@ -110,7 +110,7 @@ class HeatMap:
             for line in range(len(levels))
         ]
         shown = min(levels.shape[1] * by_steps, len(self._steps) - left)
-        first, last = f"step {self._steps[left]}", f"{self._steps[left + shown - 1]}"
+        first, last = f"step {self._steps[left]}", f"{self._steps[left + shown - 1]}" if shown > 1 else ""
         gap = max(levels.shape[1] * self._wide - len(first) - len(last), 1)
         return [*drawn, [(" " * _LABEL + first + " " * gap + last, "dim")]]
 
@@ -119,8 +119,9 @@ class HeatMap:
         row: Row = [(" late: ", "dim"), (glyphs.EIGHTHS_UP[1], "faint"), (" hardly", "dim")]
         for share, role in reversed(_ROLES):
             level = glyphs.EIGHTHS_UP[math.ceil(share * _LEVELS)]
-            row += [("  ", "dim"), (level, role), (f" {share:.0%}", "dim")]
-        return fit([*row, (f" or more of {format_change(self._top, 'ns')}", "dim")], width)
+            row += [("  ", "dim"), (level, role), (f" {format_rough_share(share)}", "dim")]
+        row.append((f" or more of {format_change(self._top, 'ns')}   ", "dim"))
+        return fit([*row, (glyphs.EIGHTHS_UP[-1], "cursor"), (" cursor", "dim")], width)
 
     def readout(self, width: int) -> Row:
         """Return a line about the cell under the cursor."""
@@ -139,7 +140,7 @@ class HeatMap:
         if why := self._because.get(rank):
             cell.append((f"  {sanitize(why)}", "warn"))
         if by_ranks * by_steps > 1:
-            cell.append((f"  latest of {by_ranks} × {by_steps} in this cell", "faint"))
+            cell.append((f"  latest of {by_ranks} × {by_steps} in this cell", "dim"))
         return fit(cell, width)
 
     def _line(self, line: int, levels: Ints, first: int, cursor: int | None) -> Row:

@@ -101,7 +101,7 @@ class PythonScreen(ModalScreen[Path | None], inherit_bindings=False):
                     if not satisfies(answer.version, f">={_OLDEST}"):
                         answer = f"{answer.version} is too old: scripts are recorded in {_OLDEST} and later"
                 except TuiprofError as error:
-                    answer = error.message
+                    answer = error.message.removeprefix(f"{one.path} ")  # the path is said below the list
             if not worker.is_cancelled:
                 self.post_message(self.Answered(one.path, answer))
 

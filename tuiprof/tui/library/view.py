@@ -173,11 +173,13 @@ class Shelf:
 def head(shelf: Shelf, width: int) -> Row:
     """Return the first line: the program, and what scripts run on, as much of it as there is room for."""
     brand: Row = [(" tuiprof", "accent")]
-    where = f" ({environment_name(shelf.prefix)})" if shelf.prefix else ""
+    name = environment_name(shelf.prefix) if shelf.prefix else ""
+    # An environment that is called as its Python is needs no name of its own.
+    where = f" ({name})" if name and name not in shelf.machine else ""
     parts = shelf.machine.split(glyphs.DOT) if shelf.machine else ["asking Python what it has …"]
     while True:
         words = sanitize(glyphs.DOT.join(parts) + where)
-        right: Row = [(words, "dim"), ("   P ", "key"), ("changes it ", "dim")]
+        right: Row = [(words, "dim"), ("   P ", "key"), ("change ", "dim")]
         if row_width(brand) + row_width(right) + 2 <= width:
             return spread(brand, right, width)
         if len(parts) == 1:
@@ -197,6 +199,8 @@ _ACTIONS: Final = (
     ("do:open", "Open a trace", "o"),
     ("do:example", "Look at an example", "e"),
 )
+#: Below so many cells the list says things shortly.
+_NARROW_LIST: Final = 40
 #: So many sessions are listed before the rest is asked for.
 _RECENT: Final = 6
 
@@ -267,9 +271,10 @@ def _group_line(title: str, remark: str, width: int) -> Row:
 
 def _action_line(shelf: Shelf, key: str, words: str, shortcut: str, width: int) -> Row:
     """Return ``Run my script   python train.py``, or what can be done with its key at the right."""
-    left: Row = [(f"{words:<20}", "strong")]
+    column = 20 if width >= _NARROW_LIST else 15
+    left: Row = [(f"{words:<{column}}", "strong")]
     if key == "do:run":
-        room = width - 20
+        room = width - column
         said = shlex.join(shelf.commands[0].argv) if shelf.commands else "python train.py"
         return (
             [*left, *fit([(sanitize(said), "text" if shelf.commands else "dim")], room)] if room > 8 else left
@@ -299,7 +304,7 @@ def best_win(ladders: Sequence[LadderItem]) -> str:
 
 
 def _ladder_line(ladder: LadderItem, width: int) -> Row:
-    """Return ``metrics   8 of 8 can run``."""
+    """Return ``metrics   8 of 8 can run``, in a narrow list ``metrics   8/8 run``."""
     total, can = len(ladder.variants), ladder.runnable
     count: Row = (
         [(f"{total} variants", "dim")]
@@ -307,6 +312,8 @@ def _ladder_line(ladder: LadderItem, width: int) -> Row:
         else [(f"{can} of {total}", "text" if can else "dim"), (" can run", "dim")]
     )
     name: Row = [(sanitize(ladder.name), "text")]
+    if can is not None and width < _NARROW_LIST:
+        count = [(f"{can}/{total} run", "text" if can else "dim")]
     return spread(fit(name, max(width - row_width(count) - 2, 4)), count, width)
 
 

@@ -85,7 +85,7 @@ class Verdict:
             short = newest.shortfall(over=True) if newest is not None else ""
             missing = [said for said in (lost_output(moment.session), short) if said]
             over = over_row(moment.status, self._last_errors(1), moment.feed.fold.now_ns, missing)
-            return [*over, ("  ", "text"), *gist_row(gist, fresh=False)[1:]] if gist else over
+            return [*over, (glyphs.DOT, "dim"), *gist_row(gist, fresh=False)[1:]] if gist else over
         if gist is not None:
             return gist_row(gist, fresh=False)
         if self._figures.alerts:

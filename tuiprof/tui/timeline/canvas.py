@@ -7,11 +7,14 @@ from enum import IntFlag
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from tuiprof.model.intervals import Ints
 from tuiprof.model.steps import Steps
+from tuiprof.model.trace import Trace
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.timeline.lane_cells import Cells, Kind, legend, link_cells, overview, paint
@@ -82,7 +85,7 @@ class Canvas:
         if y == len(state.visible_lanes):
             return self._axis_line(label)
         if y == len(state.visible_lanes) + 1 and not (focused or state.has_readout):
-            return self._legend_line(state.lanes, width)
+            return self._legend_line(state.lanes, width) if state.legend else Strip.blank(width, background)
         if y == len(state.visible_lanes) + 1:
             text = fit_text(readout(state, state.lanes), width)
             return Strip([Segment(text, self._component_style(_READOUT))], width)
@@ -193,6 +196,7 @@ class Canvas:
         begin = max(0, min(whole.column_of(view.low), columns - 1))
         end = max(begin, min(whole.column_of(view.high - 1), columns - 1))
         over[begin : end + 1] |= Overlay.SELECTION
+        over[(self._map.kinds == Kind.IDLE) & _outside_steps(lanes.trace, whole.edges)] |= Overlay.OUTSIDE
         for at in self._state.bookmarks:
             column = max(0, min(whole.column_of(at), columns - 1))
             chars[column] = glyphs.FLAG
@@ -218,6 +222,8 @@ class Canvas:
         if not state.window.whole:
             low, high = lanes.trace.bounds(state.window)
             over[(edges[1:] <= low) | (edges[:-1] >= high)] |= Overlay.OUTSIDE
+        elif lane.style == "idle":
+            over[_outside_steps(lanes.trace, edges)] |= Overlay.OUTSIDE
         chars, signs = cells.chars, self._signs[y]
         if signs:
             chars = [signs.get(x, char) for x, char in enumerate(chars)]
@@ -295,3 +301,12 @@ class Canvas:
             Segment("".join(chars[begin + len(text) : columns]), axis),
         ]
         return Strip([segment for segment in segments if segment.text], label + 2 + columns)
+
+
+def _outside_steps(trace: Trace, edges: Ints) -> npt.NDArray[np.bool_]:
+    """Return which columns lie before the first step or behind the last: a device that idles there costs no step."""
+    steps = trace.steps
+    outside = np.zeros(len(edges) - 1, dtype=np.bool_)
+    if len(steps):
+        outside |= (edges[1:] <= int(steps.starts[0])) | (edges[:-1] >= int(steps.ends[-1]))
+    return outside

@@ -79,7 +79,7 @@ KEYS: Final[tuple[Binding, ...]] = (
     _key("next_tab", "greater_than_sign", "next_tab(1)", "next tab", "To the next tab", "Tabs", ">"),
     _key("previous_tab", "less_than_sign", "next_tab(-1)", "tab before", "To the tab before", "Tabs", "<"),
     _key("more_tabs", "M", "more_tabs", "more", "Tabs that are not available here, and why", "Tabs"),
-    _key("advice", "a", "open('advice')", "advice", "What to change, by what it wins", "Tabs"),
+    _key("advice", "a", "open('advice')", "advice", "What to change, by what it saves", "Tabs"),
     _key(
         "next_finding",
         "right_square_bracket",

@@ -159,7 +159,7 @@ def _lost(trace: Trace, lost: Lost, edges: Ints) -> Cells:
     kinds = np.where(level > 0, Kind.LOST_BAD if lost.bad else Kind.LOST_WARN, Kind.BLANK).astype(np.uint8)
     for begin, end, cost_ns in _cost_of_steps(trace, lost, edges):
         label = f" {format_ns(cost_ns)} "
-        place = _blank(level[begin:end], len(label)) if cost_ns > 0 else None
+        place = _blank(level[begin:end], len(label)) if cost_ns >= 1 else None
         if place is not None:
             chars[begin + place : begin + place + len(label)] = label
             kinds[begin + place : begin + place + len(label)] = Kind.NOTE

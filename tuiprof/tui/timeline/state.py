@@ -37,6 +37,7 @@ class TimelineState:
         bookmarks: Instants in ns, ascending.
         search: What was searched for.
         caption: Written beside the axis; safe for a terminal.
+        legend: Whether the signs are explained below.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -59,6 +60,7 @@ class TimelineState:
         self.bookmarks: list[int] = []
         self.search: Search | None = None
         self.caption = ""
+        self.legend = True
 
     def _changed(self) -> None:
         """Choose the lanes there is room for, keeping the chosen one, and report the change."""

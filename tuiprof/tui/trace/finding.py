@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tuiprof.model.report import Level
-from tuiprof.model.units import format_ns, format_share
+from tuiprof.model.units import format_ns, format_ns_span, format_rough_share
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.trace.findings import Shown, is_bad
 from tuiprof.tui.trace.view import Headline
@@ -42,18 +42,24 @@ def finding_rows(found: Shown, number: int, count: int, width: int, height: int)
     if height < 4:  # no room for labels: what, and what to write
         texts = (found.what, f"fix: {found.fix}")[: height - 1]
         return [*lines, *(fit([("▌  ", level), (sanitize(text), "text")], width) for text in texts)]
-    line(found.what, "", [], 2 if height > 5 or not found.where else 1)
+    # What was found gets the spare line before the fix does.
+    spare = height - (4 if found.where else 3)
+    line(found.what, "", [], 2 if spare > 0 else 1)
+    spare -= len(lines) - 2
     if found.where:
         line(found.where, "where", show, 1)
-    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if height > 5 else 1)
+    line(found.fix, "fix", [*copy, *prove, *([] if found.where else show)], 2 if spare > 0 else 1)
     return lines[:height]
 
 
 def _saves(found: Shown, level: str, width: int) -> Row:
     if found.saves_ns is None:
-        return [("first of all", level)]
+        return [("what it saves is not known", level)]
     row: Row = [
-        (f"saves about {format_share(found.share)}" if found.share is not None else "saves about", level)
+        (
+            f"saves about {format_rough_share(found.share)}" if found.share is not None else "saves about",
+            level,
+        )
     ]
     if width >= _WITH_BAR and found.share is not None:
         filled = min(round(found.share * _BAR_CELLS), _BAR_CELLS)
@@ -61,7 +67,7 @@ def _saves(found: Shown, level: str, width: int) -> Row:
     whole = f" of {format_ns(found.step_ns)}" if found.step_ns else ""
     row.append((f"  {format_ns(found.saves_ns)}{whole}", "strong"))
     if found.low_ns is not None and found.high_ns is not None:
-        row.append((f"  ({format_ns(found.low_ns)} to {format_ns(found.high_ns)})", "dim"))
+        row.append((f"  ({format_ns_span(found.low_ns, found.high_ns)})", "dim"))
     return row
 
 

@@ -49,6 +49,13 @@ def _figure(report: Report, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def step_times_of(advice: object) -> tuple[float | None, float | None]:
+    """Return what a step takes without the profiler and while it is captured, ns, as the advice reckons with it."""
+    if not isinstance(advice, Report):
+        return None, None
+    return _figure(advice, "step_ns"), _figure(advice, "captured_step_ns")
+
+
 def is_bad(found: Shown) -> bool:
     """Return whether a finding is a bad one, or one to look at."""
     return found.saves_ns is None or (found.share or 0.0) >= _BAD_SHARE
@@ -61,7 +68,7 @@ def findings_of(advice: object) -> list[Shown]:
     table = next((table for table in advice.tables if table.key == "findings"), None)
     if table is None:
         return []
-    step, captured = (_figure(advice, key) for key in ("step_ns", "captured_step_ns"))
+    step, captured = step_times_of(advice)
     return [
         Shown(
             row["rule"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
@@ -84,6 +85,7 @@ class TraceHead(Lines):
     def draw(self, width: int, height: int) -> list[Row]:
         """Draw the one line; the trust line gives way before the name does, and never wholly."""
         left = self._left(self._facts)
+        shorter: list[str] = []
         if self._part is not None:
             level: Level = "bad" if self._failed else "warn"
             reached = self._part if self._failed or self._reached is None else self._reached
@@ -93,8 +95,12 @@ class TraceHead(Lines):
             # The slowdown by the profiler is shown at the left, beside the time without it.
             trust = Trust(self._trust.events, tuple(r for r in self._trust.remarks if r.code != "slowed"))
             level = trust.level
-            text = ("" if level == "good" else f"{MARKS[level]} ") + sanitize(trust.line)
-            least = 26
+            mark = "" if level == "good" else f"{MARKS[level]} "
+            shorter = [mark + sanitize(line) for line in _shorter_lines(trust.line)]
+            text = shorter[0]
+            # What is known of the trace gives way to a whole clause that is not too long.
+            clause = cell_len(shorter[-1]) + 1
+            least = clause if clause <= width // 3 else 26
         else:
             level, text, least = "info", "", 0
         right: Row = [(text, level), (" ", "text")] if text else []
@@ -112,6 +118,9 @@ class TraceHead(Lines):
                 facts = _shorter(facts)
             left = fit(self._left(facts), max(width - least - 3, 12))
             room = width - row_width(left) - 3
+        for line in shorter:
+            if row_width(right) > room:
+                right[-2] = (line, level)
         right = fit(right, max(room, 0))
         gap = width - row_width(left) - row_width(right)
         self._trust_from = width - row_width(right)
@@ -131,6 +140,19 @@ class TraceHead(Lines):
 
 
 def _shorter(facts: list[str]) -> list[str]:
-    """Return facts without what the last one says in brackets, else without the last one."""
+    """Return facts without the number of events, else without what the last one says in brackets, or that one."""
+    others = [fact for fact in facts if not fact.endswith(" events")]
+    if 0 < len(others) < len(facts):
+        return others
     short = facts[-1].partition(" (")[0]
     return [*facts[:-1], short] if short != facts[-1] else facts[:-1]
+
+
+def _shorter_lines(line: str) -> list[str]:
+    """Return a trust line, without what follows from its remark, and without the number of others."""
+    text, bracket, more = line.partition(" (+")
+    head, colon, remark = text.partition(": ")
+    first = remark.partition(": ")[0]
+    # What a profiler says comes behind its colon.
+    clause = head + colon + (remark if first.endswith(("says", "reports", "warns")) else first)
+    return [line, clause + bracket + more, clause]

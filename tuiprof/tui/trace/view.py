@@ -8,7 +8,7 @@ from tuiprof import advice, analyses
 from tuiprof.analyses.shared.step_times import step_period_ns
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_count, format_ns
+from tuiprof.model.units import format_count, format_ns, format_rough_share
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
@@ -60,20 +60,22 @@ def headline(results: Results, window: Window, current: str, read: float | None)
 
 
 def tab_of_rule(rule: str) -> str:
-    """Return the analysis that has the evidence of an advice rule: the first that it reads."""
+    """Return the analysis that has the evidence of an advice rule."""
     known = advice.available().get(rule)
-    return next(iter(known.needs), "kernels") if known is not None else "advice"
+    if known is None:
+        return "advice"
+    return known.shown_by or next(iter(known.needs), "kernels")
 
 
 def tab_to_open(results: Results, window: Window) -> str:
     """Return the tab that a trace opens on by itself: the evidence of its first finding, else of its worst verdict.
 
-    Empty while that is not known, and where no verdict asks for action.
+    Empty while that is not known, and where all is well.
     """
     if found := findings_of(results.get("advice", window)):
         return tab_of_rule(found[0].rule)
     top = most_important(results.reports(window))
-    if top is None or top.verdict.level not in ("bad", "warn") or results.pending(window):
+    if top is None or top.verdict.level == "good" or results.pending(window):
         return ""
     return top.analysis
 
@@ -110,7 +112,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
             together = next((fact.value for fact in answer.facts if fact.key == _SAVES_SHARE), None)
             if isinstance(together, float):
                 saving[name] = max(saving.get(name, 0.0), together)
-        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= _LEAST_SHARE else ""
+        number = format_rough_share(saving[name]) if saving.get(name, 0.0) >= _LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(

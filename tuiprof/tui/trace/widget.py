@@ -32,7 +32,7 @@ from tuiprof.tui.timeline.search_line import SearchLine
 from tuiprof.tui.timeline.timeline import Timeline
 from tuiprof.tui.timeline.viewport import Viewport
 from tuiprof.tui.trace.finding import FindingHead
-from tuiprof.tui.trace.findings import Shown, findings_of, is_bad
+from tuiprof.tui.trace.findings import Shown, findings_of, is_bad, step_times_of
 from tuiprof.tui.trace.head import TraceHead
 from tuiprof.tui.trace.view import (
     Headline,
@@ -166,7 +166,7 @@ class TraceView(Vertical):
         self.set_class(height < 15, "-tiny")
         self.set_class(height >= 33, "-tall")
         self.set_class(height < 30, "-short")
-        self.query_one(FindingHead).allow(4 if height < 28 else 5 if height < 40 else 6)
+        self.query_one(FindingHead).allow(3 if height < 15 else 5 if height < 28 else 6)
         self._size_timeline(height)
 
     def _size_timeline(self, height: int) -> None:
@@ -280,9 +280,8 @@ class TraceView(Vertical):
     def _show_head(self, top: Headline) -> bool:
         """Show the finding, else the verdict that matters most; say whether it is a finding."""
         head, found = self.query_one(FindingHead), self.findings
-        first = found[0] if found else None
-        uncaptured = first.step_ns if first is not None and not self.work.as_captured else None
-        self.head.show_steps(uncaptured, first.captured_ns if first is not None else None)
+        step_ns, captured_ns = step_times_of(self.work.results.get("advice", self.window))
+        self.head.show_steps(None if self.work.as_captured else step_ns, captured_ns)
         if not found or self.work.part is not None:
             head.show_headline(top)
             self._located = ()
@@ -369,7 +368,8 @@ class TraceView(Vertical):
     def _is_spelled_out(self, tab: str) -> bool:
         """Return whether the head says already what a tab has found: it shows the finding that the tab is about."""
         found = self.finding
-        return found is not None and self.work.part is None and tab_of_rule(found.rule) == tab
+        # The verdict of the advice is its first finding.
+        return found is not None and self.work.part is None and tab in (tab_of_rule(found.rule), "advice")
 
     def _open_tab_of_finding(self) -> None:
         """Open the tab that has the evidence of the finding."""
@@ -427,7 +427,7 @@ class TraceView(Vertical):
         elif (index := self.timeline.navigation.step_at_cursor()) is not None:
             self.set_window(self.trace.steps.window(index))
         else:
-            self.notify("select with shift+← → or by dragging, or put the cursor into a step", timeout=4)
+            self.notify("select with shift+← → or by dragging along the axis, or put the cursor into a step", timeout=4)
 
     def _look_at_step(self) -> None:
         """Look at the step that was asked for, once it is known."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
+from tuiprof.model.report import Column
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.filter_expression import FilterError
@@ -17,6 +18,8 @@ from tuiprof.tui.widgets.lines import Row, fit
 from tuiprof.tui.widgets.painted import Painted
 
 _MARGIN = 1
+#: What a figure of each kind may be compared with.
+_FIGURES: Final = {"ns": "1ms", "bytes": "1MiB", "share": "5%", "count": "10", "number": "10", "rate": "10"}
 
 
 class FilterLine(Input):
@@ -60,7 +63,7 @@ class FilterBar(Vertical):
 
     def compose(self) -> ComposeResult:
         """The text, the hint."""
-        yield FilterLine(placeholder="a text, or for example: empty > 1ms and name ~ gemm", compact=True)
+        yield FilterLine(compact=True)
         yield Painted()
 
     @property
@@ -68,11 +71,12 @@ class FilterBar(Vertical):
         """Whether a filter is being typed."""
         return self.has_class("-open")
 
-    def open(self, text: str, columns: Sequence[str]) -> None:
-        """Ask for a filter."""
-        self._columns = tuple(sanitize(name) for name in columns)
+    def open(self, text: str, columns: Sequence[Column]) -> None:
+        """Ask for a filter of rows with these columns."""
+        self._columns = tuple(sanitize(column.label) for column in columns)
         self.add_class("-open")
         line = self.query_one(FilterLine)
+        line.placeholder = f"a text, or for example: {example(columns)}"
         line.value = text
         line.focus()
         self.explain(None)
@@ -93,6 +97,16 @@ class FilterBar(Vertical):
         else:
             row = [(" " * (_MARGIN + error.at) + "^ ", "bad"), (sanitize(error.message), "bad")]
         self.query_one(Painted).paint(lambda width, _h: [_placed(row, width)])
+
+
+def example(columns: Sequence[Column]) -> str:
+    """Return a filter of a table's own columns: of its first figure and its first text."""
+    parts = []
+    if (figure := next((column for column in columns if column.kind in _FIGURES), None)) is not None:
+        parts.append(f"{sanitize(figure.label)} > {_FIGURES[figure.kind]}")
+    if (words := next((column for column in columns if column.kind == "text"), None)) is not None:
+        parts.append(f"{sanitize(words.label)} ~ copy")
+    return " and ".join(parts)
 
 
 def _placed(row: Row, width: int) -> Row:

@@ -44,7 +44,7 @@ class Look:
 #: widget, which took longer than all else before the first picture.
 ROLES: Final[dict[str, Look]] = {
     "text": Look("foreground"),
-    "dim": Look("foreground", 0.64),
+    "dim": Look("foreground", 0.66),
     "faint": Look("foreground", 0.4),
     "strong": Look("foreground", bold=True),
     "title": Look("foreground", bold=True),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from textual import events
 from textual.message import Message
 
 from tuiprof.tui.widgets.lines import Lines, Row, row_width
+
+#: Roles of tabs that ask for action.
+_ASKING: Final = ("bad", "warn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Tab:
 
 
 class TabBar(Lines):
-    """Tabs in one line; where they do not fit, those around the current one and the pinned ones show."""
+    """Tabs in one line; where not all fit: the current and the pinned ones, those that ask for action, those around."""
 
     DEFAULT_CSS = "TabBar { height: 1; }"
 
@@ -87,7 +91,8 @@ class TabBar(Lines):
         if sum(widths[i] for i in kept) + row_width(remark) > room:
             remark = []
         room -= row_width(remark)
-        shown = self._shown(widths, here, kept, room)
+        asking = [i for i, tab in enumerate(self._tabs) if tab.role in _ASKING]
+        shown = self._shown(widths, here, kept, asking, room)
         left_out = len(pieces) - len(shown)
         row: Row = [("‹ " if shown and shown[0] else "──", "rule")]
         self._places = []
@@ -107,18 +112,15 @@ class TabBar(Lines):
         return [[*row, ("─" * gap, "rule"), *remark, *end]]
 
     @staticmethod
-    def _shown(widths: list[int], here: int, kept: set[int], room: int) -> list[int]:
-        """Return which tabs there is room for: the kept ones, then those before and after the current one."""
+    def _shown(widths: list[int], here: int, kept: set[int], asking: list[int], room: int) -> list[int]:
+        """Return which tabs there is room for, the kept ones in any case."""
         shown = set(kept)
         # A sign marks where some are left out.
         used = sum(widths[i] for i in shown) + len(kept)
-        for index in [*range(here - 1, -1, -1), *range(here + 1, len(widths))]:
-            if index in shown:
-                continue
-            if used + widths[index] > room:
-                break
-            shown.add(index)
-            used += widths[index]
+        for index in [*asking, *range(here - 1, -1, -1), *range(here + 1, len(widths))]:
+            if index not in shown and used + widths[index] <= room:
+                shown.add(index)
+                used += widths[index]
         return sorted(shown)
 
     def _piece(self, tab: Tab) -> Row:

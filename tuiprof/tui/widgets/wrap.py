@@ -6,11 +6,14 @@ import re
 
 from rich.cells import cell_len, chop_cells
 
+from tuiprof.model.units import bind_units, unbind_units
 from tuiprof.tui.widgets.spans import Row, fit, row_width
 
 
 def wrap(text: str, width: int, most: int = 0) -> list[str]:
     """Break a text where it says so and at blanks, and inside a word only where the word is longer than a line.
+
+    A number is not parted from its unit.
 
     Args:
         text: One line or more, safe for a terminal.
@@ -21,13 +24,13 @@ def wrap(text: str, width: int, most: int = 0) -> list[str]:
         At least one line.
     """
     width = max(width, 1)
-    lines = [part for line in text.split("\n") for part in _wrap_line(line, width)]
+    lines = [part for line in bind_units(text).split("\n") for part in _wrap_line(line, width)]
     if most and len(lines) > most:
         last = lines[most - 1]
         while cell_len(last) > width - 1:
             last = last[:-1]
         lines = [*lines[: most - 1], last + "…"]
-    return lines
+    return [unbind_units(line) for line in lines]
 
 
 def _wrap_line(text: str, width: int) -> list[str]:
@@ -46,10 +49,11 @@ def _wrap_line(text: str, width: int) -> list[str]:
 
 
 def wrap_row(row: Row, width: int, most: int, indent: int = 0) -> list[Row]:
-    """Break a row at blanks."""
+    """Break a row at blanks, but not between a number and its unit."""
     lines: list[Row] = [[]]
     for text, role in row:
-        for word in re.findall(r" *[^ ]+| +", text):
+        for word in re.findall(r" *[^ ]+| +", bind_units(text)):
+            word = unbind_units(word)
             if len(lines) < most and row_width([*lines[-1], (word, role)]) > width and word.strip():
                 lines.append([(" " * indent, role)])
                 word = word.lstrip(" ")
