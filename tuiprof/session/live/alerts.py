@@ -257,7 +257,7 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
     # What was idle before the first step waited for imports, not for the script.
     first_ns = int(rank.steps.rows["t_ns"][0])
     for key, name in _busy_figures(fold, others):
-        if key == "host":
+        if _is_host(key):
             continue
         _, values = _readings(fold.devices[key], name, first_ns, now_ns)
         recent = values[-IDLE_READINGS:]
@@ -306,7 +306,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
 
 def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
     """Return device and figure of how busy it is; the host counts only where the run has nothing else."""
-    devices = [(key, "util") for key in fold.devices if key != "host" and key not in others]
+    devices = [(key, "util") for key in fold.devices if not _is_host(key) and key not in others]
     return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
 
 
@@ -338,6 +338,12 @@ def _stepping(rank: WriterState | None, now_ns: int) -> bool:
     )
 
 
+def _is_host(key: str) -> bool:
+    return key.partition("@")[0] == "host"
+
+
 def _called(key: str) -> str:
     """Return what people call a device."""
-    return f"GPU {key[3:]}" if key.startswith("gpu") else key
+    device, _, host = key.partition("@")
+    name = f"GPU {device[3:]}" if device.startswith("gpu") else device
+    return f"{name} of {host}" if host else name

@@ -59,7 +59,7 @@ _ANSI: Final = {
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
     """Return the lines: state, step time, phases of a step, devices, findings."""
     rank = fold.lead
-    others = of_others(fold, session.meta)
+    others = of_others(fold, session)
     view = View(now_ns, _WINDOW_S, live=True)
     parts = (
         live_view.name_row(session),

@@ -39,7 +39,7 @@ class Figures:
         else:
             self.stats = stats_in_view(rank.steps, view)
             self.phases = phases(rank.steps, view, moment.selected_row())
-        self.others = of_others(fold, session.meta)
+        self.others = of_others(fold, session)
         if moment.status.over and moment.replay is None:
             self.alerts = []
         else:

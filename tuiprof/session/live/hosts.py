@@ -1,0 +1,121 @@
+"""The hosts of a run beside one another: which go on, which fell silent, and whose clock differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tuiprof.model.units import format_ns
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import ClockDifference
+from tuiprof.session.store.status import Status, status
+
+#: A recorder writes at least every 5 s; a host that has written nothing for so long is worth a word.
+SILENT_S: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One host of a run.
+
+    Attributes:
+        name: Its name.
+        session: Its session folder.
+        status: State of its part.
+        ranks: Its processes, by rank.
+        clock: How its clock differs from the first host's; None = it is the first.
+        silent_s: So long nothing was read of what it records; 0 = it is over, or that was not watched.
+        problem: Why what it records does not come here any more; empty = it does.
+    """
+
+    name: str
+    session: Session
+    status: Status
+    ranks: tuple[WriterState, ...]
+    clock: ClockDifference | None = None
+    silent_s: float = 0.0
+    problem: str = ""
+
+    @property
+    def lead(self) -> WriterState | None:
+        """Its lowest rank that has steps."""
+        return next((rank for rank in self.ranks if len(rank.steps)), None)
+
+    @property
+    def lost(self) -> str:
+        """Why nothing comes from it any more though its run was not ended in order; empty = that is not so."""
+        if self.status.state == "interrupted":
+            return self.status.detail or "interrupted"
+        if self.problem:
+            return self.problem
+        silent = not self.status.over and self.silent_s >= SILENT_S
+        return f"no record for {format_ns(self.silent_s * 1e9)}" if silent else ""
+
+
+def host_states(session: Session, fold: Fold) -> list[HostState]:
+    """Return the hosts of a run by rank; empty where it has one host."""
+    if not session.others:
+        return []
+    by_host: dict[str, list[WriterState]] = {}
+    for rank in fold.ranks:
+        by_host.setdefault(rank.host, []).append(rank)
+    first = HostState(session.host, session, status(session), tuple(by_host.get(session.host, ())))
+    return [
+        first,
+        *(
+            HostState(
+                host.name, host.session, status(host.session), tuple(by_host.get(host.name, ())), host.clock
+            )
+            for host in session.others
+        ),
+    ]
+
+
+def sentences(hosts: Sequence[HostState]) -> list[str]:
+    """Return what is wrong with hosts: lost ones, and clocks that differ; one sentence each."""
+    said = []
+    for host in hosts:
+        if host.lost:
+            steps = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
+            said.append(f"{host.name} is lost{steps}: {host.lost}")
+        elif host.status.state == "failed":
+            said.append(f"{host.name} {host.status}")
+    said += [
+        f"the clock of {host.name} is {host.clock}, by the ends of {host.clock.steps} steps; corrected"
+        for host in hosts
+        if host.clock is not None and host.clock.worth_saying
+    ]
+    return said
+
+
+class HostWatch:
+    """Watches the hosts of a run that goes on: a host whose logs no longer grow is lost sooner than its status says.
+
+    Args:
+        session: The run.
+        now_s: The clock, for tests.
+    """
+
+    def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._now_s = now_s
+        self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when that was read
+
+    def look(self, fold: Fold) -> list[HostState]:
+        """Return the hosts now; called about once a second."""
+        now_s = self._now_s()
+        newest: dict[str, int] = {}
+        for state in fold.writers.values():
+            newest[state.host] = max(newest.get(state.host, 0), state.seen_ns)
+        found = []
+        for host in host_states(self._session, fold):
+            seen_ns = newest.get(host.name, 0)
+            before = self._grown.get(host.name)
+            if before is None or before[0] != seen_ns:
+                before = self._grown[host.name] = seen_ns, now_s
+            found.append(replace(host, silent_s=0.0 if host.status.over else now_s - before[1]))
+        return found
