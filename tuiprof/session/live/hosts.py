@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,11 +11,13 @@ from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
-from tuiprof.session.store.hosts import ClockDifference
+from tuiprof.session.store.hosts import ClockDifference, combined
 from tuiprof.session.store.status import Status, status
 
 #: A recorder writes at least every 5 s; a host that has written nothing for so long is worth a word.
 SILENT_S: Final = 12.0
+#: A run is read anew where the difference of clocks has turned out to be another by this.
+CLOCK_MOVED_NS: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,54 +58,75 @@ class HostState:
         return f"no record for {format_ns(self.silent_s * 1e9)}" if silent else ""
 
 
-def host_states(session: Session, fold: Fold) -> list[HostState]:
-    """Return the hosts of a run by rank; empty where it has one host."""
+def host_states(
+    session: Session, fold: Fold, statuses: Mapping[str, Status] | None = None
+) -> list[HostState]:
+    """Return the hosts of a run by rank; empty where it has one host.
+
+    Args:
+        session: The run.
+        fold: Its state.
+        statuses: State of each host's part by the host's name; None = it is read.
+    """
     if not session.others:
         return []
+    known = statuses if statuses is not None else read_statuses(session)
     by_host: dict[str, list[WriterState]] = {}
     for rank in fold.ranks:
         by_host.setdefault(rank.host, []).append(rank)
-    first = HostState(session.host, session, status(session), tuple(by_host.get(session.host, ())))
+    parts = [(session.host, session, None), *((it.name, it.session, it.clock) for it in session.others)]
     return [
-        first,
-        *(
-            HostState(
-                host.name, host.session, status(host.session), tuple(by_host.get(host.name, ())), host.clock
-            )
-            for host in session.others
-        ),
+        HostState(name, part, known[name], tuple(by_host.get(name, ())), clock) for name, part, clock in parts
     ]
+
+
+def read_statuses(session: Session) -> dict[str, Status]:
+    """Return the state of each host's part of a run, by the host's name; reads some files of each."""
+    return {session.host: status(session), **{it.name: status(it.session) for it in session.others}}
+
+
+def lost(hosts: Sequence[HostState]) -> list[str]:
+    """Return which hosts are lost or failed while others go on or ended well; one sentence each."""
+    said = []
+    for host in hosts:
+        after = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
+        if host.lost:
+            said.append(f"{host.name} is lost{after}: {host.lost}")
+        elif host.status.state == "failed" and any(other.status.state != "failed" for other in hosts):
+            said.append(f"{host.name} {host.status}{after}")
+    return said
 
 
 def sentences(hosts: Sequence[HostState]) -> list[str]:
     """Return what is wrong with hosts: lost ones, and clocks that differ; one sentence each."""
-    said = []
-    for host in hosts:
-        if host.lost:
-            steps = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
-            said.append(f"{host.name} is lost{steps}: {host.lost}")
-        elif host.status.state == "failed":
-            said.append(f"{host.name} {host.status}")
-    said += [
+    return lost(hosts) + [
         f"the clock of {host.name} is {host.clock}, by the ends of {host.clock.steps} steps; corrected"
         for host in hosts
         if host.clock is not None and host.clock.worth_saying
     ]
-    return said
 
 
 class HostWatch:
-    """Watches the hosts of a run that goes on: a host whose logs no longer grow is lost sooner than its status says.
+    """Watches the hosts of a run that goes on: one whose logs no longer grow is said before its status changes.
 
     Args:
         session: The run.
         now_s: The clock, for tests.
+
+    Attributes:
+        statuses: State of each host's part, as :func:`read_statuses` returns it; whoever watches refreshes it.
     """
 
     def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
         self._session = session
         self._now_s = now_s
         self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when that was read
+        self.statuses = read_statuses(session) if session.others else {}
+
+    @property
+    def status(self) -> Status:
+        """State of the run."""
+        return combined(list(self.statuses.items()))
 
     def look(self, fold: Fold) -> list[HostState]:
         """Return the hosts now; called about once a second."""
@@ -112,10 +135,21 @@ class HostWatch:
         for state in fold.writers.values():
             newest[state.host] = max(newest.get(state.host, 0), state.seen_ns)
         found = []
-        for host in host_states(self._session, fold):
+        for host in host_states(self._session, fold, self.statuses):
             seen_ns = newest.get(host.name, 0)
             before = self._grown.get(host.name)
             if before is None or before[0] != seen_ns:
                 before = self._grown[host.name] = seen_ns, now_s
             found.append(replace(host, silent_s=0.0 if host.status.over else now_s - before[1]))
         return found
+
+
+def outdated(session: Session, found: Session) -> bool:
+    """Return whether a run that was looked for again has other hosts, or clocks that are known better by now."""
+    if [part.path for part in session.parts] != [part.path for part in found.parts]:
+        return True
+    return any(
+        (before.clock.spread_ns is None and now.clock.spread_ns is not None)
+        or abs(before.shift_ns - now.shift_ns) > CLOCK_MOVED_NS
+        for before, now in zip(session.others, found.others, strict=True)
+    )

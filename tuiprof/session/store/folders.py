@@ -88,15 +88,19 @@ class Session:
     Args:
         path: The directory.
         others: The parts of the run that other hosts recorded (see :func:`run_of`).
+        complete: With these every rank of the run has been found.
 
     Raises:
         SessionError: There is no session there, it cannot be read, or a newer tuiprof wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], others: tuple[Host, ...] = ()) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], others: tuple[Host, ...] = (), *, complete: bool = False
+    ) -> None:
         self.path = Path(os.path.abspath(path))
         self.meta: SessionMeta = read_meta(self.path)
         self.others = others
+        self.complete = complete
 
     def __repr__(self) -> str:
         """Return the path."""
@@ -447,7 +451,8 @@ def _joined(parts: list[tuple[Session, Part]]) -> Session:
         name = _unique(_short_name(other.meta.host), names)
         clock = clock_difference(first, part.writer, other, other_part.writer)
         hosts.append(Host(name, other, other_part.ranks, clock, shift_ns(first, other, clock)))
-    return Session(first.path, tuple(hosts))
+    found = len(part.ranks) + sum(len(host.ranks) for host in hosts)
+    return Session(first.path, tuple(hosts), complete=found >= part.world)
 
 
 def _unique(name: str, taken: set[str]) -> str:

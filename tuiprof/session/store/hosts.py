@@ -69,6 +69,11 @@ class Part(msgspec.Struct, frozen=True):
     writer: str
     unix_ns: int
 
+    @property
+    def world(self) -> int:
+        """Number of ranks of the run."""
+        return int(self.key[0])
+
 
 @dataclass(frozen=True, slots=True)
 class ClockDifference:
@@ -261,13 +266,18 @@ def _steps(records: Iterable[Record]) -> list[Step]:
 def combined(states: Sequence[tuple[str, Status]]) -> Status:
     """Return the state of a run from that of its hosts.
 
-    It runs while one of them does; else the worst counts. Hosts in another state than the run are named.
+    It runs while one of them does; else the worst counts. Hosts in another state are named, and those of which there is
+    more to say.
     """
     order: tuple[State, ...] = ("running", "failed", "interrupted", "stopped", "finished")
     of_run = min((status for _, status in states), key=lambda status: order.index(status.state))
-    others = [f"{name}: {status}" for name, status in states if status.state != of_run.state]
+    others = [
+        f"{name}: {status if status.state != of_run.state else status.detail}"
+        for name, status in states
+        if status.state != of_run.state or (status.detail and status.over)
+    ]
     shown = [
         *others[:_MOST_NAMED],
         *([f"and {len(others) - _MOST_NAMED} more"] * (len(others) > _MOST_NAMED)),
     ]
-    return msgspec.structs.replace(of_run, detail=", ".join(filter(None, (of_run.detail, *shown))))
+    return msgspec.structs.replace(of_run, detail=", ".join(shown))

@@ -44,7 +44,7 @@ class Figures:
             self.alerts = []
         else:
             unrecorded = trouble(session) if moment.running else ""
-            self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded)
+            self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded, moment.hosts)
 
     def slow_ns(self) -> float | None:
         """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""
