@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,18 @@ from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined
 from tuiprof.session.store.status import Status, status
+from tuiprof.system.files import file_system
 
 #: A recorder writes at least every 5 s; a host that has written nothing for so long is worth a word.
 SILENT_S: Final = 12.0
 #: A run is read anew where the difference of clocks has turned out to be another by this.
 CLOCK_MOVED_NS: Final = 100_000_000
+S_NS: Final = 1_000_000_000
+#: On a file system that hosts share, a probe, which looks ten times a second, sees a request within this.
+SHARED_REACH_S: Final = 2.0
+#: An NFS client may show an old listing of a folder for 60 s (``acdirmax``).
+NFS_REACH_S: Final = 65.0
+_SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +150,28 @@ class HostWatch:
                 before = self._grown[host.name] = seen_ns, now_s
             found.append(replace(host, silent_s=0.0 if host.status.over else now_s - before[1]))
         return found
+
+
+def common_step(session: Session, fold: Fold) -> int | None:
+    """Return the first step of a capture that all hosts of a run can begin together.
+
+    It is as far ahead as the request takes to reach the hosts: by then no rank has begun it.
+
+    Returns:
+        Its number; None = the run has one host, or makes no steps.
+    """
+    ranks = [rank for rank in fold.ranks if rank.end is None and rank.steps.last_n is not None]
+    if not session.others or not ranks:
+        return None
+    paces = [rank.steps.stats(slice(max(0, len(rank.steps.rows) - 50), None)).mean_ns for rank in ranks]
+    pace_ns = min((pace for pace in paces if pace > 0), default=S_NS)
+    ahead = math.ceil(reach_s(session) * S_NS / pace_ns)
+    return max(rank.steps.last_n or 0 for rank in ranks) + 2 + ahead
+
+
+def reach_s(session: Session) -> float:
+    """Return after how long a request has reached all hosts of a run, s."""
+    return NFS_REACH_S if file_system(session.path) in _SLOW_TO_SHOW else SHARED_REACH_S
 
 
 def outdated(session: Session, found: Session) -> bool:

@@ -151,6 +151,11 @@ class Session:
         """Name of its host in a run of several; empty = the run has one."""
         return _short_name(self.meta.host) if self.others else ""
 
+    def part(self, writer: str) -> Session:
+        """Return the part of the run that a writer belongs to (see :attr:`Log.writer`)."""
+        on_host = writer.partition("@")[2]
+        return next((host.session for host in self.others if host.name == on_host), self)
+
     def with_traces(self, rank: int | None = None) -> Session:
         """Return the part of the run whose directory has the traces of a rank.
 
