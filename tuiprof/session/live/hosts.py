@@ -11,6 +11,7 @@ from typing import Final
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.collected import NOT_REACHED, read_collected
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined
 from tuiprof.session.store.status import Status, status
@@ -25,6 +26,8 @@ S_NS: Final = 1_000_000_000
 SHARED_REACH_S: Final = 2.0
 #: An NFS client may show an old listing of a folder for 60 s (``acdirmax``).
 NFS_REACH_S: Final = 65.0
+#: Copying a host's logs takes up to so long over a slow network, s.
+_COPY_S: Final = 3.0
 _SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
 
 
@@ -39,7 +42,6 @@ class HostState:
         ranks: Its processes, by rank.
         clock: How its clock differs from the first host's; None = it is the first.
         silent_s: So long nothing was read of what it records; 0 = it is over, or that was not watched.
-        problem: Why what it records does not come here any more; empty = it does.
     """
 
     name: str
@@ -48,7 +50,6 @@ class HostState:
     ranks: tuple[WriterState, ...]
     clock: ClockDifference | None = None
     silent_s: float = 0.0
-    problem: str = ""
 
     @property
     def lead(self) -> WriterState | None:
@@ -60,8 +61,8 @@ class HostState:
         """Why nothing comes from it any more though its run was not ended in order; empty = that is not so."""
         if self.status.state == "interrupted":
             return self.status.detail or "interrupted"
-        if self.problem:
-            return self.problem
+        if self.status.detail.startswith(NOT_REACHED):
+            return self.status.detail
         silent = not self.status.over and self.silent_s >= SILENT_S
         return f"no record for {format_ns(self.silent_s * 1e9)}" if silent else ""
 
@@ -171,7 +172,17 @@ def common_step(session: Session, fold: Fold) -> int | None:
 
 def reach_s(session: Session) -> float:
     """Return after how long a request has reached all hosts of a run, s."""
+    collected = [found for part in session.parts if (found := read_collected(part.path)) is not None]
+    if collected:
+        return SHARED_REACH_S + 2 * max(max(copy.every_s, _COPY_S) for copy in collected)
     return NFS_REACH_S if file_system(session.path) in _SLOW_TO_SHOW else SHARED_REACH_S
+
+
+def unasked(session: Session) -> list[str]:
+    """Return which hosts of a run no request reaches now, and why; one sentence each."""
+    names = [session.host, *(host.name for host in session.others)]
+    found = zip(names, map(read_collected, (part.path for part in session.parts)), strict=True)
+    return [f"{name}: {it.trouble}" for name, it in found if it is not None and it.trouble]
 
 
 def outdated(session: Session, found: Session) -> bool:

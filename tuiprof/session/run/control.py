@@ -167,8 +167,8 @@ def request_stop(
     """Ask for the end of a run: a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
 
     Of several hosts each is asked. Returns at once; the session's status tells when it is over. Where the request
-    cannot be written (a full disk, a session that was deleted) the recorder is sent the signal instead, and where it was
-    killed the script is.
+    cannot be written (a full disk, a session that was deleted) the recorder is sent the signal instead, and where it
+    was killed the script is.
 
     Raises:
         SessionError: The run is over, or cannot be reached.

@@ -18,7 +18,7 @@ from textual.worker import get_current_worker
 from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
-from tuiprof.session.live.hosts import outdated, read_statuses
+from tuiprof.session.live.hosts import outdated, read_statuses, unasked
 from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
 from tuiprof.session.store.folders import Session, run_of, sessions_root
@@ -302,6 +302,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def _request_capture(self, steps: int, **with_what: bool) -> None:
         with self.app.telling_errors():
             self.captures.request(steps, **with_what)
+            if missed := unasked(self.session):
+                self.app.notify(f"not asked for on {'; '.join(missed)}", severity="warning", timeout=10)
             self.redraw_now()
 
     def action_arm(self) -> None:
