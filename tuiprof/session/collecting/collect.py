@@ -79,6 +79,7 @@ class Copy:
         ended = last_end(Session(self.path), "recorder") is not None
         if ended:  # what ranks wrote just before it may have been missed
             self.remote.copy_logs(self.folder, self.path)
+        self.remote.copy_small(self.folder, self.path)
         self.remote.copy_files(self.folder, self.path)
         self.over = ended
         return ended
@@ -202,7 +203,7 @@ class Collector:
                 self.error = error
                 self._stopped.set()
                 return
-            if not problem and ((copies and all(copy.over for copy in copies)) or self._once):
+            if not problem and (self._once or self._all_over()):
                 return
             self._stopped.wait(max(self._every_s, _AGAIN_S) if problem else self._every_s)
 
@@ -213,7 +214,7 @@ class Collector:
         for folder in remote.sessions(self._name):
             if folder not in known:
                 copy = Copy(remote, folder, self._root)
-                remote.copy_start(folder, copy.path)
+                remote.copy_small(folder, copy.path)
                 copy.tell(self._every_s)
                 copies.append(copy)
                 self._say(f"{remote.host}: collecting {folder} into {copy.path}")
@@ -238,14 +239,14 @@ class Collector:
                 except TuiprofError as error:
                     self.error = error
                     self._stopped.set()
-            copies = self.copies[remote.host]
-            if (
-                last
-                or self.error is not None
-                or (copies and (self._once or all(copy.over for copy in copies)))
-            ):
+            done = self._once and self.copies[remote.host]
+            if last or done or self.error is not None or self._all_over():
                 return
             self._stopped.wait(self._every_s)
+
+    def _all_over(self) -> bool:
+        """Whether the runs are over on all hosts; until then a newer one may begin on each."""
+        return all(copies and all(copy.over for copy in copies) for copies in self.copies.values())
 
 
 def _size(folder: Path) -> int:
