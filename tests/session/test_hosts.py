@@ -75,6 +75,13 @@ def part(
     return session
 
 
+def goes_on(session: Session) -> Session:
+    """Let a session look as if another machine records it now."""
+    place = json.dumps({"supervisor": {"pid": 1, "start": "1"}, "place": "elsewhere"})
+    (session.control / "process.json").write_text(place)
+    return session
+
+
 # -- which folders belong together --------------------------------------------------------------------------
 
 
@@ -240,11 +247,8 @@ def test_a_host_whose_recorder_died_is_said_and_the_run_goes_by_the_others(tmp_p
 
 
 def test_a_host_that_falls_silent_is_said_before_its_status_changes(tmp_path: Path) -> None:
-    first = part(tmp_path, "node1", [0], ended=False)
-    second = part(tmp_path, "node2", [1], ended=False)
-    for session in (first, second):
-        place = json.dumps({"supervisor": {"pid": 1, "start": "1"}, "place": "elsewhere"})
-        (session.control / "process.json").write_text(place)
+    first = goes_on(part(tmp_path, "node1", [0], ended=False))
+    second = goes_on(part(tmp_path, "node2", [1], ended=False))
     now_s = 0.0
     run = run_of(first)
     watch, live = HostWatch(run, lambda: now_s), Live(run)

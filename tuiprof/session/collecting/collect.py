@@ -150,6 +150,8 @@ class Collector:
             UsageProblem: There is no ssh or no rsync here.
             SessionError: A copy cannot be written.
         """
+        for remote in self._remotes:
+            remote.check()
         threads = [
             threading.Thread(target=work, args=(remote,), daemon=True)
             for remote in self._remotes

@@ -122,6 +122,17 @@ class Remote:
         """The host as a part of a file name."""
         return re.sub(r"[^A-Za-z0-9_-]+", "-", self.host.rpartition("@")[2]).strip("-")[:40] or "host"
 
+    def check(self) -> None:
+        """Look whether what it needs here is installed.
+
+        Raises:
+            UsageProblem: It is not.
+        """
+        for program in (self.ssh[0], "rsync"):
+            if shutil.which(program) is None:
+                package = _PACKAGES.get(program, program)
+                raise UsageProblem(f"there is no {program} here", f"install it: apt install {package}")
+
     def sessions(self, name: str = "") -> list[str]:
         """Return the folders of its newest run, as full paths there; several where each process has one.
 
@@ -218,11 +229,6 @@ class Remote:
         self._run(["rsync", *_COPY, *options, "-e", shlex.join(self._shell()), "--", *paths], timeout_s=None)
 
     def _run(self, command: list[str], timeout_s: float | None = _ANSWER_S) -> str:
-        if shutil.which(command[0]) is None:
-            raise UsageProblem(
-                f"there is no {command[0]} here",
-                f"install it: apt install {_PACKAGES.get(command[0], command[0])}",
-            )
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=timeout_s

@@ -138,8 +138,12 @@ class CaptureState:
 
     @property
     def why(self) -> str:
-        """Reason of a failure; empty = none."""
-        return next((record.why for record in self.by_writer.values() if record.why), "")
+        """Reason of a failure, with the rank where others did better; empty = none."""
+        for writer, record in self.by_writer.items():
+            if record.why:
+                alone = any(not other.why for other in self.by_writer.values())
+                return f"{writer}: {record.why}" if alone else record.why
+        return ""
 
     def shortfall(self, over: bool) -> str:
         """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet."""

@@ -11,7 +11,7 @@ from typing import Final
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.collected import NOT_REACHED, read_collected
+from tuiprof.session.store.collected import NOT_REACHED, read_collected, unreached
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined
 from tuiprof.session.store.status import Status, status
@@ -181,8 +181,8 @@ def reach_s(session: Session) -> float:
 def unasked(session: Session) -> list[str]:
     """Return which hosts of a run no request reaches now, and why; one sentence each."""
     names = [session.host, *(host.name for host in session.others)]
-    found = zip(names, map(read_collected, (part.path for part in session.parts)), strict=True)
-    return [f"{name}: {it.trouble}" for name, it in found if it is not None and it.trouble]
+    found = zip(names, map(unreached, session.parts), strict=True)
+    return [f"{name}: {why}" for name, why in found if why]
 
 
 def outdated(session: Session, found: Session) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import SessionError
+from tuiprof.session.store.collected import unreached
 from tuiprof.session.store.folders import CaptureRequest, Session, slug
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.status import PROCESS_FILE, STOP_FILE, processes
@@ -68,9 +69,12 @@ def request_capture(
     """
     if steps < 1:
         raise ValueError("a capture needs at least one step")
-    running = running_parts(session)
+    reached = [part for part in running_parts(session) if not unreached(part)]
+    if not reached:
+        why = ", ".join(filter(None, map(unreached, session.parts)))
+        raise SessionError(f"no host of {session.id} can be asked: {why}")
     request = CaptureRequest(slug(id) if id else _new_id(session), steps, at, stack, shapes, memory)
-    for part in running:
+    for part in reached:
         put_capture(part, request)
     return request.id
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tuiprof.session.log.records import UnixNs
 from tuiprof.system import process
 from tuiprof.system.files import read_small_json, write_inside
+
+if TYPE_CHECKING:
+    from tuiprof.session.store.folders import Session
 
 #: Marks a copy. It is written here and never taken from the other host.
 COLLECTED_FILE: Final = "collected.json"
@@ -60,6 +63,12 @@ class Collected(msgspec.Struct, frozen=True):
 def read_collected(folder: Path) -> Collected | None:
     """Return who collects a session folder; None = it was recorded where it is."""
     return read_small_json(folder / COLLECTED_FILE, Collected)
+
+
+def unreached(session: Session) -> str:
+    """Return why no request reaches the host of a session's own folder; empty = it does, or it was not collected."""
+    collected = read_collected(session.path)
+    return collected.trouble if collected is not None else ""
 
 
 def write_collected(folder: Path, collected: Collected) -> None:
