@@ -274,16 +274,16 @@ def test_the_processes_of_a_copy_are_never_taken_for_ones_of_this_machine(tmp_pa
     try:
         target = process.identify(started.pid)
         assert target is not None
-        who = process.Processes(target, target, process.place())
+        who = process.Processes(process.ProcessId(1, "dead"), target, process.place())
         (session.control / "process.json").write_bytes(msgspec.json.encode(who))
         copied = Collected("node1", "/x", every_s=1.0, collector=own, place=process.place())
         write_collected(session.path, copied)
         request_stop(session, firm=True)
         assert (session.control / "stop.json").exists()
-        assert started.poll() is None
+        started.terminate()
+        assert started.wait() == -signal.SIGTERM  # the first signal that came
     finally:
         started.kill()
-        started.wait()
 
 
 def test_missing_programs_are_said(hosts: Path, tmp_path: Path) -> None:

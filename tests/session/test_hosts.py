@@ -132,6 +132,14 @@ def test_of_runs_one_after_the_other_those_that_began_together_belong_together(t
         find_session(tmp_path, "last~3")
 
 
+def test_a_run_that_one_host_did_not_record_does_not_take_the_part_of_the_next(tmp_path: Path) -> None:
+    alone = part(tmp_path, "node1", [0])
+    again = part(tmp_path, "node1", [0], began_s=100)
+    second = part(tmp_path, "node2", [1], began_s=95)
+    assert not run_of(alone).others
+    assert [host.session.path for host in run_of(again).others] == [second.path]
+
+
 def test_a_thousand_parts_are_put_together_at_once() -> None:
     parts = [Part(f"p{n}", ("1000",), (n,), f"rank{n}", START + n * 7919 % 1000 * MS) for n in range(1000)]
     [group] = runs(parts)
