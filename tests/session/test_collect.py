@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.session.host_parts import MS, S, goes_on, part
 from tests.session.session_logs import append, line
-from tests.session.test_hosts import MS, S, goes_on, part
 from tests.waiting import running, until
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.collecting.remote import Remote

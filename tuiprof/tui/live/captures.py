@@ -10,6 +10,7 @@ from pathlib import Path
 from tuiprof.session.live.fold import CaptureState
 from tuiprof.session.live.hosts import common_step
 from tuiprof.session.run import control
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.view import capture_words
@@ -27,11 +28,14 @@ class RunCaptures:
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self._session = moment.session
         self.traces: list[Path] = []
         self.armed: list[TriggerRequest] = []
         self.seen: set[str] = set()
         self.requested: tuple[str, float] | None = None
+
+    @property
+    def _session(self) -> Session:
+        return self._moment.session
 
     @property
     def _all(self) -> dict[str, CaptureState]:

@@ -54,6 +54,18 @@ class Moment:
         self.selected: int | None = None
         self.frozen_ns: int | None = None
 
+    def take_up(self, session: Session) -> None:
+        """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
+
+        The same rank is shown as before, though another host may come first now.
+        """
+        shown = self.rank.name if self.rank is not None else ""
+        path = next((log.path for log in self.session.logs() if log.writer == shown), None)
+        self.run.close()
+        self.session, self.run, self.watch = session, Live(session, TAIL_BYTES), HostWatch(session)
+        self.status = self.watch.status if session.others else self.run.status()
+        self.rank_name = next((log.writer for log in session.logs() if log.path == path), "")
+
     def close(self) -> None:
         """Close the logs."""
         self.run.close()

@@ -90,7 +90,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
-        self.session = session
         self.moment = Moment(session, replay_speed=replay_speed)
         self.captures = RunCaptures(self.moment)
         self.figures = Figures(self.moment)
@@ -109,6 +108,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
         self._hosts_at_s = 0.0  # monotonic s at which hosts are looked for next
+
+    @property
+    def session(self) -> Session:
+        """The run, with the hosts that are known by now."""
+        return self.moment.session
 
     def compose(self) -> ComposeResult:
         """The panes, and the keys at the bottom."""
@@ -441,9 +445,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def _show_hosts(self, found: Session) -> None:
         """Show the run anew where other hosts have come, or their clocks are known."""
         if self.moment.following and self.is_current and outdated(self.session, found):
-            screen = LiveScreen(found)
-            screen.moment.window = self.moment.window
-            self.app.switch_screen(screen)
+            if found.path != self.session.path:
+                self.query_one(OutputBox).follow(found.stdout, found.stderr)
+            self.moment.take_up(found)
+            self.runs = OtherRuns(found)
+            self.captures.find_traces()
+            self.draw_at_next_tick()
 
     def _show_runs(self, found: list[Summary]) -> None:
         self.runs.shown = found
