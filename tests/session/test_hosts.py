@@ -13,11 +13,17 @@ import pytest
 from tests.session.host_parts import JOB, MS, START, S, goes_on, part
 from tests.session.session_logs import append, line
 from tuiprof.errors import UsageProblem
+from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, sentences
 from tuiprof.session.live.replay import Live, Replay, load
 from tuiprof.session.live.summary import ranges, summarise
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.live.writer_state import steps_kept
+from tuiprof.session.log.records import Head, Step, Telemetry
+from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import find_session, list_sessions, run_of
 from tuiprof.session.store.hosts import Part, runs
+from tuiprof.session.store.meta import SessionMeta
 
 # -- which folders belong together --------------------------------------------------------------------------
 
@@ -243,3 +249,23 @@ def test_list_and_report_show_one_run(tmp_path: Path) -> None:
 
 def test_ranges() -> None:
     assert ranges([3, 0, 1, 2, 8, 10, 11]) == "0-3, 8, 10-11"
+
+
+def test_what_is_kept_of_a_large_job_is_bounded() -> None:
+    assert [steps_kept(world) for world in (1, 8, 64, 512, 10**9, -1)] == [1 << 16] * 3 + [
+        1 << 13,
+        1 << 10,
+        1 << 16,
+    ]
+    meta = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=START, mono_ns=0)
+    fold = Fold(Clock(meta))
+    figures = {"core0_util": 0.5, "util": 0.5}
+    for n in range(MOST_WITH_CORES + 1):
+        fold.feed([Batch(f"recorder@node{n}", [Telemetry(S, "host", dict(figures))])])
+    kept = ["core0_util" in device.last for device in fold.devices.values()]
+    assert kept == [True] * MOST_WITH_CORES + [False]
+    assert all(device.last["util"] == 0.5 for device in fold.devices.values())
+    fold.feed([Batch("rank0", [Head(1, "rank0", 1, START, 0, rank=0, world=1 << 20)])])
+    fold.feed([Batch("rank0", [Step(n, S + n, 1) for n in range(5000)])])
+    assert len(fold.ranks[0].steps.rows) == 1 << 10
+    assert len(fold.ranks[0].steps) == 5000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState
+from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState, steps_kept
 from tuiprof.session.log.records import (
     Capture,
     Cost,
@@ -39,6 +40,9 @@ from tuiprof.session.store.clock import Clock
 KEEP_READINGS: Final = 1800
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 512
+#: So many devices keep a figure of each of their cores; of a run of many hosts the others do not.
+MOST_WITH_CORES: Final = 64
+CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
 #: Stacks kept: of a run that stalls again and again, and is asked again and again.
 KEEP_STACKS: Final = 32
@@ -58,10 +62,15 @@ class DeviceHistory:
         last: The newest value of each figure.
         text: The newest reading of each figure that is words, e.g. ``throttle``.
         peak: Highest value of each figure so far.
+
+    Args:
+        key: Its key.
+        cores: Keep a figure of each core as well: a host may have hundreds.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, cores: bool = True) -> None:
         self.key = key
+        self._cores = cores
         self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
         self.overview: dict[str, Overview] = {}
         self.last: dict[str, float] = {}
@@ -91,6 +100,8 @@ class DeviceHistory:
         for name in dict.fromkeys(name for reading in readings for name in reading.m):
             if name not in self.overview:
                 if name in self.rows or len(self.overview) >= MOST_FIGURES:  # "t_ns" is the time itself
+                    continue
+                if not self._cores and CORE.fullmatch(name):
                     continue
                 self.rows.add_column(name, np.float64, np.nan)
                 self.overview[name] = Overview(1024)
@@ -357,7 +368,9 @@ class Fold:
             for device, items in memory.items():
                 state.memory.setdefault(device, MemorySeries()).extend(items, state.offset_ns)
             for key, found in readings.items():
-                self.devices.setdefault(key, DeviceHistory(key)).extend(found, state.offset_ns)
+                if key not in self.devices:
+                    self.devices[key] = DeviceHistory(key, cores=len(self.devices) < MOST_WITH_CORES)
+                self.devices[key].extend(found, state.offset_ns)
             for group in (steps, device_times, memory, readings):
                 group.clear()
 
@@ -383,6 +396,8 @@ class Fold:
                     state.restarts += 1
                     state.steps.restart()
                     state.end = None
+                elif record.world is not None and not len(state.steps):
+                    state.steps = StepSeries(steps_kept(record.world))
                 state.head = record
                 state.offset_ns = clock.offset_ns(record)
                 continue

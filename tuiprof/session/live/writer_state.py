@@ -20,6 +20,9 @@ RECORDER: Final = "recorder"
 #: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
 #: and three metrics, so eight ranks take 70 MB.
 KEEP_STEPS: Final = 1 << 16
+#: Steps kept whole of all ranks: half a gigabyte. A rank of a large job keeps its share, and no fewer than these.
+KEEP_STEPS_OF_ALL: Final = 1 << 22
+KEEP_STEPS_LEAST: Final = 1 << 10
 #: Readings of allocator memory kept whole, a device of a rank: half an hour at one a second.
 KEEP_MEMORY: Final = 1 << 11
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
@@ -47,6 +50,15 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
         return {name: table[:, index] for index, name in enumerate(names)}
     names = tuple(dict.fromkeys(chain.from_iterable(shapes)))
     return {name: np.array([mapping.get(name, missing) for mapping in given], dtype) for name in names}
+
+
+def steps_kept(world: int) -> int:
+    """Return how many steps of each rank are kept whole.
+
+    Args:
+        world: Number of ranks; whoever wrote it.
+    """
+    return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
 
 
 class StepSeries:
