@@ -253,7 +253,7 @@ def _draw(session: Any, fold: Any) -> None:
 
     status = session.status()
     rank = fold.lead
-    others = ownership.of_others(fold, session.meta)
+    others = ownership.of_others(fold, session)
     found = alerts.alerts(fold, rank, fold.now_ns, others)
     assert isinstance(crowding.crowded(fold), str)
     lanes = straggler.lanes(fold.ranks, fold.now_ns)

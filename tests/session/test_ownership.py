@@ -47,7 +47,7 @@ def read(session: Session, second: int, held: str = "", *, busy: str = "") -> No
 
 
 def others(session: Session, fold: Fold | None = None) -> str:
-    return "".join(sorted(key[3:] for key in of_others(fold or load(session), session.meta)))
+    return "".join(sorted(key[3:] for key in of_others(fold or load(session), session)))
 
 
 def test_nothing_known_leaves_every_device_to_the_run(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_others_are_neither_alerted_of_nor_reported(tmp_path: Path) -> None:
     fold = load(session)
     told = {alert.text for alert in alerts(fold, fold.lead, fold.now_ns)}
     assert any(text.startswith("GPU 0 works 0 %") for text in told), "without knowing whose it is"
-    assert alerts(fold, fold.lead, fold.now_ns, of_others(fold, session.meta)) == []
+    assert alerts(fold, fold.lead, fold.now_ns, of_others(fold, session)) == []
     [table] = [table for table in summarise(session).tables if table.key == "devices"]
     assert set(table.rows["device"]) == {"gpu3"}
     assert table.note == "not this run's, left out: gpu0, gpu1, gpu2"
@@ -127,5 +127,5 @@ def test_an_idle_device_of_the_run_is_still_told(tmp_path: Path) -> None:
     for second in range(1, 31):
         read(session, second, busy="0")
     fold = load(session)
-    [alert] = alerts(fold, fold.lead, fold.now_ns, of_others(fold, session.meta))
+    [alert] = alerts(fold, fold.lead, fold.now_ns, of_others(fold, session))
     assert alert.text.startswith("GPU 1 works 0 %")

@@ -22,7 +22,7 @@ def shown(others: str, *records: Any) -> dict[str, int]:
     fold = Fold(Clock(META))
     readings = [Telemetry(1, device.key, {"util": 0.5}) for device in META.devices]
     fold.feed([Batch("recorder", readings), Batch("rank0", [*records])])
-    views = device_views(fold, META, fold.lead, frozenset(f"gpu{number}" for number in others))
+    views = device_views(fold, META.devices, fold.lead, frozenset(f"gpu{number}" for number in others))
     assert [view.key for view in views if view.foreign] == [f"gpu{number}" for number in others]
     assert views[-1].foreign or views[-1].key == "host"
     return {view.key: view.allocator[0] for view in views if view.allocator}

@@ -312,7 +312,7 @@ def test_after_the_end_devices_show_what_they_did_during_the_last_steps(tmp_path
     after_ns = max(rank.last_step_ns for rank in fold.ranks) + 10**9
     host.extend([Telemetry(after_ns, "host", {"tree_cpu": 0.0})], 0)
     views = {
-        over: live_view.device_views(fold, moment.session.meta, moment.rank, over=over)[-1]
+        over: live_view.device_views(fold, moment.session.meta.devices, moment.rank, over=over)[-1]
         for over in (False, True)
     }
     assert views[False].latest["tree_cpu"] == 0.0

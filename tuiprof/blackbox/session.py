@@ -11,7 +11,7 @@ from tuiprof.errors import SessionError
 from tuiprof.model import Report
 from tuiprof.model.units import format_ns
 from tuiprof.session.attaching import spy
-from tuiprof.session.attaching.stacks import expected, take_stacks
+from tuiprof.session.attaching.stacks import expected, is_here, take_stacks
 from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.status import processes
@@ -33,6 +33,11 @@ def asked(session: Session) -> Report:
     more, missing = [], []
     for rank in silent:
         assert rank.head is not None  # expected() returns no others
+        if not is_here(session, rank):
+            missing.append(
+                f"{rank.label} did not answer, and runs on another machine or in another container"
+            )
+            continue
         read, why = _from_outside(rank.head.pid, rank.name)
         more += read
         missing += why
@@ -97,7 +102,7 @@ def flight_notes(session: Session, found: StacksState) -> list[str]:
     """Return what the Flight Recorder's dumps say that were taken with stacks."""
     flights = {}
     for name, path in found.flights.items():
-        match = _RANK.fullmatch(name)
+        match = _RANK.fullmatch(name.partition("@")[0])
         if match is not None:
             flights[int(match[1])] = path
     return [f"Flight Recorder: {line}" for line in of_session(session.path, flights)]

@@ -30,6 +30,7 @@ from tuiprof.cli.answering import why
 from tuiprof.cli.asking import stacks, steps
 from tuiprof.cli.attaching import attach, detach
 from tuiprof.cli.checking import check
+from tuiprof.cli.collecting import collect
 from tuiprof.cli.common import Invocation, say
 from tuiprof.cli.comparing import compare, trend
 from tuiprof.cli.ladders import ladder
@@ -150,6 +151,7 @@ _VERBS = (
     record,
     attach,
     detach,
+    collect,
     replay,
     stacks,
     steps,

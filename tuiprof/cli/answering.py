@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -138,7 +139,7 @@ def session_answer(
     fold = read_fold(session)
     summary = summarise(session, fold)
     line = Line(summary.analysis, summary.title, summary.verdict.level, summary.verdict.sentence)
-    if not session.traces():
+    if not session.all_traces():
         nothing = "no trace was captured; capture one: tuiprof record --capture 5 …"
         return Answer(
             session.title,
@@ -164,12 +165,12 @@ def _captured(session: Session, fold: Fold, rank: int | None, run: str | None, s
     from tuiprof.advice.answer import answer
     from tuiprof.session.live.step_source import refusals
 
-    trace = open_rank(traces_at(str(session.path / "traces"), run, rank), rank)
+    trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run, rank), rank)
     path = trace.info.path
     found = answer(
         trace, path.name if path is not None else "", step_window(trace, step) if step is not None else None
     )
-    why = refusals(fold).get(str(path.relative_to(session.path)), "") if path is not None else ""
+    why = refusals(fold).get(os.path.relpath(path, session.path), "") if path is not None else ""
     return replace(found, changes=(), together_ns=None, refused=why) if why else found
 
 
@@ -242,8 +243,8 @@ def page(
         fold = read_fold(session)
         summary = summarise(session, fold)
         drawn = [table for key in _DRAWN for table in summary.tables if table.key == key]
-        lines = tuple(table for table in summary.tables if table.key == "lines")
-        bare = replace(summary, facts=(), tables=lines, rules=())
+        whole = tuple(table for table in summary.tables if table.key in ("hosts", "lines"))
+        bare = replace(summary, facts=(), tables=whole, rules=())
         wrong = black_box_reports(session, fold)
         if fmt == "text":
             parts = [text.report_lines(bare, style) + text.pictures(drawn, style)]
@@ -252,7 +253,7 @@ def page(
             parts = [md.report_lines(bare, style) + md.pictures(drawn, style)]
             parts += [md.report_lines(report, style) for report in wrong]
             head = "\n".join(line for part in parts for line in part).rstrip("\n") + "\n"
-        if not session.traces():
+        if not session.all_traces():
             return head
         head = f"{head}\n"
     found = (

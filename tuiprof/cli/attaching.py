@@ -57,7 +57,8 @@ def attach(
 ) -> int:
     """Watch a run that is going on.
 
-    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one.
+    SESSION is a name, a path or a prefix; `last~1` is the one before the last; without it the last one. Of a run of
+    several hosts all ranks are shown, where their folders lie side by side: see `tuiprof collect`.
 
     With --pid tuiprof enters a Python process that was started without it: steps, phases and captures are then as if
     it had been launched here. It needs ptrace, and `pip install 'tuiprof[attach]'` below Python 3.14. `tuiprof

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tuiprof.fleet.fleet import Fleet
     from tuiprof.fleet.gather import Executor, Progress
     from tuiprof.fleet.task import File
+    from tuiprof.session.store.folders import Session
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -88,8 +89,9 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
     found: list[tuple[Path, int, int]] = []
     for target in targets:
         session = session_or_none(invocation, target)
-        known = traces_at(session.path / "traces" if session is not None else target, run, several=True)
-        found += [(file.path, file.rank, file.size_bytes) for file in known.files]
+        for folder in [target] if session is None else _trace_folders(session):
+            known = traces_at(folder, run, several=True)
+            found += [(file.path, file.rank, file.size_bytes) for file in known.files]
     ranks = [rank for _, rank, _ in found]
     if len(set(ranks)) < len(ranks):
         say("tuiprof: several files have the same rank: they are numbered in the order given")
@@ -98,6 +100,12 @@ def files_of(invocation: Invocation, targets: Sequence[str], run: str | None) ->
         File(number, str(path.absolute()), rank, size or _size(path))
         for number, (path, rank, size) in enumerate(found)
     ]
+
+
+def _trace_folders(session: Session) -> list[Path]:
+    """Return where the traces of a session lie: of a run of several hosts, those of each that has some."""
+    folders = [part.path / "traces" for part in session.parts if part.traces()]
+    return folders or [session.path / "traces"]
 
 
 def _size(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ def open_(
             f"{target} is a pickle, which the screens do not show",
             f"if it is a snapshot of PyTorch's allocator: tuiprof report {shell_word(target)}",
         )
-    place = session.path / "traces" if session is not None else Path(target)
+    place = session.with_traces(rank).path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run_, rank, convert)
     path = found.file(rank).path
     # What is no trace is said here, before the screen changes.
@@ -181,8 +182,8 @@ def report(
     if session is not None:
         reports, said = session_reports(session, analyses, step, rank, run_)
         title = f"{session.title} · {session.id}"
-        if format_ == "html" and session.traces():
-            trace = open_rank(traces_at(session.path / "traces", run_, rank), rank)
+        if format_ == "html" and session.all_traces():
+            trace = open_rank(traces_at(session.with_traces(rank).path / "traces", run_, rank), rank)
     else:
         found = traces_at(target, run_, rank, convert)
         if len(found) > 1 and "ranks" not in analyses and sys.stderr.isatty():
@@ -269,7 +270,7 @@ def session_reports(
     refused = refusals(fold)
     reports: list[Report | Unavailable] = [summarise(session, fold), *black_box_reports(session, fold)]
     said = ""
-    if not session.traces():
+    if not session.all_traces():
         reports += [
             Unavailable(
                 name, "no trace was captured in this session", "capture one: tuiprof record --capture 5 …"
@@ -277,14 +278,15 @@ def session_reports(
             for name in names
         ]
         return reports, said
-    newest = traces_at(session.path / "traces", run, rank)
+    folder = session.with_traces(rank).path / "traces"
+    newest = traces_at(folder, run, rank)
     for capture in (newest.run,) if run is not None else newest.runs:
-        found = newest if capture == newest.run else open_set(session.path / "traces", run=capture)
+        found = newest if capture == newest.run else open_set(folder, run=capture)
         trace = open_rank(found, rank)
         said = trust(trace).text
         answers = run_analyses(trace, names, step)
         path = trace.info.path
-        why = refused.get(str(path.relative_to(session.path)), "") if path is not None else ""
+        why = refused.get(os.path.relpath(path, session.path), "") if path is not None else ""
         if why:  # what it shows is there to be looked at, but nothing is advised because of it
             answers = [
                 Unavailable("advice", why, "capture other steps") if answer.analysis == "advice" else answer
@@ -330,7 +332,10 @@ def list_(invocation: Invocation, as_json: bool) -> int:
         import msgspec
 
         for summary in summaries:  # ASCII alone, as the reports in JSON
-            sys.stdout.write(json.dumps(msgspec.to_builtins(summary), separators=(",", ":")) + "\n")
+            fields = msgspec.to_builtins(summary)
+            fields["parts"] = [part.id for part in summary.parts]
+            del fields["part"]
+            sys.stdout.write(json.dumps(fields, separators=(",", ":")) + "\n")
         return 0
     from tuiprof.ladder.state import list_ladders
 

@@ -91,6 +91,9 @@ def record(
     """Record without a screen; print the report.
 
     Progress goes to stderr, the report to stdout; the exit status is the script's. What is piped in goes to the script.
+
+    A run of several hosts (torchrun --nnodes, srun) is recorded on each of them; what they record in a folder that they
+    share, or what `tuiprof collect` brings together, is one run.
     """
     from dataclasses import replace
 

@@ -72,7 +72,13 @@ class Log:
     # -- the file -------------------------------------------------------------------------------------------
 
     def open(
-        self, name: str, rank: int | None, world: int | None, versions: dict[str, str], process: str = ""
+        self,
+        name: str,
+        rank: int | None,
+        world: int | None,
+        versions: dict[str, str],
+        process: str = "",
+        job: dict[str, str] | None = None,
     ) -> None:
         """Create the file and write its first line.
 
@@ -85,6 +91,7 @@ class Log:
             world: Number of ranks; None = unknown.
             versions: Framework versions.
             process: What the script calls this process; empty = nothing.
+            job: What says which distributed run it is a part of.
 
         Raises:
             OSError: The file cannot be created.
@@ -111,6 +118,7 @@ class Log:
             "python": ".".join(map(str, sys.version_info[:3])),
             "versions": versions,
             "process": process,
+            **({"job": job} if job else {}),
         }
         self._file, self.writer, self._opened_at = file, candidate, opened_at
         self._write(dumps(head) + "\n")

@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 _RANK_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+#: What launchers tell every process of a distributed run: the same words on all of its hosts.
+_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 _FRAMEWORKS = ("torch", "torch_xla", "jax", "lightning", "transformers", "torchmetrics", "triton")
 
 
@@ -24,6 +26,12 @@ def rank_and_world() -> tuple[int | None, int | None]:
         if rank.isdecimal():
             return int(rank), int(world) if world.isdecimal() else None
     return None, None
+
+
+def job() -> dict[str, str]:
+    """Return what the environment says of the distributed run that this process is a part of; may be empty."""
+    found = {name: os.environ.get(name, "")[:256] for name in _JOB_VARIABLES}
+    return {name: value for name, value in found.items() if value}
 
 
 def versions() -> dict[str, str]:

@@ -22,7 +22,7 @@ from .guest.exceptions import raised_by_signal_handler
 from .guest.threads import ProbeThread, signals_blocked
 from .lines import RECORD, plain_numbers
 from .log import FLUSH_S, Log
-from .ranks import process_name, rank_and_world, versions
+from .ranks import job, process_name, rank_and_world, versions
 from .requests import Requests
 from .steps import Phases, Steps
 from .timed_capture import TimedCaptures
@@ -197,7 +197,7 @@ class Runtime:
             self._world = world
             try:
                 with signals_blocked():
-                    self.log.open(f"rank{rank or 0}", rank or 0, world, versions(), process_name())
+                    self.log.open(f"rank{rank or 0}", rank or 0, world, versions(), process_name(), job())
             except OSError as error:
                 self.log.close()
                 sys.stderr.write(f"tuiprof: nothing is recorded of this process: {error}\n")

@@ -110,6 +110,27 @@ def is_own(path: Path) -> bool:
         return False
 
 
+def file_system(path: Path) -> str:
+    """Return the kind of file system that a path lies on, as the kernel calls it; empty = not known."""
+    try:
+        real, lines = (
+            os.path.realpath(path),
+            Path("/proc/self/mountinfo").read_text(errors="replace").splitlines(),
+        )
+    except OSError:  # not Linux
+        return ""
+    found = ("", "")
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = fields[4].replace("\\040", " ")
+        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(found[0]):
+            found = point, after.split(" ")[0]
+    return found[1]
+
+
 def read_end(path: Path, size: int) -> bytes:
     """Return the last bytes of a file.
 

@@ -78,7 +78,8 @@ def request_change(session: Session, wanted: dict[str, str]) -> None:
         raise SessionError(
             f"{session.id} is over: {status}", "name the line when it is run: --step-at FILE:LINE"
         )
-    write_inside(session.control, f"steps-{time.time_ns()}.json", msgspec.json.encode(wanted))
+    for part in session.parts:
+        write_inside(part.control, f"steps-{time.time_ns()}.json", msgspec.json.encode(wanted))
 
 
 def change_steps(session: Session, wanted: dict[str, str], patience_s: float = PATIENCE_S) -> list[Answer]:

@@ -10,6 +10,7 @@ import msgspec
 from tuiprof.session.live.fold import Fold, StacksState
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.run.control import running_parts
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.status import processes
 from tuiprof.system import process
@@ -47,17 +48,26 @@ def request_stacks(session: Session) -> str:
     """
     now = time.time_ns()
     request = StacksRequest(f"asked-{now // 1_000_000}", now)
-    write_inside(session.control, f"stacks-{request.id}.json", msgspec.json.encode(request))
+    for part in running_parts(session) if session.others else [session]:
+        write_inside(part.control, f"stacks-{request.id}.json", msgspec.json.encode(request))
     return request.id
 
 
 def expected(session: Session, fold: Fold) -> list[WriterState]:
     """Return the processes that record steps and still run."""
-    running = [rank for rank in fold.ranks if rank.end is None and rank.head is not None]
-    who = processes(session)
-    if who is None or who.place != process.place():
-        return running  # process numbers say nothing here
-    return [rank for rank in running if rank.head is not None and process.identify(rank.head.pid) is not None]
+    return [
+        rank
+        for rank in fold.ranks
+        if rank.end is None
+        and rank.head is not None
+        and (not is_here(session, rank) or process.identify(rank.head.pid) is not None)
+    ]
+
+
+def is_here(session: Session, rank: WriterState) -> bool:
+    """Return whether the process numbers of a rank mean something on this machine."""
+    who = processes(session.part(rank.name))
+    return who is not None and who.place == process.place()
 
 
 def take_stacks(session: Session, patience_s: float = PATIENCE_S) -> tuple[Fold, StacksState]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -14,6 +14,7 @@ from tuiprof.model.units import format_bytes, format_ns, format_share
 from tuiprof.probe.blackbox.stall import STALL_NS, STALL_TIMES, stall_after_ns
 from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.session.live.fold import DeviceHistory, Fold
+from tuiprof.session.live.hosts import SILENT_S, HostState, lost
 from tuiprof.session.live.series import Floats, Ints
 from tuiprof.session.live.stats import JITTER_RULE
 from tuiprof.session.live.writer_state import WriterState
@@ -41,8 +42,22 @@ _DATA_PHASES: Final = ("data", "load", "dataloader")
 _NOT_FINITE: Final = re.compile(r"metric (?P<name>.+) is not recorded: it is (?P<value>nan|inf|-inf)$")
 
 
-_STORAGE, _MEMORY_OUT, _NAN, _STALLED, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, _CREEP, _IDLE, _JITTER = (
+(
+    _STORAGE,
+    _HOST,
+    _MEMORY_OUT,
+    _NAN,
+    _STALLED,
+    _COLLAPSE,
+    _THROTTLE,
+    _SLOWER,
+    _STARVED,
+    _CREEP,
+    _IDLE,
+    _JITTER,
+) = (
     "storage",
+    "lost host",
     "out of memory",
     "not a number",
     "stalled",
@@ -59,6 +74,11 @@ RULES: Final = (
     (
         _STORAGE,
         f"less than {format_bytes(LEAST_FREE_BYTES)} are free where the session lies, or its files cannot be written",
+    ),
+    (
+        _HOST,
+        f"the recorder of a host ended out of order, or nothing that it writes (every 5 s at least) came for "
+        f"{format_ns(SILENT_S * _SECOND)}",
     ),
     (_MEMORY_OUT, "an allocation on a device failed, also where the script caught the error"),
     (_NAN, "a metric given to tuiprof.step(), or with --watch-nan a loss or gradient, is NaN or infinite"),
@@ -106,7 +126,12 @@ class Alert:
 
 
 def alerts(
-    fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str] = frozenset(), storage: str = ""
+    fold: Fold,
+    rank: WriterState | None,
+    now_ns: int,
+    others: Set[str] = frozenset(),
+    storage: str = "",
+    hosts: Sequence[HostState] = (),
 ) -> list[Alert]:
     """Return what goes wrong at a moment, the worst first.
 
@@ -117,8 +142,10 @@ def alerts(
         others: Keys of the devices that are not the run's (see :func:`~tuiprof.session.live.ownership.of_others`);
             what they do is nothing that the run could mend.
         storage: What keeps the run from being recorded; empty = nothing.
+        hosts: The hosts of the run, where it has several.
     """
     found = [_alert(_STORAGE, storage, "bad")] if storage else []
+    found += [_alert(_HOST, said, "bad") for said in lost(hosts)]
     found += [alert for rule in _RULES for alert in rule(fold, rank, now_ns, others)]
     return sorted(found, key=lambda alert: alert.level != "bad")
 
@@ -257,7 +284,7 @@ def _idle(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -
     # What was idle before the first step waited for imports, not for the script.
     first_ns = int(rank.steps.rows["t_ns"][0])
     for key, name in _busy_figures(fold, others):
-        if key == "host":
+        if _is_host(key):
             continue
         _, values = _readings(fold.devices[key], name, first_ns, now_ns)
         recent = values[-IDLE_READINGS:]
@@ -306,7 +333,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
 
 def _busy_figures(fold: Fold, others: Set[str]) -> list[tuple[str, str]]:
     """Return device and figure of how busy it is; the host counts only where the run has nothing else."""
-    devices = [(key, "util") for key in fold.devices if key != "host" and key not in others]
+    devices = [(key, "util") for key in fold.devices if not _is_host(key) and key not in others]
     return devices or [(key, "tree_cpu") for key in fold.devices if key not in others]
 
 
@@ -338,6 +365,12 @@ def _stepping(rank: WriterState | None, now_ns: int) -> bool:
     )
 
 
+def _is_host(key: str) -> bool:
+    return key.partition("@")[0] == "host"
+
+
 def _called(key: str) -> str:
     """Return what people call a device."""
-    return f"GPU {key[3:]}" if key.startswith("gpu") else key
+    device, _, host = key.partition("@")
+    name = f"GPU {device[3:]}" if device.startswith("gpu") else device
+    return f"{name} of {host}" if host else name

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from tuiprof.model.units import format_share
-from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.fold import CORE, Fold
 
 #: A machine is crowded when its cores are in use for this share of the time …
 BUSY_SHARE: Final = 0.9
 #: … and other programs have this share of them.
 OTHERS_SHARE: Final = 0.2
 _LEAST_READINGS: Final = 4
-_CORE: Final = re.compile(r"core\d+_util")
 
 
 def crowded(fold: Fold) -> str:
@@ -23,7 +21,7 @@ def crowded(fold: Fold) -> str:
         A sentence with the shares; empty where there was room, or where it cannot be told.
     """
     host = fold.devices.get("host")
-    cores = sum(_CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
+    cores = sum(CORE.fullmatch(name) is not None for name in host.overview) if host is not None else 0
     if host is None or not cores:
         return ""
     busy, own = host.overview.get("util"), host.overview.get("tree_cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 
 from tuiprof.session.live.series import Array, Floats, Ints, Overview, Series
 from tuiprof.session.live.tail import Batch
-from tuiprof.session.live.writer_state import MemorySeries, StepSeries, WriterState
+from tuiprof.session.live.writer_state import RECORDER, MemorySeries, StepSeries, WriterState, steps_kept
 from tuiprof.session.log.records import (
     Capture,
     Cost,
@@ -26,7 +27,6 @@ from tuiprof.session.log.records import (
     NotFinite,
     OutOfMemory,
     Printed,
-    Record,
     Stacks,
     Step,
     StepSource,
@@ -40,12 +40,14 @@ from tuiprof.session.store.clock import Clock
 KEEP_READINGS: Final = 1800
 #: Figures kept a device; what a backend invents beyond is left out.
 MOST_FIGURES: Final = 512
+#: So many devices keep a figure of each of their cores; of a run of many hosts the others do not.
+MOST_WITH_CORES: Final = 64
+CORE: Final = re.compile(r"core\d+_util")
 KEEP_NOTES: Final = 1000
 #: Stacks kept: of a run that stalls again and again, and is asked again and again.
 KEEP_STACKS: Final = 32
 #: A process that is so far behind another of its rank is not the one to watch.
 SILENT_NS: Final = 10_000_000_000
-RECORDER: Final = "recorder"
 #: Of a note; one of a level that is not known here is told like any other.
 _LEVELS: Final = ("info", "warn", "bad")
 
@@ -60,10 +62,15 @@ class DeviceHistory:
         last: The newest value of each figure.
         text: The newest reading of each figure that is words, e.g. ``throttle``.
         peak: Highest value of each figure so far.
+
+    Args:
+        key: Its key.
+        cores: Keep a figure of each core as well: a host may have hundreds.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, *, cores: bool = True) -> None:
         self.key = key
+        self._cores = cores
         self.rows = Series(KEEP_READINGS, {"t_ns": (np.int64, 0)})
         self.overview: dict[str, Overview] = {}
         self.last: dict[str, float] = {}
@@ -93,6 +100,8 @@ class DeviceHistory:
         for name in dict.fromkeys(name for reading in readings for name in reading.m):
             if name not in self.overview:
                 if name in self.rows or len(self.overview) >= MOST_FIGURES:  # "t_ns" is the time itself
+                    continue
+                if not self._cores and CORE.fullmatch(name):
                     continue
                 self.rows.add_column(name, np.float64, np.nan)
                 self.overview[name] = Overview(1024)
@@ -140,8 +149,12 @@ class CaptureState:
 
     @property
     def why(self) -> str:
-        """Reason of a failure; empty = none."""
-        return next((record.why for record in self.by_writer.values() if record.why), "")
+        """Reason of a failure, with the rank where others did better; empty = none."""
+        for writer, record in self.by_writer.items():
+            if record.why:
+                alone = any(not other.why for other in self.by_writer.values())
+                return f"{writer}: {record.why}" if alone else record.why
+        return ""
 
     def shortfall(self, over: bool) -> str:
         """Return what is missing of the trace that was asked for, and why; empty = nothing, or nothing yet."""
@@ -226,9 +239,18 @@ class NoteLine:
     text: str
 
 
-def _stays_inside(path: str) -> bool:
-    """Whether a path relative to the session directory names something in it, whoever wrote it."""
-    return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
+def _path_in(folder: str, path: str) -> str:
+    """Return a path relative to the session directory of one that a host's log gives relative to that host's own.
+
+    Args:
+        folder: The host's directory as seen from the session's; empty = it is that.
+        path: Whoever wrote it.
+
+    Returns:
+        The path; empty where there is none, or it leads out of the host's directory.
+    """
+    inside = not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
+    return folder + path if path and inside else ""
 
 
 def _trains(state: WriterState) -> bool:
@@ -275,7 +297,7 @@ class Fold:
     @property
     def ranks(self) -> list[WriterState]:
         """The script's processes, by rank (then by name)."""
-        found = [state for name, state in self.writers.items() if name != RECORDER]
+        found = [state for state in self.writers.values() if not state.records_devices]
         return sorted(found, key=lambda state: (state.rank is None, state.rank or 0, state.name))
 
     @property
@@ -321,14 +343,19 @@ class Fold:
             if batch.records:
                 self.version += 1
                 self.records += len(batch.records)
-                self._feed(batch.writer, batch.records)
+                self._feed(batch)
         return self.version != before
 
-    def _feed(self, writer: str, records: list[Record]) -> None:
+    def _feed(self, batch: Batch) -> None:
+        writer, records = batch.writer, batch.records
+        clock = batch.log.clock if batch.log is not None else self.clock
+        folder = batch.log.folder if batch.log is not None else ""
+        on_host = "".join(writer.partition("@")[1:])  # of another host than the first
         state = self.writers.get(writer)
         if state is None:
             state = self.writers[writer] = WriterState(writer)
-            state.offset_ns = self.clock.offset_ns(None)
+            state.host = batch.log.host if batch.log is not None else ""
+            state.offset_ns = clock.offset_ns(None)
         steps: list[Step] = []
         device_times: list[DeviceStep] = []
         memory: dict[int, list[Memory]] = {}
@@ -341,7 +368,9 @@ class Fold:
             for device, items in memory.items():
                 state.memory.setdefault(device, MemorySeries()).extend(items, state.offset_ns)
             for key, found in readings.items():
-                self.devices.setdefault(key, DeviceHistory(key)).extend(found, state.offset_ns)
+                if key not in self.devices:
+                    self.devices[key] = DeviceHistory(key, cores=len(self.devices) < MOST_WITH_CORES)
+                self.devices[key].extend(found, state.offset_ns)
             for group in (steps, device_times, memory, readings):
                 group.clear()
 
@@ -353,9 +382,10 @@ class Fold:
                 device_times.append(record)
                 continue
             elif isinstance(record, Telemetry):
-                readings.setdefault(record.dev, []).append(record)
+                readings.setdefault(record.dev + on_host, []).append(record)
             elif isinstance(record, Printed):
-                self.printed = record.out, record.err
+                if not on_host:  # what the first host printed is shown
+                    self.printed = record.out, record.err
             elif isinstance(record, Memory):
                 memory.setdefault(record.dev, []).append(record)
             elif isinstance(record, Head):
@@ -366,8 +396,10 @@ class Fold:
                     state.restarts += 1
                     state.steps.restart()
                     state.end = None
+                elif record.world is not None and not len(state.steps):
+                    state.steps = StepSeries(steps_kept(record.world))
                 state.head = record
-                state.offset_ns = self.clock.offset_ns(record)
+                state.offset_ns = clock.offset_ns(record)
                 continue
             elif isinstance(record, Lines):
                 state.lines = record
@@ -382,7 +414,7 @@ class Fold:
                 if isinstance(record, Capture) and record.state == "written":
                     put()
                     state.steps.trace_written()
-                self._rare(state, record)
+                self._rare(state, record, folder)
             if newest_at is None or record.at > newest_at:
                 newest_at = record.at
         put()
@@ -398,12 +430,14 @@ class Fold:
 
     def _seen(self, state: WriterState, at: int | None) -> None:
         if at is not None:
-            self.now_ns = max(self.now_ns, at + state.offset_ns)
+            state.seen_ns = at + state.offset_ns
+            self.now_ns = max(self.now_ns, state.seen_ns)
 
     def _rare(
         self,
         state: WriterState,
         record: Cost | Capture | Note | End | Uses | Stacks | Flight | NotFinite | OutOfMemory,
+        folder: str,
     ) -> None:
         t_ns = record.at + state.offset_ns
         if isinstance(record, Cost):
@@ -411,8 +445,7 @@ class Fold:
         elif isinstance(record, Uses):
             state.uses[record.dev] = record
         elif isinstance(record, Capture):
-            if not _stays_inside(record.path):
-                record.path = ""
+            record.path = _path_in(folder, record.path)
             capture = self.captures.setdefault(record.id, CaptureState(record.id))
             capture.by_writer[state.name] = record
             capture.t_ns = max(capture.t_ns, t_ns)
@@ -420,23 +453,23 @@ class Fold:
             level = record.level if record.level in _LEVELS else "info"
             self._note(NoteLine(t_ns, state.name, level, record.text))
         elif isinstance(record, (Stacks, Flight)):
-            self._stacks(state.name, record, t_ns)
+            self._stacks(state.name, record, t_ns, folder)
         elif isinstance(record, (NotFinite, OutOfMemory)):
-            if isinstance(record, OutOfMemory) and not _stays_inside(record.path):
-                record.path = ""
+            if isinstance(record, OutOfMemory):
+                record.path = _path_in(folder, record.path)
             if len(self.troubles) < KEEP_NOTES:
                 self.troubles.append(Trouble(t_ns, state.name, record))
         else:
             state.end = record
 
-    def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int) -> None:
+    def _stacks(self, writer: str, record: Stacks | Flight, t_ns: int, folder: str) -> None:
         """Keep an answer to a request for stacks; the oldest request makes room."""
         found = self.stacks.setdefault(record.id, StacksState(record.id))
         found.t_ns = max(found.t_ns, t_ns)
         if isinstance(record, Stacks):
             found.by_writer[writer] = record
-        elif _stays_inside(record.path):
-            found.flights[writer] = record.path
+        elif path := _path_in(folder, record.path):
+            found.flights[writer] = path
         if len(self.stacks) > KEEP_STACKS:
             del self.stacks[next(iter(self.stacks))]
 

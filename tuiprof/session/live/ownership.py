@@ -13,22 +13,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.log.records import Uses
-from tuiprof.session.store.folders import DeviceMeta, SessionMeta
+from tuiprof.session.store.folders import DeviceMeta, Session
 
 #: Of a device's readings: memory that processes of the run hold there. Given where the driver lists one.
 _HELD = "tree_mem_used_bytes"
 
 
-def of_others(fold: Fold, meta: SessionMeta) -> frozenset[str]:
+def of_others(fold: Fold, session: Session) -> frozenset[str]:
     """Return the keys of the devices that the run does not use; empty = none, or nothing is known."""
+    on_host = ["", *(f"@{host.name}" for host in session.others)]
+    return frozenset(
+        key
+        for part, suffix in zip(session.parts, on_host, strict=True)
+        for devices in _by_kind(part.meta.devices, suffix)
+        for key in _others(fold, devices, _told(fold, suffix))
+    )
+
+
+def _by_kind(devices: Iterable[DeviceMeta], suffix: str) -> Iterable[list[DeviceMeta]]:
+    """Return the accelerators of one host by kind, under their keys in the run."""
     by_kind: dict[str, list[DeviceMeta]] = {}
-    for device in meta.devices:
+    for device in devices:
         if device.kind != "host":
-            by_kind.setdefault(device.kind, []).append(device)
-    told = [uses for writer in fold.writers.values() for uses in writer.uses.values()]
-    return frozenset(key for devices in by_kind.values() for key in _others(fold, devices, told))
+            by_kind.setdefault(device.kind, []).append(replace(device, key=device.key + suffix))
+    return by_kind.values()
+
+
+def _told(fold: Fold, suffix: str) -> list[Uses]:
+    """Return which devices the processes of one host say that they use."""
+    writers = (it for it in fold.writers.values() if "".join(it.name.partition("@")[1:]) == suffix)
+    return [uses for writer in writers for uses in writer.uses.values()]
 
 
 def device_of(uses: Uses, devices: Iterable[DeviceMeta]) -> DeviceMeta | None:

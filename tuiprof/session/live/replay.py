@@ -15,8 +15,9 @@ from tuiprof.session.live.tail import BLOCK, Batch, LogFile, LogReader
 from tuiprof.session.log.records import DeviceStep, Head, Record
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import Log
+from tuiprof.session.store.pieces import first_head
 from tuiprof.session.store.status import DELETED, Status, from_end, processes
-from tuiprof.session.store.summary import first_head
 from tuiprof.system.files import read_end
 from tuiprof.system.process import Processes, alive
 
@@ -64,9 +65,7 @@ class Live:
         self.session = session
         self.reader = LogReader(session, tail_bytes)
         self._fold = Fold(self.reader.clock)
-        huge = tail_bytes is not None and any(
-            _size(path) > tail_bytes + BLOCK for path in session.log_files()
-        )
+        huge = tail_bytes is not None and any(_size(log.path) > tail_bytes + BLOCK for log in session.logs())
         self._rest = _Rest(session) if huge else None
         self._processes: Processes | None = None
         self.processes()
@@ -139,7 +138,7 @@ class _Rest:
         self.live = Live(session)
         self.done = False
         self.share = 0.0
-        self._total = sum(_size(path) for path in session.log_files())
+        self._total = sum(_size(log.path) for log in session.logs())
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reading-session", daemon=True)
         self._thread.start()
@@ -183,10 +182,10 @@ def load(session: Session) -> Fold:
 class _Due:
     """One log read up to a session time."""
 
-    def __init__(self, file: LogFile, clock: Clock, start_ns: int = 0) -> None:
-        self.file = file
-        self._clock = clock
-        self._offset_ns = clock.offset_ns(first_head(file.path))
+    def __init__(self, log: Log, start_ns: int = 0) -> None:
+        self.file = file = LogFile(log.path)
+        self._log = log
+        self._offset_ns = log.clock.offset_ns(first_head(log.path))
         self._waiting: list[Record] = file.skip_to(start_ns - self._offset_ns, KEEP_BYTES)
         self._next = 0
         self._last_t_ns = 0
@@ -204,18 +203,18 @@ class _Due:
             if self._next >= len(self._waiting):
                 self._waiting, self._next = self.file.read(max_bytes), 0
                 if not self._waiting:
-                    return Batch(self.file.writer, taken)
+                    return Batch(self._log.writer, taken, self._log)
             for index in range(self._next, len(self._waiting)):
                 if self._t_ns(self._waiting[index]) > until_ns:
                     taken += self._waiting[self._next : index]
                     self._next = index
-                    return Batch(self.file.writer, taken)
+                    return Batch(self._log.writer, taken, self._log)
             taken += self._waiting[self._next :]
             self._next = len(self._waiting)
 
     def _t_ns(self, record: Record) -> int:
         if isinstance(record, Head):
-            self._offset_ns = self._clock.offset_ns(record)
+            self._offset_ns = self._log.clock.offset_ns(record)
             self._last_t_ns = record.mono_ns + self._offset_ns
         elif not isinstance(record, DeviceStep):
             self._last_t_ns = record.at + self._offset_ns
@@ -247,7 +246,7 @@ class Replay:
         self._clock = Clock(session.meta)
         self._logs: dict[str, _Due] = {}
         self._fold = Fold(self._clock)
-        self._whole = _span_ns(session, self._clock)
+        self._whole = _span_ns(session)
         self._tells_output: bool | None = None
 
     @property
@@ -304,7 +303,7 @@ class Replay:
 
     def extend(self) -> None:
         """Take up what was recorded since the replay began, of a run that goes on."""
-        self._whole = max(self._whole, _span_ns(self.session, self._clock))
+        self._whole = max(self._whole, _span_ns(self.session))
 
     @property
     def over(self) -> bool:
@@ -327,13 +326,13 @@ class Replay:
         until_ns = self.position_ns
         if until_ns <= self._fed_ns and self._fed_ns < self._whole:
             return False
-        for path in self.session.log_files():
-            if path.stem not in self._logs:
-                self._logs[path.stem] = _Due(LogFile(path), self._clock, until_ns)
+        for log in self.session.logs():
+            if log.writer not in self._logs:
+                self._logs[log.writer] = _Due(log, until_ns)
         # At the end everything is due, also what bears a time beyond the last record.
         limit_ns = until_ns if until_ns < self._whole else _FOREVER
         self._fed_ns = until_ns
-        return self._fold.feed([log.take(limit_ns, max_bytes) for log in self._logs.values()])
+        return self._fold.feed([due.take(limit_ns, max_bytes) for due in self._logs.values()])
 
     def close(self) -> None:
         """Close the files."""
@@ -349,17 +348,17 @@ _FOREVER: Final = 1 << 62
 KEEP_BYTES: Final = 4 << 20
 
 
-def _span_ns(session: Session, clock: Clock) -> int:
+def _span_ns(session: Session) -> int:
     """Return the session time of the last record, from the ends of the logs."""
     latest = 0
-    for path in session.log_files():
-        file = LogFile(path)
+    for log in session.logs():
+        file = LogFile(log.path)
         records = file.skip_to_end(1 << 16)
         while found := file.read():
             records += found
         file.close()
         head = next((record for record in records if isinstance(record, Head)), None)
-        offset_ns = clock.offset_ns(head)
+        offset_ns = log.clock.offset_ns(head)
         times = [record.at for record in records if not isinstance(record, (Head, DeviceStep))]
         latest = max(latest, max(times, default=-offset_ns) + offset_ns)
     return latest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,7 @@ class Lane:
     Attributes:
         name: Its writer.
         rank: Its number; None = unknown.
+        host: Its host; empty = the run has one.
         step_ns: Median step time; NaN = no steps.
         own_ns: Median time of a step outside of where ranks wait for one another; NaN = no phases are known.
         recent_ns: Its last step times, oldest first.
@@ -44,6 +45,7 @@ class Lane:
     step_ns: float
     own_ns: float
     recent_ns: tuple[int, ...]
+    host: str = ""
     straggles: bool = False
     why: str = ""
 
@@ -68,7 +70,7 @@ def lanes(ranks: list[WriterState], now_ns: int, recent: int = 120) -> list[Lane
             lane = found[worst]
             if figures is not steps and _has_slack(ranks[worst], lane):
                 continue
-            found[worst] = Lane(lane.name, lane.rank, lane.step_ns, lane.own_ns, lane.recent_ns, True, why)
+            found[worst] = replace(lane, straggles=True, why=why)
             break
     return found
 
@@ -95,4 +97,5 @@ def _lane(rank: WriterState, now_ns: int, recent: int) -> Lane:
         float(np.median(dur)) if len(dur) else float("nan"),
         own,
         tuple(rows["dur_ns"][max(0, last - recent) : last].tolist()),
+        rank.host,
     )

@@ -19,6 +19,7 @@ from tuiprof.probe.slowdown import RULE as SLOWER_RULE
 from tuiprof.probe.slowdown import Slowdown
 from tuiprof.session.live.crowding import crowded
 from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.hosts import HostState, host_states, sentences
 from tuiprof.session.live.ownership import of_others
 from tuiprof.session.live.replay import Live
 from tuiprof.session.live.stats import AHEAD_RULE, JITTER_RULE, OUTLIER_RULE, StepStats
@@ -26,6 +27,7 @@ from tuiprof.session.live.step_source import RULE as EVIDENCE_RULE
 from tuiprof.session.live.step_source import described, likely, missing, refusals
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import CLOCK_RULE
 from tuiprof.session.store.output import last_lines
 from tuiprof.session.store.status import Status
 from tuiprof.session.store.storage import lost_output, trouble
@@ -68,18 +70,21 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
     status = session.status()
     lead = fold.lead
     stats = lead.steps.whole_run() if lead is not None and len(lead.steps) else None
+    hosts = host_states(session, fold)
     found = (
+        _hosts(hosts),
         _ranks(fold),
         _phases(lead),
         _lines(lead, session),
-        _devices(fold, of_others(fold, session.meta)),
+        _devices(fold, of_others(fold, session)),
         _captures(fold),
         _step_time(fold),
     )
     tables = [table for table in found if table]
+    title = f"Session {session.id}" + (f" and {len(hosts) - 1} more" if hosts else "")
     return Report(
         analysis="session",
-        title=f"Session {session.id}",
+        title=title,
         verdict=Verdict(_sentence(session, status, fold, stats), _level(status, stats)),
         facts=(*_facts(fold, status, lead, stats), *_own_costs(session, fold)),
         tables=tuple(tables),
@@ -94,8 +99,9 @@ def summarise(session: Session, fold: Fold | None = None) -> Report:
             Rule("outlier", OUTLIER_RULE),
             *([Rule("slower since a capture", SLOWER_RULE)] if _slowdown(lead) else []),
             *([Rule("no evidence", EVIDENCE_RULE)] if refusals(fold) else []),
+            *([Rule("clocks", CLOCK_RULE)] if hosts else []),
         ),
-        notes=tuple(_notes(session, fold, status, stats)),
+        notes=(*sentences(hosts), *_notes(session, fold, status, stats)),
     )
 
 
@@ -251,6 +257,49 @@ def _own_costs(session: Session, fold: Fold) -> tuple[Fact, ...]:
         Fact("recorder_share", "recorder", fold.recorder_share, "share", help_),
         Fact("screens_share", "screens that watched", screens, "share", help_),
     )
+
+
+def _hosts(hosts: Sequence[HostState]) -> Table | None:
+    """Return the hosts of a run of several."""
+    if not hosts:
+        return None
+    rows = [
+        {
+            "host": host.name,
+            "state": str(host.status),
+            "ranks": ranges([rank.rank for rank in host.ranks if rank.rank is not None]),
+            "steps": max((len(rank.steps) for rank in host.ranks), default=0),
+            "median_ns": host.lead.steps.whole_run().median_ns if host.lead is not None else None,
+            "clock": str(host.clock) if host.clock is not None else "",
+            "clock_ahead_ns": host.clock.ahead_ns
+            if host.clock is not None and host.clock.spread_ns is not None
+            else None,
+            "folder": host.session.path.name,
+        }
+        for host in hosts
+    ]
+    columns = (
+        Column("host", "host"),
+        Column("state", "state"),
+        Column("ranks", "ranks"),
+        Column("steps", "steps", "count"),
+        Column("median_ns", "median", "ns", "Of its lowest rank."),
+        Column("clock", "clock", help=CLOCK_RULE),
+        Column("clock_ahead_ns", "clock ahead", "ns", "Of the first host's.", hidden=True),
+        Column("folder", "session", hidden=True),
+    )
+    return Table("hosts", "Hosts", columns, pl.DataFrame(rows, infer_schema_length=None))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return numbers in few words: ``0-7, 12``."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
 
 
 def _ranks(fold: Fold) -> Table | None:

@@ -19,6 +19,7 @@ import msgspec
 from tuiprof.session.log.records import Record
 from tuiprof.session.store.clock import Clock
 from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import Log
 from tuiprof.system.files import UNDECODABLE, open_regular
 
 #: Bytes read from one file at a time.
@@ -42,10 +43,12 @@ class Batch:
     Attributes:
         writer: Its name: ``rank0``, ``recorder``, …
         records: Its records, in the order written.
+        log: Where they come from; None = a log of the session's own clock.
     """
 
     writer: str
     records: list[Record]
+    log: Log | None = None
 
 
 class LogFile:
@@ -257,6 +260,7 @@ class LogReader:
         self.clock = Clock(session.meta)
         self._tail_bytes = tail_bytes
         self._files: dict[str, LogFile] = {}
+        self._logs: dict[str, Log] = {}
         self._heads: dict[str, list[Record]] = {}  # of files read from their end, not yet handed on
 
     def __enter__(self) -> LogReader:
@@ -310,10 +314,10 @@ class LogReader:
             max_bytes: Read at most so much of each file.
         """
         self._find()
-        for file in self._files.values():
-            records = self._heads.pop(file.writer, []) + file.read(max_bytes)
+        for writer, file in self._files.items():
+            records = self._heads.pop(writer, []) + file.read(max_bytes)
             if records:
-                yield Batch(file.writer, records)
+                yield Batch(writer, records, self._logs[writer])
 
     def close(self) -> None:
         """Close the files."""
@@ -322,8 +326,9 @@ class LogReader:
 
     def _find(self) -> None:
         """Take up files that have appeared."""
-        for path in self.session.log_files():
-            if path.stem not in self._files:
-                file = self._files[path.stem] = LogFile(path)
+        for log in self.session.logs():
+            if log.writer not in self._files:
+                file = self._files[log.writer] = LogFile(log.path)
+                self._logs[log.writer] = log
                 if self._tail_bytes is not None:
-                    self._heads[file.writer] = file.skip_to_end(self._tail_bytes)
+                    self._heads[log.writer] = file.skip_to_end(self._tail_bytes)

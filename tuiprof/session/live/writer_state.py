@@ -16,9 +16,13 @@ from tuiprof.session.live.series import Array, Floats, Histogram, Ints, Overview
 from tuiprof.session.live.stats import NO_STATS, StepStats, step_stats
 from tuiprof.session.log.records import Cost, DeviceStep, End, Head, Lines, Memory, Step, StepSource, Uses
 
+RECORDER: Final = "recorder"
 #: Steps kept whole, a rank: at least a minute at a millisecond a step. About 130 bytes a step with six phases
 #: and three metrics, so eight ranks take 70 MB.
 KEEP_STEPS: Final = 1 << 16
+#: Steps kept whole of all ranks: half a gigabyte. A rank of a large job keeps its share, and no fewer than these.
+KEEP_STEPS_OF_ALL: Final = 1 << 22
+KEEP_STEPS_LEAST: Final = 1 << 10
 #: Readings of allocator memory kept whole, a device of a rank: half an hour at one a second.
 KEEP_MEMORY: Final = 1 << 11
 #: Different phases and metrics kept; a script that makes up names without end must not fill memory.
@@ -46,6 +50,15 @@ def _spread(given: Sequence[Mapping[str, Any]], dtype: Any, missing: Any) -> dic
         return {name: table[:, index] for index, name in enumerate(names)}
     names = tuple(dict.fromkeys(chain.from_iterable(shapes)))
     return {name: np.array([mapping.get(name, missing) for mapping in given], dtype) for name in names}
+
+
+def steps_kept(world: int) -> int:
+    """Return how many steps of each rank are kept whole.
+
+    Args:
+        world: Number of ranks; whoever wrote it.
+    """
+    return min(KEEP_STEPS, max(KEEP_STEPS_LEAST, KEEP_STEPS_OF_ALL // max(1, world)))
 
 
 class StepSeries:
@@ -425,8 +438,10 @@ class WriterState:
 
     Attributes:
         name: ``rank0``, ``recorder``, …
+        host: Name of its host; empty = the run has one.
         head: Its head; None = not read.
         offset_ns: What to add to its ``at`` to get session time.
+        seen_ns: Session time of its newest record.
         steps: Its steps.
         step_source: What ends its steps; None = it does not tell.
         likely_step: The line of the loop whose iterations are probably its steps, ``file:line``; empty = none is known.
@@ -440,8 +455,10 @@ class WriterState:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.host = ""
         self.head: Head | None = None
         self.offset_ns = 0
+        self.seen_ns = 0
         self.steps = StepSeries()
         self.step_source: StepSource | None = None
         self.likely_step = ""
@@ -459,9 +476,17 @@ class WriterState:
 
     @property
     def label(self) -> str:
-        """Its name, and what the script calls the process: ``rank0-4711 (Process-2)``."""
+        """Its name, what the script calls the process, and its host: ``rank0-4711 (Process-2) on node1``."""
         process = self.head.process if self.head else ""
-        return f"{self.name} ({process})" if process else self.name
+        name = self.name.partition("@")[0]
+        return " ".join(
+            (name, *([f"({process})"] if process else []), *([f"on {self.host}"] if self.host else []))
+        )
+
+    @property
+    def records_devices(self) -> bool:
+        """Whether it is a recorder; the others are the script's processes."""
+        return self.name.partition("@")[0] == RECORDER
 
     @property
     def last_step_ns(self) -> int:

@@ -36,6 +36,8 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
         python: Python version of the writer.
         versions: Framework versions, e.g. ``{"torch": "2.11.0"}``.
         process: What the script calls the process, where ``multiprocessing`` started it, e.g. ``Process-1``.
+        job: Environment variables of the launcher that are the same in all processes of a distributed run, e.g.
+            ``MASTER_ADDR``.
         boot: The kernel's boot identity: writers with the same one share one monotonic clock, others are
             aligned by their Unix times. Empty = the clock of the session's own machine.
     """
@@ -51,6 +53,7 @@ class Head(msgspec.Struct, tag="head", tag_field="t", gc=False):
     versions: dict[str, str] = {}
     boot: str = ""
     process: str = ""
+    job: dict[str, str] = {}
 
 
 class Step(msgspec.Struct, tag="step", tag_field="t", gc=False):

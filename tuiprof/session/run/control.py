@@ -1,4 +1,7 @@
-"""Requests to a running script: files put into its ``control`` folder, each whole or not there."""
+"""Requests to a running script: files put into its ``control`` folder, each whole or not there.
+
+A run of several hosts is asked on each of them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from tuiprof.errors import SessionError
+from tuiprof.session.store.collected import unreached
 from tuiprof.session.store.folders import CaptureRequest, Session, slug
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.status import PROCESS_FILE, STOP_FILE, processes
+from tuiprof.session.store.status import status as status_of
 from tuiprof.system import process
 from tuiprof.system.files import is_own, read_small_json, write_inside
 from tuiprof.system.process import Processes
@@ -52,7 +57,9 @@ def request_capture(
 ) -> str:
     """Ask the script's probe to profile some steps.
 
-    The answer comes as capture records in the log: armed, started, then written or failed.
+    Where several hosts run it, ``at`` should be a step that none of them has reached when it reads this: without it
+    every process begins where it happens to be. The answer comes as capture records in the log: armed, started, then
+    written or failed.
 
     Returns:
         The request's id.
@@ -62,9 +69,13 @@ def request_capture(
     """
     if steps < 1:
         raise ValueError("a capture needs at least one step")
-    _must_run(session)
+    reached = [part for part in running_parts(session) if not unreached(part)]
+    if not reached:
+        why = ", ".join(filter(None, map(unreached, session.parts)))
+        raise SessionError(f"no host of {session.id} can be asked: {why}")
     request = CaptureRequest(slug(id) if id else _new_id(session), steps, at, stack, shapes, memory)
-    put_capture(session, request)
+    for part in reached:
+        put_capture(part, request)
     return request.id
 
 
@@ -116,8 +127,8 @@ def arm(session: Session, request: TriggerRequest) -> None:
     Raises:
         SessionError: The run is over, or the request cannot be written.
     """
-    _must_run(session)
-    put_trigger(session, request)
+    for part in running_parts(session):
+        put_trigger(part, request)
 
 
 def put_trigger(session: Session, request: TriggerRequest) -> None:
@@ -150,7 +161,8 @@ def armed(session: Session) -> list[TriggerRequest]:
 
 def disarm(session: Session, id: str) -> None:  # noqa: A002 - it is the trigger's id
     """Make no more triggered captures; one that has begun is completed."""
-    (session.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
+    for part in session.parts:
+        (part.control / f"trigger-{slug(id)}.json").unlink(missing_ok=True)
 
 
 def request_stop(
@@ -158,12 +170,22 @@ def request_stop(
 ) -> None:
     """Ask for the end of a run: a signal, then SIGTERM, then SIGKILL (delays: see the supervisor).
 
-    Returns at once; the session's status tells when it is over. Where the request cannot be written (a full disk, a
-    session that was deleted) the recorder is sent the signal instead, and where it was killed the script is.
+    Of several hosts each is asked. Returns at once; the session's status tells when it is over. Where the request
+    cannot be written (a full disk, a session that was deleted) the recorder is sent the signal instead, and where it
+    was killed the script is.
 
     Raises:
         SessionError: The run is over, or cannot be reached.
     """
+    if session.others:
+        for part in running_parts(session):
+            _stop(part, sig, firm, known if part is session else None)
+    else:
+        _stop(session, sig, firm, known)
+
+
+def _stop(session: Session, sig: int, firm: bool, known: Processes | None) -> None:
+    """Ask for the end of one host's part of a run."""
     who = processes(session) or known
     if who is None or session.path.exists():
         _must_run(session)
@@ -213,13 +235,32 @@ def read_stop(session: Session) -> StopRequest | None:
     return read_small_json(session.control / STOP_FILE, StopRequest)
 
 
+def running_parts(session: Session) -> list[Session]:
+    """Return the parts of a run that go on, of each host one.
+
+    Raises:
+        SessionError: The run is over.
+    """
+    if not session.others:
+        _must_run(session)
+        return [session]
+    running = [part for part in session.parts if not status_of(part).over]
+    if not running:
+        _must_run(session)
+    return running
+
+
 def _must_run(session: Session) -> None:
-    status = session.status()
+    status = status_of(session)
     if status.over:
         raise SessionError(f"{session.id} is over: {status}", "start a new run: tuiprof run …")
 
 
 def _new_id(session: Session) -> str:
     """Return the first free name: ``c1``, ``c2``, …"""
-    taken = {path.stem.removeprefix("capture-") for path in session.control.glob("capture-*")}
+    taken = {
+        path.stem.removeprefix("capture-")
+        for part in session.parts
+        for path in part.control.glob("capture-*")
+    }
     return next(f"c{n}" for n in range(1, len(taken) + 2) if f"c{n}" not in taken)

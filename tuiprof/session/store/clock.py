@@ -11,10 +11,15 @@ class Clock:
 
     On the session's own machine it is the monotonic clock shifted to the session's origin, so that a wall
     clock that jumps disorders nothing. A writer of another machine is aligned by the Unix times in the heads.
+
+    Args:
+        meta: The session.
+        shift_ns: Added to its time: where it is one host's part of a run, the time is that of the run's first part.
     """
 
-    def __init__(self, meta: SessionMeta) -> None:
+    def __init__(self, meta: SessionMeta, shift_ns: int = 0) -> None:
         self._meta = meta
+        self._shift_ns = shift_ns
 
     def offset_ns(self, head: Head | None) -> int:
         """Return what to add to a writer's ``at`` to get session time.
@@ -24,8 +29,8 @@ class Clock:
         """
         meta = self._meta
         if head is None or not head.boot or not meta.boot or head.boot == meta.boot:
-            return -meta.mono_ns
-        return (head.unix_ns - meta.unix_ns) - head.mono_ns
+            return self._shift_ns - meta.mono_ns
+        return self._shift_ns + (head.unix_ns - meta.unix_ns) - head.mono_ns
 
     def unix_ns(self, t_ns: int) -> int:
         """Return the Unix time of a session time, by the wall clock at the start of the session.

@@ -30,9 +30,21 @@ import msgspec
 
 from tuiprof.errors import SessionError, UsageProblem
 from tuiprof.session.log.records import SCHEMA_VERSION
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.hosts import (
+    Host,
+    Log,
+    Part,
+    clock_difference,
+    combined,
+    part_of,
+    reach_ns,
+    runs,
+    shift_ns,
+)
 from tuiprof.session.store.meta import CaptureRequest, DeviceMeta, Git, Scenario, SessionMeta
 from tuiprof.session.store.status import Status, status
-from tuiprof.session.store.summary import Summary, summary_of
+from tuiprof.session.store.summary import Summary, of_run, summary_of
 from tuiprof.system.files import explain, read_versioned, typed_path, write_atomic
 
 __all__ = [
@@ -49,6 +61,7 @@ __all__ = [
     "ladder_dirs",
     "list_sessions",
     "read_meta",
+    "run_of",
     "sessions_root",
     "slug",
     "write_meta",
@@ -70,15 +83,24 @@ _TRACE_SUFFIXES: Final = (
 
 
 class Session:
-    """One session directory, for reading.
+    """One session directory, for reading; with the directories of other hosts it is a run of several hosts.
+
+    Args:
+        path: The directory.
+        others: The parts of the run that other hosts recorded (see :func:`run_of`).
+        complete: With these every rank of the run has been found.
 
     Raises:
         SessionError: There is no session there, it cannot be read, or a newer tuiprof wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], others: tuple[Host, ...] = (), *, complete: bool = False
+    ) -> None:
         self.path = Path(os.path.abspath(path))
         self.meta: SessionMeta = read_meta(self.path)
+        self.others = others
+        self.complete = complete
 
     def __repr__(self) -> str:
         """Return the path."""
@@ -119,12 +141,53 @@ class Session:
         """The script's standard error, whole."""
         return self.path / "stderr.log"
 
+    @property
+    def parts(self) -> tuple[Session, ...]:
+        """The session of each host of the run, this one first."""
+        return (self, *(host.session for host in self.others))
+
+    @property
+    def host(self) -> str:
+        """Name of its host in a run of several; empty = the run has one."""
+        return _short_name(self.meta.host) if self.others else ""
+
+    def part(self, writer: str) -> Session:
+        """Return the part of the run that a writer belongs to (see :attr:`Log.writer`)."""
+        on_host = writer.partition("@")[2]
+        return next((host.session for host in self.others if host.name == on_host), self)
+
+    def with_traces(self, rank: int | None = None) -> Session:
+        """Return the part of the run whose directory has the traces of a rank.
+
+        Args:
+            rank: The rank; None = the lowest that has some.
+        """
+        parts = [part for part in self.parts if part.traces()]
+        of_rank = next((host.session for host in self.others if rank in host.ranks), self)
+        return of_rank if rank is not None or not parts else parts[0]
+
     def log_files(self) -> list[Path]:
-        """Return the log files there are now, one a writer, by name."""
+        """Return the log files there are now in this directory, one a writer, by name."""
         return sorted(self.log.glob("*.jsonl"))
 
+    def logs(self) -> list[Log]:
+        """Return the logs there are now on all hosts of the run."""
+        clock = Clock(self.meta)
+        found = [Log(path, path.stem, clock, self.host) for path in self.log_files()]
+        for host in self.others:
+            clock, folder = Clock(host.session.meta, host.shift_ns), f"../{host.session.path.name}/"
+            found += [
+                Log(path, f"{path.stem}@{host.name}", clock, host.name, folder)
+                for path in host.session.log_files()
+            ]
+        return found
+
+    def all_traces(self) -> list[Path]:
+        """Return the traces captured so far on all hosts of the run, host by host."""
+        return [path for part in self.parts for path in part.traces()]
+
     def traces(self) -> list[Path]:
-        """Return the traces captured so far, oldest first."""
+        """Return the traces captured so far in this directory, oldest first."""
         found = []
         for path in (self.path / "traces").rglob("*"):
             if path.name.endswith(_TRACE_SUFFIXES) and not (
@@ -136,11 +199,16 @@ class Session:
 
     def status(self) -> Status:
         """Return its current state: running, finished, failed, stopped or interrupted."""
-        return status(self)
+        if not self.others:
+            return status(self)
+        return combined([(self.host, status(self)), *((it.name, status(it.session)) for it in self.others)])
 
     def reload(self) -> None:
         """Read ``session.json`` again: the recorder adds the devices once it has found them."""
         self.meta = read_meta(self.path)
+        for host in self.others:
+            with contextlib.suppress(SessionError):  # the part of a host that is gone; the rest goes on
+                host.session.reload()
 
 
 def sessions_root(explicit: Path | None = None) -> Path:
@@ -277,7 +345,9 @@ def _dirs(root: Path) -> list[Path]:
 def list_sessions(
     root: Path, *, limit: int | None = None, known: Mapping[str, Summary] | None = None
 ) -> list[Summary]:
-    """Return a summary of each session, newest first; a damaged one has the state ``unreadable``.
+    """Return a summary of each run, newest first; a damaged session has the state ``unreadable``.
+
+    The sessions that the hosts of one run have recorded are one run.
 
     Args:
         root: Where sessions are kept; it need not exist.
@@ -288,8 +358,9 @@ def list_sessions(
         SessionError: The root cannot be read.
     """
     listed = []
+    before = {part.id: part for run in known.values() for part in (run.parts or [run])} if known else {}
     for path in session_dirs(root)[:limit]:
-        earlier = known.get(path.name) if known else None
+        earlier = before.get(path.name)
         if earlier is not None and earlier.over:
             listed.append(earlier)
             continue
@@ -297,11 +368,26 @@ def list_sessions(
             listed.append(summary_of(Session(path)))
         except SessionError as error:
             listed.append(Summary(path.name, str(path), path.name, "unreadable", detail=error.message))
-    return listed
+    return _as_runs(listed)
+
+
+def _as_runs(listed: list[Summary]) -> list[Summary]:
+    """Return one summary for the parts of a run, at the place of the newest."""
+    group_of = {
+        part.id: group for group in runs(it.part for it in listed if it.part is not None) for part in group
+    }
+    by_id = {it.id: it for it in listed}
+    out: dict[str, Summary] = {}
+    for it in listed:
+        group = group_of.get(it.id, [])
+        first = group[0].id if group else it.id
+        if first not in out:
+            out[first] = of_run([by_id[part.id] for part in group]) if len(group) > 1 else it
+    return list(out.values())
 
 
 def find_session(root: Path, text: str) -> Session:
-    """Return the session that a user names.
+    """Return the session that a user names, with what other hosts recorded of the same run.
 
     Args:
         root: Where sessions are kept.
@@ -314,30 +400,102 @@ def find_session(root: Path, text: str) -> Session:
     """
     for path in (typed_path(text), root / text):
         if os.path.exists(path / SESSION_FILE):
-            return Session(path)
+            return run_of(Session(path))
     paths = session_dirs(root)
     if not paths:
         raise UsageProblem(
             f"there are no sessions in {root}", "record one: tuiprof record -- python train.py"
         )
     if last := _LAST.fullmatch(text):
-        back = int(last[1] or 0)
-        if back >= len(paths):
-            raise UsageProblem(f"there is no session {text!r}: {root} holds {len(paths)}", "see tuiprof list")
-        return Session(paths[back])
+        return _last(root, paths, text, int(last[1] or 0))
     named = [path for path in paths if text in (path.name, path.name.partition("-")[2])]
     if named:
-        return Session(named[0])
+        return run_of(Session(named[0]))
     beginning = [path for path in paths if path.name.startswith(text)]
     if len(beginning) > 1:
         some = ", ".join(path.name for path in beginning[:3])
         raise UsageProblem(f"{len(beginning)} sessions begin with {text!r}: {some}", "give more of the name")
     if beginning:
-        return Session(beginning[0])
+        return run_of(Session(beginning[0]))
     close = _closest(text, paths)
     raise UsageProblem(
         f"there is no session {text!r} in {root}", f"did you mean {close!r}?" if close else "see tuiprof list"
     )
+
+
+def run_of(session: Session) -> Session:
+    """Return the run that a session is a part of, where other hosts have recorded parts of it in the same folder.
+
+    Returns:
+        The part with the lowest rank, with the others; the session itself where there are none.
+    """
+    own = part_of(session)
+    if own is None:
+        return session
+    found: dict[str, tuple[Session, Part]] = {session.path.name: (session, own)}
+    for path in session_dirs(session.path.parent):
+        if path.name in found or abs(_named_ns(path.name) - _named_ns(session.path.name)) > reach_ns(own):
+            continue
+        with contextlib.suppress(SessionError):
+            other = Session(path)
+            part = part_of(other)
+            if part is not None and part.key == own.key:
+                found[path.name] = other, part
+    group = next(group for group in runs(part for _, part in found.values()) if own in group)
+    return _joined([found[part.id] for part in group])
+
+
+def _joined(parts: list[tuple[Session, Part]]) -> Session:
+    """Return the parts of a run, given by rank, as one session."""
+    (first, part), *others = parts
+    if not others:
+        return first
+    names = {_short_name(first.meta.host)}
+    hosts = []
+    for other, other_part in others:
+        name = _unique(_short_name(other.meta.host), names)
+        clock = clock_difference(first, part.writer, other, other_part.writer)
+        hosts.append(Host(name, other, other_part.ranks, clock, shift_ns(first, other, clock)))
+    found = len(part.ranks) + sum(len(host.ranks) for host in hosts)
+    return Session(first.path, tuple(hosts), complete=found >= part.world)
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken, and take it."""
+    found = next(
+        it for n in range(1, len(taken) + 2) if (it := f"{name}#{n}" if n > 1 else name) not in taken
+    )
+    taken.add(found)
+    return found
+
+
+def _short_name(host: str) -> str:
+    """Return a host's name without its domain; it may come from elsewhere, and becomes a part of other names."""
+    first = host.partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", host if first.isdecimal() else first)[:40].strip("-") or "host"
+
+
+def _named_ns(name: str) -> int:
+    """Return the time in the name of a session directory, Unix ns; 0 = there is none."""
+    try:
+        return int(datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()) * 10**9
+    except ValueError:
+        return 0
+
+
+def _last(root: Path, paths: list[Path], text: str, back: int) -> Session:
+    """Return the run that lies so many runs back; the folders of its hosts count once."""
+    seen: set[Path] = set()
+    count = 0
+    for path in paths:
+        if path in seen:
+            continue
+        if count == back:
+            return run_of(Session(path))
+        count += 1
+        with contextlib.suppress(SessionError):  # a damaged one counts as well
+            seen.update(part.path for part in run_of(Session(path)).parts)
+    raise UsageProblem(f"there is no session {text!r}: {root} holds {count}", "see tuiprof list")
 
 
 def _closest(text: str, paths: list[Path]) -> str | None:

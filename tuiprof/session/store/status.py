@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tuiprof.session.log.records import End, Record
+from tuiprof.session.store.collected import read_collected
 from tuiprof.system import process
 from tuiprof.system.files import UNDECODABLE, read_end, read_small_json
 
@@ -120,7 +121,11 @@ def processes(session: Session) -> process.Processes | None:
     """Return ids of recorder and script; None = not started, unreadable, or a link out of the session."""
     if session.control.is_symlink():  # another directory must not decide which process is signalled
         return None
-    return read_small_json(session.control / PROCESS_FILE, process.Processes)
+    who = read_small_json(session.control / PROCESS_FILE, process.Processes)
+    if who is not None and read_collected(session.path) is not None:
+        # A copy: whatever it says, these are processes of another machine, and none here is to be signalled.
+        return msgspec.structs.replace(who, place="")
+    return who
 
 
 def status(session: Session) -> Status:
@@ -128,9 +133,15 @@ def status(session: Session) -> Status:
     end = last_end(session, "recorder")
     if end is not None:
         return from_end(end)
-    who = processes(session)
     if not session.path.exists():
         return Status("interrupted", detail=DELETED)
+    collected = read_collected(session.path)
+    if collected is not None:
+        if not collected.goes_on:
+            return Status("interrupted", detail=collected.trouble)
+        if collected.problem:
+            return Status("running", detail=collected.trouble)
+    who = processes(session)
     if who is None:
         age_s = time.time() - session.meta.unix_ns / 1e9
         if 0 <= age_s < STARTING_S:

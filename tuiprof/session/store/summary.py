@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from tuiprof.session.log.records import DeviceStep, Head, Record, Slower, Step
+from tuiprof.session.log.records import DeviceStep, Head, Slower, Step
 from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.hosts import Part, combined, part_of
+from tuiprof.session.store.pieces import decode, first_head
+from tuiprof.session.store.status import State, Status
 from tuiprof.session.store.storage import lost_output, trouble
-from tuiprof.system.files import UNDECODABLE, open_regular, read_end
+from tuiprof.system.files import read_end
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.status import Status
 
 #: How much of the end of a rank's log is read: about a hundred steps.
 _TAIL_BYTES: Final = 16 << 10
-_decoder: Final = msgspec.json.Decoder(Record)
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -40,6 +39,8 @@ class Summary(msgspec.Struct, frozen=True):
             are left out); where a capture slowed the script down, of the steps before it; None = no steps.
         argv: The command as given.
         host: Where it ran.
+        part: The run of several hosts that it may be a part of.
+        parts: Summaries of the hosts' parts where this is such a run; empty = it is one session.
     """
 
     id: str
@@ -54,6 +55,8 @@ class Summary(msgspec.Struct, frozen=True):
     median_ns: float | None = None
     argv: list[str] = []
     host: str = ""
+    part: Part | None = None
+    parts: list[Summary] = []
 
     @property
     def over(self) -> bool:
@@ -66,7 +69,7 @@ def summary_of(session: Session) -> Summary:
     clock = Clock(session.meta)
     steps, median_ns, latest_ns = 0, None, -1
     for path in session.log_files():
-        records = _decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 2048))
+        records = decode(read_end(path, _TAIL_BYTES if path.stem != "recorder" else 2048))
         marked = [record for record in records if type(record) is Step]
         last = next((one for one in reversed(records) if not isinstance(one, (Head, DeviceStep))), None)
         if last is not None:
@@ -94,34 +97,31 @@ def summary_of(session: Session) -> Summary:
         median_ns=median_ns,
         argv=session.meta.argv,
         host=session.meta.host,
+        part=part_of(session),
+    )
+
+
+def of_run(parts: list[Summary]) -> Summary:
+    """Return the summary of a run from those of its hosts, given by rank."""
+    first = parts[0]
+    states = [(it.host, Status(cast("State", it.state), it.code, detail=it.detail)) for it in parts]
+    status = combined(states)
+    lasted = [it.duration_ns for it in parts if it.duration_ns is not None]
+    most = max(parts, key=lambda it: it.steps)
+    hosts = list(dict.fromkeys(it.host for it in parts))
+    return msgspec.structs.replace(
+        first,
+        state=status.state,
+        detail=", ".join(filter(None, (f"{len(hosts)} hosts" if len(hosts) > 1 else "", status.detail))),
+        code=status.code,
+        duration_ns=max(lasted, default=None),
+        steps=most.steps,
+        median_ns=first.median_ns or most.median_ns,
+        host=", ".join(hosts),
+        parts=parts,
     )
 
 
 def _storage(session: Session, status: Status) -> str:
     """Return what cannot be stored of a running session, or could not be stored of one that is over."""
     return lost_output(session) if status.over else trouble(session)
-
-
-def _decode(block: bytes) -> list[Record]:
-    try:
-        records: list[Record] = _decoder.decode_lines(block)
-        return records
-    except UNDECODABLE:
-        pass
-    records = []
-    for line in block.split(b"\n"):
-        try:
-            records.append(_decoder.decode(line))
-        except UNDECODABLE:  # a partial or foreign line: a summary does without it
-            continue
-    return records
-
-
-def first_head(path: Path) -> Head | None:
-    """Return the head record of a log; None = there is none yet, or the first line is something else."""
-    try:
-        with open_regular(path) as file:
-            record = _decoder.decode(file.readline(1 << 16))
-    except (OSError, *UNDECODABLE):
-        return None
-    return record if isinstance(record, Head) else None

@@ -59,7 +59,7 @@ _ANSI: Final = {
 def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width: int) -> list[Row]:
     """Return the lines: state, step time, phases of a step, devices, findings."""
     rank = fold.lead
-    others = of_others(fold, session.meta)
+    others = of_others(fold, session)
     view = View(now_ns, _WINDOW_S, live=True)
     parts = (
         live_view.name_row(session),
@@ -76,7 +76,7 @@ def strip_rows(session: Session, fold: Fold, status: Status, now_ns: int, width:
         )
         if found := phases_of(phases(rank.steps, view)):
             rows.append(phase_line(found, width))
-    views = device_views(fold, session.meta, rank, others)
+    views = device_views(fold, session.meta.devices, rank, others)
     devices = [device for device in views if not device.foreign][:_MOST_DEVICES]
     rows += [one_line(device, width, devices) for device in devices]
     rows.append(_what_stands_out(session, fold, others, now_ns, width))

@@ -35,10 +35,12 @@ def first_screen(start: Start) -> Screen[Any]:
         from tuiprof.tui.ladder.screen import LadderScreen
 
         return LadderScreen(LadderRun(start.path).meta.ladder, start.path)
-    from tuiprof.session.store.folders import Session
+    from tuiprof.session.store.folders import Session, run_of
     from tuiprof.tui.live.screen import LiveScreen
 
-    return LiveScreen(Session(start.path), replay_speed=start.speed if start.view == "replay" else None)
+    return LiveScreen(
+        run_of(Session(start.path)), replay_speed=start.speed if start.view == "replay" else None
+    )
 
 
 class Navigator:
@@ -50,21 +52,21 @@ class Navigator:
 
     def session(self, path: Path, *, replay_speed: float | None = None) -> None:
         """Show a session."""
-        from tuiprof.session.store.folders import Session
+        from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
         with self._app.telling_errors():
-            self._app.push_screen(LiveScreen(Session(path), replay_speed=replay_speed))
+            self._app.push_screen(LiveScreen(run_of(Session(path)), replay_speed=replay_speed))
 
     def switch(self, path: Path, origin: Path) -> None:
         """Show another run, which keeps its own mode: coming back finds it as it was left."""
-        from tuiprof.session.store.folders import Session
+        from tuiprof.session.store.folders import Session, run_of
         from tuiprof.tui.live.screen import LiveScreen
 
         self._runs.setdefault(origin, self._app.current_mode)
         with self._app.telling_errors():
             if path not in self._runs:
-                session = Session(path)
+                session = run_of(Session(path))
                 self._runs[path] = f"run {path}"
                 self._app.add_mode(self._runs[path], lambda: LiveScreen(session))
             self._app.switch_mode(self._runs[path])

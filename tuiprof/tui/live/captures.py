@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tuiprof.session.live.fold import CaptureState
+from tuiprof.session.live.hosts import common_step
 from tuiprof.session.run import control
+from tuiprof.session.store.folders import Session
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.tui.live.moment import Moment
 from tuiprof.tui.live.view import capture_words
@@ -25,11 +28,14 @@ class RunCaptures:
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
-        self._session = moment.session
         self.traces: list[Path] = []
         self.armed: list[TriggerRequest] = []
         self.seen: set[str] = set()
         self.requested: tuple[str, float] | None = None
+
+    @property
+    def _session(self) -> Session:
+        return self._moment.session
 
     @property
     def _all(self) -> dict[str, CaptureState]:
@@ -63,26 +69,30 @@ class RunCaptures:
             if record is None or not record.path or record.first is None or record.last is None:
                 continue
             if record.first <= selected <= record.last:
-                return self._session.path / record.path
+                return self._file(record.path)
         return None
 
     def newest_trace(self) -> Path | None:
         """Return a trace of the newest capture that wrote one."""
         written = (capture for capture in self._all.values() if capture.paths)
         newest = max(written, key=lambda capture: capture.t_ns, default=None)
-        return self._session.path / newest.paths[0] if newest is not None else None
+        return self._file(newest.paths[0]) if newest is not None else None
+
+    def _file(self, path: str) -> Path:
+        """Return a file of the run from its path relative to the session; another host's lies beside that."""
+        return Path(os.path.normpath(self._session.path / path))
 
     def titles(self) -> dict[Path, str]:
         """Return when, of which steps and why each trace was captured."""
         return {
-            self._session.path / path: capture_words(capture)
+            self._file(path): capture_words(capture)
             for capture in self._all.values()
             for path in capture.paths
         }
 
     def find_traces(self) -> None:
         """Look which traces the session has by now."""
-        self.traces = self._session.traces()
+        self.traces = self._session.all_traces()
 
     def mark_seen(self) -> None:
         """Offer none of the present captures again."""
@@ -94,7 +104,8 @@ class RunCaptures:
         Raises:
             SessionError: It cannot be asked.
         """
-        name = control.request_capture(self._session, steps, stack=stack, shapes=shapes, memory=memory)
+        first = common_step(self._session, self._moment.run.fold)
+        name = control.request_capture(self._session, steps, first, stack=stack, shapes=shapes, memory=memory)
         self.requested = name, time.monotonic()
 
     def update_armed(self) -> None:

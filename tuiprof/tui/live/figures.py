@@ -39,12 +39,12 @@ class Figures:
         else:
             self.stats = stats_in_view(rank.steps, view)
             self.phases = phases(rank.steps, view, moment.selected_row())
-        self.others = of_others(fold, session.meta)
+        self.others = of_others(fold, session)
         if moment.status.over and moment.replay is None:
             self.alerts = []
         else:
             unrecorded = trouble(session) if moment.running else ""
-            self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded)
+            self.alerts = alerts(fold, rank, view.now_ns, self.others, unrecorded, moment.hosts)
 
     def slow_ns(self) -> float | None:
         """Return from which time on a step is slow: halfway from the median to the selected one, else an outlier."""

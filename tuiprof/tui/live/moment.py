@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.errors import SessionError
+from tuiprof.session.live.hosts import HostState, HostWatch
 from tuiprof.session.live.replay import Feed, Live, Replay
 from tuiprof.session.live.writer_state import WriterState
 from tuiprof.session.store.folders import Session
@@ -34,6 +35,8 @@ class Moment:
         window: Index of the width of the time axis in :data:`WINDOWS_S`.
         rank_name: Writer that is shown; empty = the first with steps.
         selected: Number of the selected step; None = none.
+        hosts: The hosts of the run, by rank; empty = it has one.
+        watch: Watches them.
         frozen_ns: Session time at which the view was paused; None = it is not.
     """
 
@@ -44,10 +47,24 @@ class Moment:
         )
         self.past: Replay | None = None
         self.status = session.status()
+        self.watch = HostWatch(session)
+        self.hosts: list[HostState] = []
         self.window = WINDOWS_S.index(None if self.status.over and replay_speed is None else 60.0)
         self.rank_name = ""
         self.selected: int | None = None
         self.frozen_ns: int | None = None
+
+    def take_up(self, session: Session) -> None:
+        """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
+
+        The same rank is shown as before, though another host may come first now.
+        """
+        shown = self.rank.name if self.rank is not None else ""
+        path = next((log.path for log in self.session.logs() if log.writer == shown), None)
+        self.run.close()
+        self.session, self.run, self.watch = session, Live(session, TAIL_BYTES), HostWatch(session)
+        self.status = self.watch.status if session.others else self.run.status()
+        self.rank_name = next((log.writer for log in session.logs() if log.path == path), "")
 
     def close(self) -> None:
         """Close the logs."""
@@ -60,10 +77,12 @@ class Moment:
         if self.past is not None:
             self.run.advance()  # so that the present is there when it is wanted
         if isinstance(self.run, Live) and self.running:
-            self.status = self.run.status()
-            if not self.session.meta.devices:
+            self.status = self.watch.status if self.session.others else self.run.status()
+            if not all(part.meta.devices for part in self.session.parts):
                 with contextlib.suppress(SessionError):  # it was deleted
                     self.session.reload()
+        if self.session.others:
+            self.hosts = self.watch.look(self.run.fold)
 
     @property
     def feed(self) -> Feed:

@@ -293,6 +293,11 @@ class OutputBox(Vertical):
         """Open the files."""
         self.pane.open(*self._paths)
 
+    def follow(self, stdout: Path, stderr: Path) -> None:
+        """Show these files from now on."""
+        self._paths = stdout, stderr
+        self.pane.open(stdout, stderr)
+
     def poll(self, replay: Replay | None, *, at_once: bool) -> None:
         """Show what was printed: at once after a silence, once a second in a stream of lines."""
         self._untimed = replay is not None and not replay.tells_output

@@ -55,7 +55,7 @@ class RunPanes(Vertical):
             with Vertical(id="machine"):
                 yield Heading("where a step goes", id="phase-head").add_class("list")
                 yield PhaseBar(id="phase-list", tall=True).add_class("list")
-                yield Heading("devices")
+                yield Heading("devices", id="device-head")
                 yield DevicePanel(id="devices")
             yield OutputBox(session.stdout, session.stderr, id="printed")
         yield Painted(id="finding")
@@ -172,13 +172,24 @@ class RunPanes(Vertical):
         found = lanes(ranks, now_ns) if len(ranks) > 1 else []
         most = live_view.MOST_LANES if self.screen.has_class("-tall") else 4
         shown = rank.name if rank is not None else ""
-        box.paint(lambda width, _: live_view.rank_rows(found, shown, width, most))
-        _display(box, bool(found))
+        hosts = self._moment.hosts
+        box.paint(
+            lambda width, _: [
+                *([live_view.hosts_row(hosts, width)] if hosts else []),
+                *live_view.rank_rows(found, shown, width, most),
+            ]
+        )
+        _display(box, bool(found or hosts))
 
     def _draw_devices(self) -> None:
         moment, meta = self._moment, self._moment.session.meta
+        known = live_view.devices_of(moment.session, moment.rank)
+        if moment.rank is not None and moment.rank.host:
+            self.query_one("#device-head", Heading).show(f"devices of {moment.rank.host}")
         over = moment.status.over and (moment.replay is None or moment.replay.over)
-        devices = live_view.device_views(moment.feed.fold, meta, moment.rank, self._figures.others, over=over)
+        devices = live_view.device_views(
+            moment.feed.fold, known, moment.rank, self._figures.others, over=over
+        )
         panel = self.query_one(DevicePanel)
         panel.compact = self.screen.has_class("-narrow") or self.screen.has_class("-short")
         panel.show(devices, live_view.device_notes(meta, known=bool(devices), over=moment.status.over))

@@ -18,9 +18,10 @@ from textual.worker import get_current_worker
 from tuiprof.errors import UsageProblem
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_ns
+from tuiprof.session.live.hosts import outdated, read_statuses, unasked
 from tuiprof.session.live.replay import Live
 from tuiprof.session.run import control
-from tuiprof.session.store.folders import Session, sessions_root
+from tuiprof.session.store.folders import Session, run_of, sessions_root
 from tuiprof.session.store.meta import DEFAULT_BUDGET, TriggerRequest
 from tuiprof.system.memory import return_freed
 from tuiprof.tui.dialogs.dialog import ConfirmScreen
@@ -59,6 +60,8 @@ _EARLY_S: Final = 0.1
 _RETURN_S: Final = 60.0
 #: Seconds between two searches for other runs.
 _RUNS_S: Final = 3.0
+#: Seconds after which the clocks of hosts are compared again, once all ranks have been found.
+_HOSTS_S: Final = 600.0
 
 
 class LiveScreen(Screen[None], inherit_bindings=False):
@@ -87,7 +90,6 @@ class LiveScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, session: Session, *, replay_speed: float | None = None) -> None:
         super().__init__()
-        self.session = session
         self.moment = Moment(session, replay_speed=replay_speed)
         self.captures = RunCaptures(self.moment)
         self.figures = Figures(self.moment)
@@ -105,6 +107,12 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         self._drawn_at = self._slow_at = -math.inf  # monotonic s
         self._shown: tuple[object, ...] = ()
         self._bound: tuple[object, ...] = ()
+        self._hosts_at_s = 0.0  # monotonic s at which hosts are looked for next
+
+    @property
+    def session(self) -> Session:
+        """The run, with the hosts that are known by now."""
+        return self.moment.session
 
     def compose(self) -> ComposeResult:
         """The panes, and the keys at the bottom."""
@@ -298,6 +306,8 @@ class LiveScreen(Screen[None], inherit_bindings=False):
     def _request_capture(self, steps: int, **with_what: bool) -> None:
         with self.app.telling_errors():
             self.captures.request(steps, **with_what)
+            if missed := unasked(self.session):
+                self.app.notify(f"not asked for on {'; '.join(missed)}", severity="warning", timeout=10)
             self.redraw_now()
 
     def action_arm(self) -> None:
@@ -419,6 +429,28 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         """Look which other runs go on, while this screen is in front."""
         if self.app.screen is self and not self.moment.status.over:
             self._read("runs", lambda _: self.runs.find(), self._show_runs)
+            self._read("hosts", lambda _: self._find_hosts(), self._show_hosts)
+
+    def _find_hosts(self) -> Session:
+        """Return the run as its hosts record it by now; reads files of each host, so it is called in a thread."""
+        if self.session.others:
+            self.moment.watch.statuses = read_statuses(self.session)
+        at_s = time.monotonic()
+        if at_s < self._hosts_at_s:
+            return self.session
+        found = run_of(Session(self.session.path))
+        self._hosts_at_s = at_s + (_HOSTS_S if self.session.complete else 0.0)
+        return found
+
+    def _show_hosts(self, found: Session) -> None:
+        """Show the run anew where other hosts have come, or their clocks are known."""
+        if self.moment.following and self.is_current and outdated(self.session, found):
+            if found.path != self.session.path:
+                self.query_one(OutputBox).follow(found.stdout, found.stderr)
+            self.moment.take_up(found)
+            self.runs = OtherRuns(found)
+            self.captures.find_traces()
+            self.draw_at_next_tick()
 
     def _show_runs(self, found: list[Summary]) -> None:
         self.runs.shown = found
@@ -493,8 +525,11 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.app.notify(f"{_fate(self.session)} Come back here, or: {_attach_command(self.session)}")
         elif running:
             self.app.farewell = self.farewell()
-        ours = self.app.start.launched and self.session.path == self.app.start.path
-        self.app.go.back(status.code or 0 if ours and status.over else 0)
+        launched = self.app.start.path if self.app.start.launched else None
+        ours = status if self.session.path == launched else None
+        for host in self.moment.hosts:
+            ours = host.status if host.session.path == launched else ours
+        self.app.go.back(ours.code or 0 if ours is not None and ours.over else 0)
 
     def farewell(self) -> str:
         """Return what becomes of the run that is left, and how to come back to it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,7 @@ class Verdict:
         """Return what the newest trace says first; None = there is none, or it is being read."""
         captures, newest = self._captures, self._captures.newest
         if newest is not None and newest.state == "written" and newest.paths:
-            path = self._moment.session.path / newest.paths[0]
+            path = Path(os.path.normpath(self._moment.session.path / newest.paths[0]))
             if path not in captures.traces:
                 captures.find_traces()
         elif captures.traces:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from tuiprof.model.characters import shell_word
 from tuiprof.model.units import format_count, format_ns, format_share, format_speed
@@ -16,12 +17,14 @@ from tuiprof.probe.slowdown import Slowdown
 from tuiprof.report.sanitize import sanitize
 from tuiprof.session.live.alerts import RULES, Alert
 from tuiprof.session.live.fold import CaptureState, DeviceHistory, Fold, NoteLine
+from tuiprof.session.live.hosts import HostState
 from tuiprof.session.live.ownership import device_of
 from tuiprof.session.live.replay import Replay
 from tuiprof.session.live.stats import StepStats
 from tuiprof.session.live.straggler import Lane
+from tuiprof.session.live.summary import ranges
 from tuiprof.session.live.writer_state import StepSeries, WriterState
-from tuiprof.session.store.folders import Session, SessionMeta
+from tuiprof.session.store.folders import DeviceMeta, Session, SessionMeta
 from tuiprof.session.store.labels import Labels
 from tuiprof.session.store.meta import TriggerRequest
 from tuiprof.session.store.status import Status
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 WINDOWS_S: tuple[float | None, ...] = (15.0, 60.0, 300.0, 1800.0, None)
 #: More ranks than this are summed up in a sentence.
 MOST_LANES = 8
+#: Cells of a host's name in a line of its own.
+_HOST_WIDTH = 16
 #: So many outliers get a label.
 _MOST_MARKS = 4
 #: Above this many steps in view the whole run is drawn from its overview instead of step by step.
@@ -417,20 +422,21 @@ def _place(rank: WriterState | None, ranks: int) -> Row:
         row.append((f"{glyphs.DOT}step {format_count(rank.steps.last_n)}", "text"))
     if rank is not None and rank.rank is not None and ranks > 1:
         world = rank.head.world if rank.head and rank.head.world else ranks
-        row.append((f"{glyphs.DOT}rank {rank.rank}/{world}", "text"))
+        where = f" {rank.host}" if rank.host else ""
+        row.append((f"{glyphs.DOT}rank {rank.rank}/{world}{where}", "text"))
     return row
 
 
 def machine_row(session: Session, rank: WriterState | None, others: Set[str]) -> Row:
-    """Return where it runs: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``."""
-    devices = [device for device in session.meta.devices if device.kind != "host"]
+    """Return where the rank runs: ``H200, 1 of 4 · torch 2.11 · overhead 0.1 %``."""
+    devices = [device for device in devices_of(session, rank) if device.kind != "host"]
     there = Counter(device.name.removeprefix("NVIDIA ") for device in devices)
     own = Counter(device.name.removeprefix("NVIDIA ") for device in devices if device.key not in others)
     words = []
     for name, count in own.items():
         of = f", {count} of {there[name]}" if count < there[name] else f" ×{count}" if count > 1 else ""
         words.append(f"{sanitize(name)}{of}")
-    if not words and session.meta.devices:
+    if not words and devices_of(session, rank):
         words = ["CPU"]
     if rank is not None and rank.head is not None:
         words.extend(
@@ -440,6 +446,36 @@ def machine_row(session: Session, rank: WriterState | None, others: Set[str]) ->
     if rank is not None and (share := rank.cost_share) is not None:
         words.append(f"overhead {format_share(share)}")
     return [(glyphs.DOT.join(words), "dim")]
+
+
+def devices_of(session: Session, rank: WriterState | None) -> list[DeviceMeta]:
+    """Return the devices of the host of a rank, under their keys in the run."""
+    for host in session.others:
+        if rank is not None and rank.host == host.name:
+            return [replace(it, key=f"{it.key}@{host.name}") for it in host.session.meta.devices]
+    return session.meta.devices
+
+
+def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
+    """Return the hosts of a run in one line, those first of which something is wrong."""
+    told = sorted(hosts, key=lambda host: not (host.lost or host.status.state == "failed"))
+    row: Row = [(" hosts ", "dim")]
+    for number, host in enumerate(told):
+        glyph, role = _STATES["interrupted" if host.lost else host.status.state]
+        ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None])
+        part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
+        if host.lost:
+            part.append((f"lost: {sanitize(host.lost)} ", "warn"))
+        elif host.clock is not None and host.clock.worth_saying:
+            part.append((f"clock {host.clock} ", "warn"))
+        elif host.clock is not None and host.clock.spread_ns is None and not host.clock.same:
+            part.append(("clock not compared ", "dim"))
+        left = len(told) - number
+        more = f" and {left} more"
+        if row_width(row) + row_width(part) + (len(more) if left > 1 else 0) > width and number:
+            return [*row, (more, "dim")]
+        row.extend(part)
+    return fit(row, width)
 
 
 def head_row(brand: str, parts: tuple[Row, Row, Row], width: int) -> Row:
@@ -567,7 +603,8 @@ def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[
     times = [value for lane in lanes for value in lane.recent_ns]
     ordered = sorted(times)
     low, high = (ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]) if ordered else (0, 1)
-    rows = [_lane(lane, lane.name == shown, low, high, width) for lane in kept]
+    wide = max((len(_lane_name(lane)) for lane in kept), default=0)
+    rows = [_lane(lane, lane.name == shown, low, high, width, wide) for lane in kept]
     if len(kept) < len(lanes) and most > 1:
         hidden = [lane for lane in lanes if lane not in kept]
         steps = [lane.step_ns for lane in hidden if lane.step_ns == lane.step_ns]
@@ -576,11 +613,16 @@ def rank_rows(lanes: Sequence[Lane], shown: str, width: int, most: int) -> list[
     return rows
 
 
-def _lane(lane: Lane, here: bool, low: int, high: int, width: int) -> Row:
+def _lane_name(lane: Lane) -> str:
     name = f"rank {lane.rank}" if lane.rank is not None else sanitize(lane.name)
+    return f"{name} {lane.host[:_HOST_WIDTH]}" if lane.host else name
+
+
+def _lane(lane: Lane, here: bool, low: int, high: int, width: int, wide: int) -> Row:
+    name = _lane_name(lane)
     row: Row = [
         (f"{glyphs.CURSOR if here else ' '}", "accent"),
-        (f"{name:<9}", "title" if here else "text"),
+        (name.ljust(max(9, wide)), "title" if here else "text"),
         (format_ns(lane.step_ns if lane.step_ns == lane.step_ns else None).rjust(9), "strong"),
     ]
     if lane.own_ns == lane.own_ns:
@@ -750,9 +792,10 @@ class DeviceView:
     @property
     def label(self) -> str:
         """What the block is called: ``GPU 0``, ``host``."""
-        number = "".join(char for char in self.key if char.isdigit())
+        key = self.key.partition("@")[0]
+        number = "".join(char for char in key if char.isdigit())
         word = {"nvidia": "GPU", "amd": "GPU", "neuron": "core", "tpu": "TPU"}.get(self.kind, "")
-        return f"{word} {number}" if word else sanitize(self.key)
+        return f"{word} {number}" if word else sanitize(key)
 
     def limit(self, key: str) -> float | None:
         """Return the value of a figure at which its bar is full."""
@@ -776,7 +819,7 @@ class DeviceView:
 
 def device_views(
     fold: Fold,
-    meta: SessionMeta,
+    devices: Sequence[DeviceMeta],
     rank: WriterState | None,
     others: Set[str] = frozenset(),
     *,
@@ -784,18 +827,22 @@ def device_views(
 ) -> list[DeviceView]:
     """Return the run's accelerators, the host, and the accelerators of others (their keys are ``others``).
 
+    Of a run of several hosts: those of the host of the rank that is shown.
+
     Of a run that is over the figures are those of its last steps: the last readings are of a machine without it.
     """
     until_ns = max((writer.last_step_ns for writer in fold.ranks), default=0) if over else 0
-    known = {device.key: device for device in meta.devices}
-    keys = [*known, *(key for key in fold.devices if key not in known)]
-    allocators = _allocators(meta, rank, others)
+    known = {device.key: device for device in devices}
+    on_host = "".join(rank.name.partition("@")[1:]) if rank is not None else ""
+    here = (key for key in fold.devices if "".join(key.partition("@")[1:]) == on_host)
+    keys = list(dict.fromkeys((*known, *here)))
+    allocators = _allocators(devices, rank, others)
     views = []
     for key in keys:
         device, history = known.get(key), fold.devices.get(key)
         if history is None:
             continue
-        kind = device.kind if device else key.rstrip("0123456789")
+        kind = device.kind if device else key.partition("@")[0].rstrip("0123456789")
         memory = device.memory_bytes if device else None
         views.append(
             DeviceView(
@@ -837,19 +884,19 @@ def _histories(history: DeviceHistory, kind: str) -> dict[str, list[float]]:
 
 
 def _allocators(
-    meta: SessionMeta, rank: WriterState | None, others: Set[str]
+    devices: Sequence[DeviceMeta], rank: WriterState | None, others: Set[str]
 ) -> dict[str, tuple[int, int, int]]:
     """Return the framework's own memory figures by device key: allocated, reserved and peak bytes.
 
     A process that does not say which device an index means is taken to count the run's devices as the
     monitor does, where that can be said: all are the run's, or one is.
     """
-    own = [device for device in meta.devices if device.kind != "host" and device.key not in others]
+    own = [device for device in devices if device.kind != "host" and device.key not in others]
     countable = len(own) == 1 or not others
     found = {}
     for index, series in rank.memory.items() if rank is not None else ():
         if rank is not None and index in rank.uses:
-            device = device_of(rank.uses[index], meta.devices)
+            device = device_of(rank.uses[index], devices)
         else:
             device = own[index] if countable and 0 <= index < len(own) else None
         if device is not None and series.last is not None:

@@ -1,0 +1,271 @@
+"""Runs of several hosts: which folders belong together, how clocks differ, and what becomes of a lost host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.session.host_parts import JOB, MS, START, S, goes_on, part
+from tests.session.session_logs import append, line
+from tuiprof.errors import UsageProblem
+from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
+from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, sentences
+from tuiprof.session.live.replay import Live, Replay, load
+from tuiprof.session.live.summary import ranges, summarise
+from tuiprof.session.live.tail import Batch
+from tuiprof.session.live.writer_state import steps_kept
+from tuiprof.session.log.records import Head, Step, Telemetry
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.folders import find_session, list_sessions, run_of
+from tuiprof.session.store.hosts import Part, runs
+from tuiprof.session.store.meta import SessionMeta
+
+# -- which folders belong together --------------------------------------------------------------------------
+
+
+def test_the_folders_of_two_hosts_are_one_run_named_by_either(tmp_path: Path) -> None:
+    second = part(tmp_path, "node2.cluster", [1], began_s=1)
+    first = part(tmp_path, "node1.cluster", [0], began_s=2)
+    for name in ("last", "train", second.id, first.id, str(second.path)):
+        run = find_session(tmp_path, name)
+        assert run.path == first.path, name
+        assert [host.name for host in run.others] == ["node2"]
+    assert [rank.label for rank in load(run).ranks] == ["rank0 on node1", "rank1 on node2"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"job": {**JOB, "MASTER_PORT": "29501"}},
+        {"job": {}},
+        {"world": 3},
+        {"began_s": 3600.0},
+        {"ranks": [0]},
+    ],
+)
+def test_what_is_of_another_run_stays_apart(tmp_path: Path, other: dict[str, Any]) -> None:
+    first = part(tmp_path, "node1", [0])
+    fields: dict[str, Any] = {"ranks": [1], **other}
+    part(tmp_path, "node2", **fields)
+    assert not run_of(first).others
+    assert len(list_sessions(tmp_path)) == 2
+
+
+def test_a_job_of_a_batch_system_may_have_clocks_that_are_hours_apart(tmp_path: Path) -> None:
+    job = {**JOB, "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"}
+    first = part(tmp_path, "node1", [0], job=job)
+    part(tmp_path, "node2", [1], job=job, ahead_ns=7200 * S)
+    [host] = run_of(first).others
+    assert abs(host.clock.ahead_ns - 7200 * S) < 5 * MS
+
+
+def test_of_runs_one_after_the_other_those_that_began_together_belong_together(tmp_path: Path) -> None:
+    firsts = [part(tmp_path, "node1", [0], began_s=at) for at in (0.0, 100.0, 200.0)]
+    seconds = [part(tmp_path, "node2", [1], began_s=at) for at in (1.0, 95.0, 205.0)]
+    for first, second in zip(firsts, seconds, strict=True):
+        assert [host.session.path for host in run_of(first).others] == [second.path]
+    assert find_session(tmp_path, "last~1").path == firsts[1].path
+    assert [summary.id for summary in list_sessions(tmp_path)] == [it.id for it in reversed(firsts)]
+    with pytest.raises(UsageProblem, match="holds 3"):
+        find_session(tmp_path, "last~3")
+
+
+def test_a_run_that_one_host_did_not_record_does_not_take_the_part_of_the_next(tmp_path: Path) -> None:
+    alone = part(tmp_path, "node1", [0])
+    again = part(tmp_path, "node1", [0], began_s=100)
+    second = part(tmp_path, "node2", [1], began_s=95)
+    assert not run_of(alone).others
+    assert [host.session.path for host in run_of(again).others] == [second.path]
+
+
+def test_a_thousand_parts_are_put_together_at_once() -> None:
+    parts = [Part(f"p{n}", ("1000",), (n,), f"rank{n}", START + n * 7919 % 1000 * MS) for n in range(1000)]
+    [group] = runs(parts)
+    assert [it.ranks[0] for it in group] == list(range(1000))
+
+
+def test_the_same_command_on_one_host_stays_apart_from_itself(tmp_path: Path) -> None:
+    both = [part(tmp_path, "node1", [0, 1], began_s=at) for at in (0.0, 30.0)]
+    assert all(not run_of(session).others for session in both)
+
+
+# -- clocks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 2300 * MS, -41 * S])
+def test_a_clock_that_differs_is_found_by_the_ends_of_steps(tmp_path: Path, ahead_ns: int) -> None:
+    first = part(tmp_path, "node1", [0], first_step_s=3)
+    part(tmp_path, "node2", [1], first_step_s=3, began_s=0.25, ahead_ns=ahead_ns)
+    run = run_of(first)
+    [host] = run.others
+    assert abs(host.clock.ahead_ns - ahead_ns) < 2 * MS
+    assert host.clock.steps == 40
+    ends = [rank.steps.rows["t_ns"] for rank in load(run).ranks]
+    assert abs((ends[1] - ends[0]).mean()) < 2 * MS
+    said = " ".join(summarise(run).notes)
+    assert ("the clock of node2" in said) == (ahead_ns != 0)
+
+
+def test_ranks_that_do_not_wait_for_one_another_say_nothing_of_clocks(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0], coupled=False)
+    part(tmp_path, "node2", [1], coupled=False, ahead_ns=90 * S)
+    [host] = run_of(first).others
+    assert host.clock.spread_ns is None
+    assert host.shift_ns == 90 * S
+    assert "wall clocks are taken" in str(host.clock)
+
+
+def test_clocks_are_compared_by_the_beginning_where_a_host_ended_early(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0], steps=9000)
+    part(tmp_path, "node2", [1], steps=30, ahead_ns=5 * S)
+    [host] = run_of(first).others
+    assert abs(host.clock.ahead_ns - 5 * S) < 5 * MS
+
+
+# -- what is read -------------------------------------------------------------------------------------------
+
+
+def test_captures_of_both_hosts_are_one_and_lead_into_each_hosts_folder(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0], capture="traces/a.pt.trace.json")
+    second = part(tmp_path, "node2", [1], capture="traces/b.pt.trace.json")
+    for session, name in ((first, "a"), (second, "b")):
+        (session.path / "traces" / f"{name}.pt.trace.json").write_text("{}")
+    run = run_of(first)
+    [capture] = load(run).captures.values()
+    files = [Path(run.path, path).resolve() for path in capture.paths]
+    assert sorted(files) == sorted(path.resolve() for path in run.all_traces())
+    assert run.with_traces(1).path == second.path
+
+
+def test_a_log_of_another_host_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0])
+    part(tmp_path, "node2", [1], capture="../../../etc/passwd")
+    [capture] = load(run_of(first)).captures.values()
+    assert capture.paths == []
+
+
+def test_a_replay_shows_all_hosts_on_one_time_axis(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0])
+    part(tmp_path, "node2", [1], ahead_ns=30 * S)
+    run = run_of(first)
+    replay = Replay(run, now_s=lambda: 0.0)
+    replay.paused = True
+    replay.seek(5 * S)
+    replay.advance()
+    counts = [len(rank.steps) for rank in replay.fold.ranks]
+    assert abs(counts[0] - counts[1]) <= 1
+    assert 15 <= counts[0] <= 25
+    replay.close()
+
+
+def test_devices_of_hosts_stay_apart(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0])
+    second = part(tmp_path, "node2", [1])
+    for session, load_ in ((first, 0.25), (second, 0.75)):
+        append(session, "recorder", line("tele", at=session.meta.mono_ns + S, dev="gpu0", m={"util": load_}))
+    devices = load(run_of(first)).devices
+    assert {key: device.last["util"] for key, device in devices.items()} == {"gpu0": 0.25, "gpu0@node2": 0.75}
+
+
+def test_names_of_hosts_are_unique_and_tame(tmp_path: Path) -> None:
+    first = part(tmp_path, "10.0.0.1", [0], world=4)
+    part(tmp_path, "evil\x1b[31m/../@x", [1], world=4)
+    part(tmp_path, "twin", [2], world=4)
+    part(tmp_path, "twin", [3], world=4, began_s=1)
+    run = run_of(first)
+    assert [run.host, *(host.name for host in run.others)] == ["10-0-0-1", "evil-31m", "twin", "twin#2"]
+
+
+# -- hosts that are lost ------------------------------------------------------------------------------------
+
+
+def test_a_host_whose_recorder_died_is_said_and_the_run_goes_by_the_others(tmp_path: Path) -> None:
+    first = part(tmp_path, "node1", [0])
+    part(tmp_path, "node2", [1], steps=20, ended=False)
+    run = run_of(first)
+    assert run.status().state == "interrupted"
+    assert "node1: finished" in str(run.status())
+    report = summarise(run)
+    assert any("node2 is lost, after step 19" in note for note in report.notes)
+    [summary] = list_sessions(tmp_path)
+    assert summary.state == "interrupted"
+    assert "2 hosts" in summary.detail
+
+
+def test_a_host_that_falls_silent_is_said_before_its_status_changes(tmp_path: Path) -> None:
+    first = goes_on(part(tmp_path, "node1", [0], ended=False))
+    second = goes_on(part(tmp_path, "node2", [1], ended=False))
+    now_s = 0.0
+    run = run_of(first)
+    watch, live = HostWatch(run, lambda: now_s), Live(run)
+    live.advance()
+    assert not sentences(watch.look(live.fold))
+    now_s = SILENT_S + 1
+    append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 8 * S, dur=100 * MS))
+    live.advance()
+    assert sentences(watch.look(live.fold)) == ["node2 is lost, after step 39: no record for 13.0 s"]
+    append(second, "rank1", line("step", n=40, at=second.meta.mono_ns + 8 * S, dur=100 * MS))
+    live.advance()
+    assert not sentences(watch.look(live.fold))
+    live.close()
+
+
+def test_a_folder_of_another_host_that_vanishes_leaves_the_rest(tmp_path: Path) -> None:
+    import shutil
+
+    first = part(tmp_path, "node1", [0])
+    second = part(tmp_path, "node2", [1])
+    run = run_of(first)
+    shutil.rmtree(second.path)
+    run.reload()
+    assert [rank.rank for rank in load(run).ranks] == [0]
+    assert [host.status.state for host in host_states(run, load(run))] == ["finished", "interrupted"]
+
+
+# -- the command line ---------------------------------------------------------------------------------------
+
+
+def test_list_and_report_show_one_run(tmp_path: Path) -> None:
+    part(tmp_path, "node1", [0])
+    part(tmp_path, "node2", [1], ahead_ns=3 * S)
+
+    def tuiprof(*arguments: str) -> str:
+        command = [sys.executable, "-m", "tuiprof", "--sessions", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    [listed] = [json.loads(text) for text in tuiprof("list", "--json").splitlines()]
+    assert listed["host"] == "node1, node2"
+    assert len(listed["parts"]) == 2
+    page = tuiprof("report", "last")
+    assert "rank1 on node2" in page
+    assert "3.00 s ahead" in page
+    assert "clocks" in tuiprof("report", "last", "-v", "--rules")
+
+
+def test_ranges() -> None:
+    assert ranges([3, 0, 1, 2, 8, 10, 11]) == "0-3, 8, 10-11"
+
+
+def test_what_is_kept_of_a_large_job_is_bounded() -> None:
+    assert [steps_kept(world) for world in (1, 8, 64, 512, 10**9, -1)] == [1 << 16] * 3 + [
+        1 << 13,
+        1 << 10,
+        1 << 16,
+    ]
+    meta = SessionMeta(v=1, name="x", argv=["x"], cwd="/", unix_ns=START, mono_ns=0)
+    fold = Fold(Clock(meta))
+    figures = {"core0_util": 0.5, "util": 0.5}
+    for n in range(MOST_WITH_CORES + 1):
+        fold.feed([Batch(f"recorder@node{n}", [Telemetry(S, "host", dict(figures))])])
+    kept = ["core0_util" in device.last for device in fold.devices.values()]
+    assert kept == [True] * MOST_WITH_CORES + [False]
+    assert all(device.last["util"] == 0.5 for device in fold.devices.values())
+    fold.feed([Batch("rank0", [Head(1, "rank0", 1, START, 0, rank=0, world=1 << 20)])])
+    fold.feed([Batch("rank0", [Step(n, S + n, 1) for n in range(5000)])])
+    assert len(fold.ranks[0].steps.rows) == 1 << 10
+    assert len(fold.ranks[0].steps) == 5000

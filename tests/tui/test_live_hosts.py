@@ -1,0 +1,83 @@
+"""The live screen on a run of several hosts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from on_screen import live, screen_text, until_shown
+
+from tests.session.host_parts import MS, START, S, goes_on, part
+from tests.session.session_logs import append, line
+from tuiprof.session.live.hosts import host_states
+from tuiprof.session.live.replay import load
+from tuiprof.session.store.folders import run_of
+from tuiprof.tui.live.screen import LiveScreen
+from tuiprof.tui.live.view import device_views, devices_of, hosts_row
+
+#: So long ago the run began: the screen's clock is the wall clock.
+AGO_S = (time.time_ns() - START) / S - 10
+
+
+async def test_a_host_that_comes_later_is_taken_up(tmp_path: Path) -> None:
+    first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
+    app = live(first.path)
+    async with app.run_test(size=(160, 48)) as pilot:
+        text = await until_shown(pilot, "100 ms median")
+        assert "hosts" not in text
+        goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, ahead_ns=4 * S, ended=False))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        screen._look_for_runs()
+        await until_shown(pilot, "rank 1 node2", "clock 4.00 s ahead")
+        await pilot.press("]")
+        await until_shown(pilot, "devices of node2", "rank 1/2 node2")
+
+
+async def test_a_capture_is_asked_for_on_all_hosts_for_the_same_later_steps(tmp_path: Path) -> None:
+    first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
+    second = goes_on(part(tmp_path, "node2", [1], began_s=AGO_S, steps=37, ended=False))
+    app = live(second.path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until_shown(pilot, "p capture 5 steps", "rank 1 node2")
+        await pilot.press("p")
+        await until_shown(pilot, "capture asked for")
+        requests = [json.loads((it.control / "capture-c1.json").read_text()) for it in (first, second)]
+        assert requests[0] == requests[1]
+        assert requests[0]["steps"] == 5
+        assert requests[0]["at"] >= 39 + 2_000 // 100  # two seconds of steps behind the last of any rank
+
+
+async def test_a_lost_host_is_named_on_a_small_screen(tmp_path: Path) -> None:
+    first = goes_on(part(tmp_path, "node1", [0], began_s=AGO_S, ended=False))
+    part(tmp_path, "node2", [1], began_s=AGO_S, steps=20, ended=False)
+    app = live(first.path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "node2 1 lost: ")
+        append(first, "rank0", line("step", n=40, at=first.meta.mono_ns + 8 * S, dur=100 * MS))
+        text = screen_text(app)
+        assert "● running" in text
+        assert all(len(line_) <= 80 for line_ in text.splitlines())
+
+
+def test_of_many_hosts_those_come_first_of_which_something_is_wrong(tmp_path: Path) -> None:
+    sessions = [part(tmp_path, f"node{n}", [n], world=20, ended=n != 17) for n in range(20)]
+    run = run_of(sessions[0])
+    row = "".join(text for text, _ in hosts_row(host_states(run, load(run)), 80))
+    assert row.index("node17") < row.index("node0")
+    assert "more" in row
+    assert len(row) <= 80
+
+
+def test_the_devices_are_those_of_the_host_of_the_rank(tmp_path: Path) -> None:
+    sessions = [part(tmp_path / "run", f"node{n}", [n - 1]) for n in (1, 2)]
+    for session, share in zip(sessions, (0.25, 0.75), strict=True):
+        at = session.meta.mono_ns + S
+        append(session, "recorder", line("tele", at=at, dev="gpu0", m={"util": share}))
+    run = run_of(sessions[0])
+    fold = load(run)
+    for rank, share in zip(fold.ranks, (0.25, 0.75), strict=True):
+        [device] = device_views(fold, devices_of(run, rank), rank)
+        assert device.latest["util"] == share
+        assert device.label == "gpu0"

@@ -1,0 +1,1 @@
+"""Bringing the session folders of other hosts here, over ssh."""

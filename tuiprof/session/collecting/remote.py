@@ -1,0 +1,297 @@
+"""What is asked of a host: the names of its sessions, their files, and to take requests. By ssh and rsync.
+
+A host's answers are not trusted: names of folders must look like those of sessions, links and special files are not
+copied, nothing of it decides where something is written here, and no text of it becomes an option of a command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tuiprof.errors import SessionError, UsageProblem
+
+#: A name, a number or an IPv6 address in brackets; what ssh would take for an option does not begin like this.
+_HOST: Final = re.compile(
+    r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?\])"
+)
+_SESSION: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9._-]{1,100}")
+#: Nobody is asked for a password: several hosts are asked at once, again and again.
+_SSH_OPTIONS: Final = (
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+)
+#: Seconds without a byte after which rsync gives up.
+_SILENT_S: Final = 30
+_ANSWER_S: Final = 60.0
+#: Characters of an answer, or of an error, that are read.
+_LONGEST: Final = 1 << 16
+_COPY: Final = (
+    "--recursive",
+    "--no-links",
+    "--no-perms",
+    "--chmod=ugo=rwX",
+    "--protect-args",
+    f"--timeout={_SILENT_S}",
+)
+#: Grows at its end alone, so only what is new is sent.
+_GROWING: Final = (
+    "--append",
+    "--include=/log/",
+    "--include=/log/*.jsonl",
+    "--include=/std*.log",
+    "--exclude=*",
+)
+#: Small ones, which may change and keep their size. Of ``control`` only what the host says; requests go the other way.
+_SMALL: Final = (
+    "--ignore-times",
+    "--include=/session.json",
+    "--include=/control/",
+    "--include=/control/process.json",
+    "--include=/control/output.json",
+    "--exclude=*",
+)
+#: The rest is written once. What people here say of the copy stays theirs.
+_REST: Final = (
+    "--size-only",
+    "--exclude=/session.json",
+    "--exclude=/control",
+    "--exclude=/log",
+    "--exclude=/std*.log",
+    "--exclude=/views",
+    "--exclude=/labels.json",
+    "--exclude=/collected.json",
+    "--exclude=*.tmp",
+)
+
+
+class Unreached(SessionError):
+    """A host does not answer, or not as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A host that is reached by ssh.
+
+    Attributes:
+        host: Its name for ssh: ``[user@]host``.
+        root: Where its sessions lie; empty = where tuiprof keeps them there.
+        ssh: The command, with options of the user's.
+        control: Folder of the socket through which connections are shared; None = each is made anew.
+    """
+
+    host: str
+    root: str = ""
+    ssh: tuple[str, ...] = ("ssh",)
+    control: Path | None = field(default=None, compare=False)
+
+    @classmethod
+    def parse(cls, text: str, ssh: str = "ssh", control: Path | None = None) -> Remote:
+        """Read ``[USER@]HOST[:FOLDER]``.
+
+        Raises:
+            UsageProblem: It is none.
+        """
+        match = _HOST.match(text)
+        rest = text[match.end() :] if match else ""
+        if match is None or (rest and not rest.startswith(":")) or "\n" in rest or "\0" in rest:
+            raise UsageProblem(
+                f"{text!r} is not the name of a host", "for example node2, me@node2 or node2:/data/sessions"
+            )
+        try:
+            command = tuple(shlex.split(ssh))
+        except ValueError as error:
+            raise UsageProblem(
+                f"--ssh {ssh!r} cannot be read: {error}", "for example --ssh 'ssh -p 2222'"
+            ) from error
+        if not command:
+            raise UsageProblem("--ssh is empty", "for example --ssh 'ssh -p 2222'")
+        return cls(match[0], rest[1:], command, control)
+
+    @property
+    def name(self) -> str:
+        """The host as a part of a file name."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.host.rpartition("@")[2]).strip("-")[:40] or "host"
+
+    def check(self) -> None:
+        """Look whether what it needs here is installed.
+
+        Raises:
+            UsageProblem: It is not.
+        """
+        for program in (self.ssh[0], "rsync"):
+            if shutil.which(program) is None:
+                package = _PACKAGES.get(program, program)
+                raise UsageProblem(f"there is no {program} here", f"install it: apt install {package}")
+
+    def sessions(self, name: str = "") -> list[str]:
+        """Return the folders of its newest run, as full paths there; several where each process has one.
+
+        Args:
+            name: Name of the run; empty = whatever began last.
+
+        Raises:
+            Unreached: It does not answer, or its folder of sessions cannot be read.
+        """
+        where = (
+            _quoted(self.root)
+            or '"${TUIPROF_SESSIONS:-${XDG_DATA_HOME:-$HOME/.local/share}/tuiprof/sessions}"'
+        )
+        # The marker: what a login script of the host prints comes before it.
+        script = f"cd {where} && echo && echo tuiprof-sessions && pwd -P && ls -1"
+        answer = self._run([*self._shell(), "--", self._address, script])
+        _, marker, listed = answer.partition("\ntuiprof-sessions\n")
+        root, *names = listed.splitlines() or [""]
+        if not marker or not root.startswith("/"):
+            raise Unreached(
+                f"{self.host} did not list its sessions", "a login script there may end the shell"
+            )
+        found = sorted(it for it in names if _SESSION.fullmatch(it) and _fits(it, name))
+        return [f"{root.rstrip('/')}/{it}" for it in _of_newest(found)]
+
+    def copy_logs(self, folder: str, into: Path) -> None:
+        """Bring what the logs and the output have grown by.
+
+        Raises:
+            Unreached: It does not answer.
+        """
+        self._rsync(_GROWING, self._there(f"{folder}/"), f"{into}/")
+
+    def copy_small(self, folder: str, into: Path) -> None:
+        """Bring what says which session it is and how it stands.
+
+        Raises:
+            Unreached: It does not answer.
+        """
+        self._rsync(_SMALL, self._there(f"{folder}/"), f"{into}/")
+
+    def copy_files(self, folder: str, into: Path) -> None:
+        """Bring the other files, such as traces.
+
+        Raises:
+            Unreached: It does not answer.
+        """
+        self._rsync(_REST, self._there(f"{folder}/"), f"{into}/")
+
+    def send(self, files: Sequence[Path], folder: str) -> None:
+        """Bring files of requests there.
+
+        Raises:
+            Unreached: It does not answer.
+        """
+        self._rsync((), *map(str, files), self._there(f"{folder}/control/"))
+
+    def remove(self, names: Sequence[str], folder: str) -> None:
+        """Take back requests there.
+
+        Raises:
+            Unreached: It does not answer.
+        """
+        paths = " ".join(shlex.quote(f"{folder}/control/{name}") for name in names)
+        self._run([*self._shell(), "--", self._address, f"rm -f -- {paths}"])
+
+    def close(self) -> None:
+        """End the shared connection."""
+        if self.control is not None:
+            command = [*self._shell(), "-O", "exit", "--", self._address]
+            subprocess.run(command, capture_output=True, check=False, timeout=_ANSWER_S)
+
+    @property
+    def _address(self) -> str:
+        """The host as ssh takes it: brackets around an IPv6 address are rsync's."""
+        return self.host.replace("[", "").replace("]", "")
+
+    def _there(self, path: str) -> str:
+        return f"{self.host}:{path}"
+
+    def _shell(self) -> list[str]:
+        shared = (
+            ()
+            if self.control is None
+            else (
+                "-oControlMaster=auto",
+                f"-oControlPath={self.control}/%C",
+                "-oControlPersist=30",
+            )
+        )
+        return [*self.ssh, *_SSH_OPTIONS, *shared]
+
+    def _rsync(self, options: Sequence[str], *paths: str) -> None:
+        self._run(["rsync", *_COPY, *options, "-e", shlex.join(self._shell()), "--", *paths], timeout_s=None)
+
+    def _run(self, command: list[str], timeout_s: float | None = _ANSWER_S) -> str:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=timeout_s
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Unreached(f"{self.host} did not answer within {_ANSWER_S:.0f} s") from error
+        if done.returncode:
+            raise Unreached(*self._why(done.returncode, done.stderr[-_LONGEST:].decode(errors="replace")))
+        return done.stdout[:_LONGEST].decode(errors="replace")
+
+    def _why(self, code: int, errors: str) -> tuple[str, str]:
+        """Return what went wrong, from what the command wrote, and what to do."""
+        lines = [line.strip() for line in errors.splitlines() if line.strip()]
+        said = next(
+            (line for line in lines if not line.startswith(("rsync error", "rsync: connection unex"))), ""
+        )
+        if code == 127 or "rsync: command not found" in errors or "rsync: not found" in errors:
+            return f"there is no rsync on {self.host}", "install it there: apt install rsync"
+        if "Permission denied" in said and "(" in said:
+            return (
+                f"{self.host} refuses: {said[:200]}",
+                "keys are needed, as nobody is asked for a password: ssh-copy-id",
+            )
+        return f"{self.host}: {said[:200] or f'ended with status {code}'}", ""
+
+
+_PACKAGES: Final = {"ssh": "openssh-client"}
+
+
+def _quoted(root: str) -> str:
+    """Return a folder for a shell there; ``~`` is the home there. Empty = none is named."""
+    if root == "~" or root.startswith("~/"):
+        return f'"$HOME"{shlex.quote(root[1:]) if root[1:] else ""}'
+    return shlex.quote(root) if root else ""
+
+
+def _fits(folder: str, name: str) -> bool:
+    named = folder.partition("-")[2]
+    return (
+        not named.startswith("ladder-")
+        if not name
+        else _base(named) == name or named == name or folder == name
+    )
+
+
+def _base(named: str) -> str:
+    """Return a session's name without the number that tells those of one second apart."""
+    return re.sub(r"-\d{1,4}$", "", named)
+
+
+def _of_newest(names: Sequence[str]) -> list[str]:
+    """Return those of sorted names that are parts of the newest run: of its name, begun within two minutes."""
+    if not names:
+        return []
+    newest = names[-1]
+    name = _base(newest.partition("-")[2])
+    return [
+        it for it in names if _base(it.partition("-")[2]) == name and _seconds(newest) - _seconds(it) <= 120
+    ]
+
+
+def _seconds(name: str) -> float:
+    try:
+        return datetime.strptime(name[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:  # digits, but no time
+        return 0.0

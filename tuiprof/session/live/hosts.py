@@ -1,0 +1,196 @@
+"""The hosts of a run beside one another: which go on, which fell silent, and whose clock differs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tuiprof.model.units import format_ns
+from tuiprof.session.live.fold import Fold
+from tuiprof.session.live.writer_state import WriterState
+from tuiprof.session.store.collected import NOT_REACHED, read_collected, unreached
+from tuiprof.session.store.folders import Session
+from tuiprof.session.store.hosts import ClockDifference, combined
+from tuiprof.session.store.status import Status, status
+from tuiprof.system.files import file_system
+
+#: A recorder writes at least every 5 s; a host that has written nothing for so long is worth a word.
+SILENT_S: Final = 12.0
+#: A run is read anew where the difference of clocks has turned out to be another by this.
+CLOCK_MOVED_NS: Final = 100_000_000
+S_NS: Final = 1_000_000_000
+#: On a file system that hosts share, a probe, which looks ten times a second, sees a request within this.
+SHARED_REACH_S: Final = 2.0
+#: An NFS client may show an old listing of a folder for 60 s (``acdirmax``).
+NFS_REACH_S: Final = 65.0
+#: Copying a host's logs takes up to so long over a slow network, s.
+_COPY_S: Final = 3.0
+_SLOW_TO_SHOW: Final = frozenset(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One host of a run.
+
+    Attributes:
+        name: Its name.
+        session: Its session folder.
+        status: State of its part.
+        ranks: Its processes, by rank.
+        clock: How its clock differs from the first host's; None = it is the first.
+        silent_s: So long nothing was read of what it records; 0 = it is over, or that was not watched.
+    """
+
+    name: str
+    session: Session
+    status: Status
+    ranks: tuple[WriterState, ...]
+    clock: ClockDifference | None = None
+    silent_s: float = 0.0
+
+    @property
+    def lead(self) -> WriterState | None:
+        """Its lowest rank that has steps."""
+        return next((rank for rank in self.ranks if len(rank.steps)), None)
+
+    @property
+    def lost(self) -> str:
+        """Why nothing comes from it any more though its run was not ended in order; empty = that is not so."""
+        if self.status.state == "interrupted":
+            return self.status.detail or "interrupted"
+        if self.status.detail.startswith(NOT_REACHED):
+            return self.status.detail
+        silent = not self.status.over and self.silent_s >= SILENT_S
+        return f"no record for {format_ns(self.silent_s * 1e9)}" if silent else ""
+
+
+def host_states(
+    session: Session, fold: Fold, statuses: Mapping[str, Status] | None = None
+) -> list[HostState]:
+    """Return the hosts of a run by rank; empty where it has one host.
+
+    Args:
+        session: The run.
+        fold: Its state.
+        statuses: State of each host's part by the host's name; None = it is read.
+    """
+    if not session.others:
+        return []
+    known = statuses if statuses is not None else read_statuses(session)
+    by_host: dict[str, list[WriterState]] = {}
+    for rank in fold.ranks:
+        by_host.setdefault(rank.host, []).append(rank)
+    parts = [(session.host, session, None), *((it.name, it.session, it.clock) for it in session.others)]
+    return [
+        HostState(name, part, known[name], tuple(by_host.get(name, ())), clock) for name, part, clock in parts
+    ]
+
+
+def read_statuses(session: Session) -> dict[str, Status]:
+    """Return the state of each host's part of a run, by the host's name; reads some files of each."""
+    return {session.host: status(session), **{it.name: status(it.session) for it in session.others}}
+
+
+def lost(hosts: Sequence[HostState]) -> list[str]:
+    """Return which hosts are lost or failed while others go on or ended well; one sentence each."""
+    said = []
+    for host in hosts:
+        after = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
+        if host.lost:
+            said.append(f"{host.name} is lost{after}: {host.lost}")
+        elif host.status.state == "failed" and any(other.status.state != "failed" for other in hosts):
+            said.append(f"{host.name} {host.status}{after}")
+    return said
+
+
+def sentences(hosts: Sequence[HostState]) -> list[str]:
+    """Return what is wrong with hosts: lost ones, and clocks that differ; one sentence each."""
+    return lost(hosts) + [
+        f"the clock of {host.name} is {host.clock}, by the ends of {host.clock.steps} steps; corrected"
+        for host in hosts
+        if host.clock is not None and host.clock.worth_saying
+    ]
+
+
+class HostWatch:
+    """Watches the hosts of a run that goes on: one whose logs no longer grow is said before its status changes.
+
+    Args:
+        session: The run.
+        now_s: The clock, for tests.
+
+    Attributes:
+        statuses: State of each host's part, as :func:`read_statuses` returns it; whoever watches refreshes it.
+    """
+
+    def __init__(self, session: Session, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._session = session
+        self._now_s = now_s
+        self._grown: dict[str, tuple[int, float]] = {}  # time of the newest record, and when that was read
+        self.statuses = read_statuses(session) if session.others else {}
+
+    @property
+    def status(self) -> Status:
+        """State of the run."""
+        return combined(list(self.statuses.items()))
+
+    def look(self, fold: Fold) -> list[HostState]:
+        """Return the hosts now; called about once a second."""
+        now_s = self._now_s()
+        newest: dict[str, int] = {}
+        for state in fold.writers.values():
+            newest[state.host] = max(newest.get(state.host, 0), state.seen_ns)
+        found = []
+        for host in host_states(self._session, fold, self.statuses):
+            seen_ns = newest.get(host.name, 0)
+            before = self._grown.get(host.name)
+            if before is None or before[0] != seen_ns:
+                before = self._grown[host.name] = seen_ns, now_s
+            found.append(replace(host, silent_s=0.0 if host.status.over else now_s - before[1]))
+        return found
+
+
+def common_step(session: Session, fold: Fold) -> int | None:
+    """Return the first step of a capture that all hosts of a run can begin together.
+
+    It is as far ahead as the request takes to reach the hosts: by then no rank has begun it.
+
+    Returns:
+        Its number; None = the run has one host, or makes no steps.
+    """
+    ranks = [rank for rank in fold.ranks if rank.end is None and rank.steps.last_n is not None]
+    if not session.others or not ranks:
+        return None
+    paces = [rank.steps.stats(slice(max(0, len(rank.steps.rows) - 50), None)).mean_ns for rank in ranks]
+    pace_ns = min((pace for pace in paces if pace > 0), default=S_NS)
+    ahead = math.ceil(reach_s(session) * S_NS / pace_ns)
+    return max(rank.steps.last_n or 0 for rank in ranks) + 2 + ahead
+
+
+def reach_s(session: Session) -> float:
+    """Return after how long a request has reached all hosts of a run, s."""
+    collected = [found for part in session.parts if (found := read_collected(part.path)) is not None]
+    if collected:
+        return SHARED_REACH_S + 2 * max(max(copy.every_s, _COPY_S) for copy in collected)
+    return NFS_REACH_S if file_system(session.path) in _SLOW_TO_SHOW else SHARED_REACH_S
+
+
+def unasked(session: Session) -> list[str]:
+    """Return which hosts of a run no request reaches now, and why; one sentence each."""
+    names = [session.host, *(host.name for host in session.others)]
+    found = zip(names, map(unreached, session.parts), strict=True)
+    return [f"{name}: {why}" for name, why in found if why]
+
+
+def outdated(session: Session, found: Session) -> bool:
+    """Return whether a run that was looked for again has other hosts, or clocks that are known better by now."""
+    if [part.path for part in session.parts] != [part.path for part in found.parts]:
+        return True
+    return any(
+        (before.clock.spread_ns is None and now.clock.spread_ns is not None)
+        or abs(before.shift_ns - now.shift_ns) > CLOCK_MOVED_NS
+        for before, now in zip(session.others, found.others, strict=True)
+    )

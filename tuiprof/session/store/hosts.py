@@ -1,0 +1,283 @@
+"""Runs of several hosts: which session folders belong to one run, and how far the clocks of its hosts differ.
+
+The recorder of every host writes a folder of its own. What the launcher told the processes (``Head.job``), their ranks
+and the start times say which folders are parts of one run. The folders lie side by side: on a file system that the
+hosts share, or copied here by ``tuiprof collect``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tuiprof.model.units import format_ns
+from tuiprof.session.log.records import Head, Record, Step
+from tuiprof.session.store.clock import Clock
+from tuiprof.session.store.pieces import decode, first_head
+from tuiprof.session.store.status import State, Status
+from tuiprof.system.files import open_regular, read_end
+
+if TYPE_CHECKING:
+    from tuiprof.session.store.folders import Session
+
+#: Parts of one run start within this time; the host that comes last may have waited in a queue, and clocks differ.
+#: What a launcher on a laptop tells (an address and a port) is the same in its next run.
+TOGETHER_NS: Final = 15 * 60 * 1_000_000_000
+#: A number of a batch system's job is used once, so that clocks may differ by much more.
+SAME_JOB_NS: Final = 24 * 3600 * 1_000_000_000
+#: So many of the parts that began next are looked at for each part.
+_NEAREST: Final = 16
+#: How much of a log is read for the ends of steps, from its beginning and from its end.
+_BEGINNING_BYTES: Final = 1 << 20
+_END_BYTES: Final = 256 << 10
+#: Step ends are compared from so many common steps on.
+_FEWEST_STEPS: Final = 8
+#: Ranks that wait for one another end their steps together: the differences scatter by less than this part of a step.
+COUPLED_SHARE: Final = 0.5
+#: Differences of clocks below this are not worth a word.
+WORTH_SAYING_NS: Final = 50_000_000
+#: So many hosts whose state differs from the run's are named.
+_MOST_NAMED: Final = 3
+CLOCK_RULE: Final = (
+    "ranks that wait for one another end the same step at about the same time; the difference of clocks is the median "
+    f"over the steps that both have, {_FEWEST_STEPS} or more, used where the differences scatter by less than "
+    f"{COUPLED_SHARE:.0%} of a step (half of the range of 80 % of them). Where the hosts run ahead of their devices it "
+    "can be off by a step or two. Otherwise the wall clocks are taken as they are"
+)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a session folder says of the distributed run that it is a part of.
+
+    Attributes:
+        id: Name of the folder.
+        key: What all parts of a run have in common.
+        ranks: Ranks that were recorded there, ascending.
+        writer: Name of the log of the lowest one.
+        unix_ns: Start of the session by its host's clock, Unix ns.
+    """
+
+    id: str
+    key: tuple[str, ...]
+    ranks: tuple[int, ...]
+    writer: str
+    unix_ns: int
+
+    @property
+    def world(self) -> int:
+        """Number of ranks of the run."""
+        return int(self.key[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ClockDifference:
+    """How a host's wall clock differs from that of the first host.
+
+    Attributes:
+        ahead_ns: By how much it is ahead; negative = behind.
+        spread_ns: Half of the range in which 80 % of the compared step ends lie; None = no steps could be compared.
+        steps: Number of steps that were compared.
+        same: Both parts were recorded on one machine, by one clock.
+    """
+
+    ahead_ns: int = 0
+    spread_ns: int | None = None
+    steps: int = 0
+    same: bool = False
+
+    def __str__(self) -> str:
+        """Return one phrase."""
+        if self.same:
+            return "same machine"
+        if self.spread_ns is None:
+            return "not known: wall clocks are taken as they are"
+        where = "ahead" if self.ahead_ns >= 0 else "behind"
+        return f"{format_ns(abs(self.ahead_ns))} {where} ±{format_ns(self.spread_ns)}"
+
+    @property
+    def worth_saying(self) -> bool:
+        """Whether the clocks differ by more than could be chance, and by enough to matter to a reader of logs."""
+        return self.spread_ns is not None and abs(self.ahead_ns) > max(WORTH_SAYING_NS, 2 * self.spread_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The part of a run that one host recorded.
+
+    Attributes:
+        name: Its name, unique in the run.
+        session: Its session folder.
+        ranks: The ranks that were found there.
+        clock: How its clock differs from the first host's.
+        shift_ns: What to add to its session time to get that of the run.
+    """
+
+    name: str
+    session: Session
+    ranks: tuple[int, ...]
+    clock: ClockDifference
+    shift_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One log of a run.
+
+    Attributes:
+        path: The file.
+        writer: Name of its writer; of another than the first host with the host's name: ``rank8@node2``.
+        clock: Makes session time of its times.
+        host: Name of the host; empty = the run has one.
+        folder: The host's folder as seen from the session's; empty = it is the session's own.
+    """
+
+    path: Path
+    writer: str
+    clock: Clock
+    host: str = ""
+    folder: str = ""
+
+
+def part_of(session: Session) -> Part | None:
+    """Return what run a session is a part of; None = of none, or it holds all ranks of it."""
+    heads = [(path.stem, first_head(path)) for path in session.log_files() if path.stem != "recorder"]
+    found = [
+        (head.rank, writer, head)
+        for writer, head in heads
+        if head is not None and head.rank is not None and (head.world or 0) > 1 and head.job
+    ]
+    if not found:
+        return None
+    first = min(found, key=lambda it: it[2].unix_ns)[
+        2
+    ]  # torchrun gives other ranks and another port after a failure
+    same = sorted(it for it in ((rank, writer) for rank, writer, head in found if head.job == first.job))
+    ranks = sorted({rank for rank, _ in same})
+    if len(ranks) >= (first.world or 0):
+        return None
+    key = (str(first.world), *(f"{name}={value}" for name, value in sorted(first.job.items())))
+    return Part(session.path.name, key, tuple(ranks), same[0][1], session.meta.unix_ns)
+
+
+def reach_ns(part: Part) -> int:
+    """Return how far apart the starts of the parts of a run may lie."""
+    return SAME_JOB_NS if any(word.startswith("SLURM_JOB_ID=") for word in part.key) else TOGETHER_NS
+
+
+def runs(parts: Iterable[Part]) -> list[list[Part]]:
+    """Return which parts belong together, each group by rank.
+
+    Parts with the same key belong together where their ranks differ; of several that fit, those that began nearest to
+    one another, as the same command may be run again and again.
+    """
+    groups: dict[str, list[Part]] = {}
+    ordered = sorted(parts, key=lambda part: (part.key, part.unix_ns, part.id))
+    for _, same in groupby(ordered, key=lambda part: part.key):
+        _pair(list(same), groups)
+    unique = {id(group): group for group in groups.values()}
+    return [sorted(group, key=lambda part: part.ranks) for group in unique.values()]
+
+
+def _pair(parts: Sequence[Part], groups: dict[str, list[Part]]) -> None:
+    """Join parts with the same key, given by start time, the nearest ones first."""
+    for part in parts:
+        groups[part.id] = [part]
+    pairs = [
+        (later.unix_ns - part.unix_ns, place, part, later)
+        for place, part in enumerate(parts)
+        for later in parts[place + 1 : place + 1 + _NEAREST]
+        if later.unix_ns - part.unix_ns <= reach_ns(part)
+    ]
+    for _, _, part, later in sorted(pairs, key=lambda pair: pair[:2]):
+        one, other = groups[part.id], groups[later.id]
+        if one is other or {rank for it in one for rank in it.ranks} & {r for it in other for r in it.ranks}:
+            continue
+        one.extend(other)
+        groups.update((it.id, one) for it in other)
+
+
+def clock_difference(first: Session, writer: str, other: Session, other_writer: str) -> ClockDifference:
+    """Return how the wall clock of one part's host differs from that of the first part's.
+
+    Args:
+        first: The first part.
+        writer: A rank of it that makes steps.
+        other: The other part.
+        other_writer: A rank of that.
+    """
+    if first.meta.boot and (first.meta.boot, first.meta.host) == (other.meta.boot, other.meta.host):
+        return ClockDifference(same=True)
+    logs = first.log / f"{writer}.jsonl", other.log / f"{other_writer}.jsonl"
+    differences, step_ns = _step_ends_apart(*(_end(path) for path in logs))
+    if len(differences) < _FEWEST_STEPS:  # one of them ended long before the other
+        differences, step_ns = _step_ends_apart(*(_beginning(path) for path in logs))
+    if len(differences) < _FEWEST_STEPS:
+        return ClockDifference()
+    tenths = statistics.quantiles(differences, n=10)
+    spread_ns = (tenths[-1] - tenths[0]) / 2
+    if spread_ns > COUPLED_SHARE * step_ns:
+        return ClockDifference()
+    apart_ns = round(statistics.median(differences))
+    ahead_ns = (
+        apart_ns + (other.meta.unix_ns - other.meta.mono_ns) - (first.meta.unix_ns - first.meta.mono_ns)
+    )
+    return ClockDifference(ahead_ns, round(spread_ns), len(differences))
+
+
+def shift_ns(first: Session, other: Session, clock: ClockDifference) -> int:
+    """Return what to add to the session time of a part to get that of the first part."""
+    if clock.same:
+        return other.meta.mono_ns - first.meta.mono_ns
+    return other.meta.unix_ns - first.meta.unix_ns - clock.ahead_ns
+
+
+def _step_ends_apart(one: Sequence[Step], other: Sequence[Step]) -> tuple[list[int], float]:
+    """Return how far apart the same steps ended by their writers' monotonic clocks, and the median step time, ns."""
+    ends = {step.n: step.at for step in one}
+    found = [step.at - ends[step.n] for step in other if step.n in ends]
+    return found, statistics.median(step.dur for step in other) if found else 0.0
+
+
+def _beginning(path: Path) -> list[Step]:
+    try:
+        with open_regular(path) as file:
+            block = file.read(_BEGINNING_BYTES)
+    except OSError:
+        return []
+    records = decode(block[: block.rfind(b"\n") + 1])
+    again = (place for place, record in enumerate(records) if place and isinstance(record, Head))
+    return _steps(records[: next(again, None)])
+
+
+def _end(path: Path) -> list[Step]:
+    return _steps(decode(read_end(path, _END_BYTES)))
+
+
+def _steps(records: Iterable[Record]) -> list[Step]:
+    return [record for record in records if isinstance(record, Step)]
+
+
+def combined(states: Sequence[tuple[str, Status]]) -> Status:
+    """Return the state of a run from that of its hosts.
+
+    It runs while one of them does; else the worst counts. Hosts in another state are named, and those of which there is
+    more to say.
+    """
+    order: tuple[State, ...] = ("running", "failed", "interrupted", "stopped", "finished")
+    of_run = min((status for _, status in states), key=lambda status: order.index(status.state))
+    others = [
+        f"{name}: {status if status.state != of_run.state else status.detail}"
+        for name, status in states
+        if status.state != of_run.state or (status.detail and status.over)
+    ]
+    shown = [
+        *others[:_MOST_NAMED],
+        *([f"and {len(others) - _MOST_NAMED} more"] * (len(others) > _MOST_NAMED)),
+    ]
+    return msgspec.structs.replace(of_run, detail=", ".join(shown))
