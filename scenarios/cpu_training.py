@@ -7,10 +7,11 @@
 # title = "ResNet-50 on a CPU"
 # story = """
 # Nobody trains ResNet-50 on a CPU for speed, but a CPU that is idle anyway, or costs a third on the spot market, may
-# win by samples per dollar: give the price with --price. Each variant adds one thing to the one it builds on. A smaller
-# batch keeps activations in the caches; bf16 halves the bytes and, where the CPU has AMX or AVX-512 bf16, uses its
-# matrix units; channels_last is the layout oneDNN's convolutions want. Together they were worth a factor of four. What
-# else is on offer (compiling, another allocator, a process per NUMA node, XLA) won little or lost.
+# win by samples per dollar: give the price with --price. Each variant adds one thing to the one it builds on. A
+# smaller batch keeps activations in the caches; bf16 halves the bytes and, where the CPU has AMX or AVX-512 bf16, uses
+# its matrix units; channels_last is the layout oneDNN's convolutions want. Together they were worth a factor of four.
+# What else is on offer (compiling, another allocator, a process per NUMA node, XLA) won little or lost there; with
+# PyTorch 2.11 compiling wins as much as channels_last.
 # Do not take float16 for bf16: without AVX-512 FP16 or AMX-FP16 it is emulated, some 25 times slower than float32.
 # Prices an hour then: c7i.2xlarge $0.357 (spot $0.1291), g5.2xlarge $1.212.
 # """

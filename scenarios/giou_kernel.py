@@ -67,7 +67,7 @@
 # needs = { packages = ["jax>=0.5"], without = ["torch"] }
 # [[tool.tuiprof.variants]]
 # name = "jax-jit"
-# note = "The same through jax.jit: one kernel."
+# note = "The same through jax.jit: one program; on a GPU a kernel and two copies."
 # baseline = "jax"
 # builds_on = "jax"
 # needs = { packages = ["jax>=0.5"], without = ["torch"] }

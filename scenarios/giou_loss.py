@@ -8,13 +8,13 @@
 # story = """
 # A detector predicts up to 256 faces in each of 1024 images; the generalised IoU loss compares each with its target.
 # Every image has another number of faces, so the obvious loop over images launches some dozens of kernels for each and
-# leaves the device idle in between. Concatenating first calculates only once, but still cuts and copies image by image.
-# Padding every image to the full 256 boxes computes far more and is far faster: one copy, one pass. What is left are a
-# dozen small kernels that read and write the same memory; torch.compile, Triton or CUDA make one of them. The kernels
-# written by hand have their own backward pass: one launch for the loss, one for its gradient. Most boxes are padding.
-# Leaving them out (conditional execution) hardly pays as long as starting a kernel is most of what it takes; the
-# variants with "work" do the arithmetic 64 and 1024 times (GIOU_WORK=k in the environment: k times) and show from where
-# on it does. Beside the network the loss soon vanishes: the preset "loss" leaves the network out.
+# leaves the device idle in between. Concatenating first calculates only once, but still cuts and copies image by
+# image. Padding every image to the full 256 boxes computes far more and is far faster: one copy, one pass. What is
+# left are three dozen small kernels that read and write the same memory; torch.compile, Triton or CUDA make one of
+# them. The kernels written by hand have their own backward pass: one launch for the loss, one for its gradient. Most
+# boxes are padding. Leaving them out (conditional execution) hardly pays as long as starting a kernel is most of what
+# it takes; the variants with "work" do the arithmetic 64 and 1024 times (GIOU_WORK=k in the environment: k times) and
+# show from where on it does. Beside the network the loss soon vanishes: the preset "loss" leaves the network out.
 # """
 # baseline = "per-sample"
 # check_and_run = ["--check"]

@@ -117,7 +117,7 @@
 # needs = { packages = ["jax>=0.10", "absl-py"], without = ["jax"], jax_device = true }
 # [[tool.tuiprof.variants]]
 # name = "triton-4-warps-bf16"
-# note = "The Triton kernel with four warps for a tile instead of eight: each holds twice the sums in its registers."
+# note = "The Triton kernel with four warps, not eight: a thread has 256 sums and 255 registers, so that they spill."
 # baseline = "triton-bf16"
 # builds_on = "triton-bf16"
 # set = { type = "bfloat16" }

@@ -9,10 +9,10 @@
 # A detector gives many boxes for one object. Greedy non-maximum suppression keeps the best of them: take the box with
 # the highest score, drop every box that overlaps it, and begin again with what is left. Each round needs the one
 # before; a chip that is wide and wants to do everything at once spends its time on starting rounds instead.
-# Called from Python, a round is a dozen launches. A loop that the compiler knows (jax.lax.while_loop) is one program,
-# but each round is still several kernels that write to memory what the next one reads. A kernel of one's own holds all
-# the scores where the arithmetic is, and finds the best box in one reduction instead of two: the index of a box is
-# packed into the low bits of its score, ordered as an integer, so that the largest number names both.
+# Called from Python, a round is two dozen launches. A loop that the compiler knows (jax.lax.while_loop) is one
+# program, but each round is still several kernels that write to memory what the next one reads. A kernel of one's own
+# holds all the scores where the arithmetic is, and finds the best box in one reduction instead of two: the index of a
+# box is packed into the low bits of its score, ordered as an integer, so that the largest number names both.
 # On a TPU the steps of a grid run one after another and share scratch memory: the grid is the loop. On a GPU they run
 # at the same time and share nothing: the loop moves into the kernel. All variants keep the same boxes. Next to the
 # chip's bandwidth and arithmetic the times are absurd: it is the chain of rounds that takes them.
@@ -72,7 +72,7 @@
 # needs = { packages = ["jax>=0.7"] }
 # [[tool.tuiprof.variants]]
 # name = "torch"
-# note = "Rounds in Python, a round in torch, without a single sync: a dozen launches for each round."
+# note = "Rounds in Python, a round in torch, without a single sync: two dozen launches for each round."
 # builds_on = "numpy"
 # needs = { packages = ["torch>=2.5"] }
 # [[tool.tuiprof.variants]]

@@ -6,11 +6,12 @@
 # name = "varlen"
 # title = "documents of different lengths in a decoder"
 # story = """
-# Documents are 1 … 1024 tokens long, each length as likely, so a batch padded to 1024 is half padding: half of the work
-# is thrown away, and a mask keeps the fast attention kernels out. Padding to the longest of 32 documents hardly helps.
-# Joined to one row there is no padding at all, but attention must be told where each document starts; all else in a
-# transformer looks at one token at a time. FlashAttention, xFormers, torch.nn.attention.varlen and FlexAttention can
-# be told; nested tensors carry it themselves.
+# Documents are 1 … 1024 tokens long, each length as likely, so a batch padded to 1024 is half padding: half of the
+# work is thrown away, and a mask keeps FlashAttention out (PyTorch 2.11 takes cuDNN's kernel instead). Padding to the
+# longest of 32 documents hardly helps, and costs where cuDNN's kernel is slower on odd lengths and the host stops at
+# each new one. Joined to one row there is no padding at all, but attention must be told where each document starts;
+# all else in a transformer looks at one token at a time. FlashAttention, xFormers, torch.nn.attention.varlen and
+# FlexAttention can be told; nested tensors carry it themselves.
 # As published, training is causal, and evaluation (no gradients) lets a token see its whole document; GPT-2 trains with
 # its default dropout, which --check turns off to compare numbers.
 # """

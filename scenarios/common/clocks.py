@@ -97,8 +97,8 @@ class CudaClock(Clock):
 
     The device is kept busy while the host queues the calls, so that an event waits for the call before it and never
     for the host: what is timed is the device's work, in the order of launching. Each pair of events adds one or two
-    microseconds, which the graph does not. A call of more launches than the queue holds, some thousand, is still timed
-    with what the host needs for them; there the graph alone shows the device.
+    microseconds, which the graph does not. Where the host does not get ahead (a call of more launches than the
+    queue holds, some thousand, or a busy host), what it needs is timed; there the graph alone shows the device.
     """
 
     method = "CUDA events around each call, in a full queue"
