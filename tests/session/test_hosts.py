@@ -12,6 +12,7 @@ import pytest
 
 from tests.session.host_parts import JOB, MS, START, S, goes_on, part
 from tests.session.session_logs import append, line
+from tuiprof.comparison.history import history
 from tuiprof.errors import UsageProblem
 from tuiprof.session.live.fold import MOST_WITH_CORES, Fold
 from tuiprof.session.live.hosts import SILENT_S, HostWatch, host_states, sentences
@@ -245,6 +246,14 @@ def test_list_and_report_show_one_run(tmp_path: Path) -> None:
     assert "rank1 on node2" in page
     assert "3.00 s ahead" in page
     assert "clocks" in tuiprof("report", "last", "-v", "--rules")
+
+
+def test_over_time_a_run_of_two_hosts_is_one_point(tmp_path: Path) -> None:
+    part(tmp_path, "node1", [0])
+    part(tmp_path, "node2", [1])
+    points, problems = history([tmp_path], executor=lambda files: pytest.fail("there are no traces"))
+    assert [point.figures["step_ns"] for point in points] == [100 * MS]
+    assert problems == []
 
 
 def test_ranges() -> None:

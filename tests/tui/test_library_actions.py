@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 from tiny_library import choose, ended, sidebar, tiny_start
 
+from tests.session.host_parts import part
 from tuiprof.resources import shipped
 from tuiprof.session.store.meta import Scenario
 from tuiprof.tui.app.app import TuiprofApp
@@ -91,6 +92,22 @@ async def test_deleting_asks_and_moves_to_the_trash(start: Start) -> None:
         await pilot.press("u")
         await until(pilot, lambda: made.session.path.exists())
         await until(pilot, lambda: "no session yet" not in screen_text(app))
+
+
+async def test_what_all_hosts_of_a_run_recorded_is_deleted_and_comes_back(start: Start) -> None:
+    assert start.sessions is not None
+    parts = [part(start.sessions, f"node{n}", [n]) for n in range(2)]
+    app = TuiprofApp(start)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until_shown(pilot, "Recent", "train")
+        await choose(app, f"session:{parts[0].path}")
+        await pilot.press("delete")
+        await until_shown(pilot, "What its hosts recorded goes")
+        await pilot.press("y")
+        await until_shown(pilot, "no session yet", "u undo delete")
+        assert not any(session.path.exists() for session in parts)
+        await pilot.press("u")
+        await until(pilot, lambda: all(session.path.exists() for session in parts))
 
 
 async def test_tags_and_notes_are_shown_and_searched(start: Start) -> None:

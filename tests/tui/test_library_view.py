@@ -7,10 +7,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tuiprof.session.store.labels import Labels
 from tuiprof.session.store.summary import Summary
 from tuiprof.tui.library import view
-from tuiprof.tui.library.view import LadderItem, Shelf, VariantItem
+from tuiprof.tui.library.view import LadderItem, PastCommand, Shelf, VariantItem, items
 from tuiprof.tui.widgets.spans import Choice, Row, row_width
 
 LADDER = LadderItem(
@@ -115,3 +117,14 @@ def test_of_a_session_the_command_can_be_copied_and_its_last_errors_are_shown() 
     calm = [text(row) for row in view.about_session(SHELF, finished, [], 100)]
     assert any(line.split() == ["tags", "#base"] for line in calm)
     assert not any("standard error" in line for line in calm)
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [(70, "python /home/me/project/train.py --lr 1e-3"), (48, "python train.py --lr 1e-3")],
+)
+def test_the_last_command_is_recognised_where_paths_do_not_fit(width: int, said: str) -> None:
+    argv = ("/home/me/project/.venv/bin/python", "/home/me/project/train.py", "--lr", "1e-3")
+    shelf = Shelf(commands=(PastCommand(argv, "/home/me/project", 0),))
+    line = "".join(text for text, _ in items(shelf, "")[0].draw(width))
+    assert line.split("   ")[-1].strip() == said

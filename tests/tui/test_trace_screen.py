@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,12 +14,13 @@ from trace_app import app_of, settle
 from tuiprof import analyses
 from tuiprof.formats import open_trace
 from tuiprof.model import Report, Trace, Unavailable, Window
+from tuiprof.model.trace import DeviceInfo
 from tuiprof.model.trust import Remark, Trust
 from tuiprof.resources import shipped
 from tuiprof.tui.answers.detail import DetailPane
 from tuiprof.tui.trace.finding import FindingHead
 from tuiprof.tui.trace.head import TraceHead
-from tuiprof.tui.trace.view import Headline
+from tuiprof.tui.trace.view import Headline, trace_facts
 from tuiprof.tui.trace.widget import TraceView
 from tuiprof.tui.widgets.table import VirtualTable
 
@@ -231,3 +233,10 @@ def test_a_trust_line_without_room_keeps_its_first_clause() -> None:
         assert shown in line
         (row,) = head.draw(200, 1)
         assert text in "".join(part for part, _ in row)
+
+
+def test_devices_that_a_number_tells_apart_are_named_once() -> None:
+    trace = small_trace()
+    for count, said in ((3, "AMD GPU ×3"), (1, "AMD GPU 0")):
+        trace.info = replace(trace.info, devices=tuple(DeviceInfo(n, f"AMD GPU {n}") for n in range(count)))
+        assert trace_facts(trace, surveyed=True, rank=False)[0] == said

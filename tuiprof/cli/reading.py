@@ -97,6 +97,11 @@ def _folder_of_ranks(session: Session | None, target: str, run: str | None) -> P
     """
     from tuiprof.errors import UsageProblem
 
+    if session is not None and session.others:
+        raise UsageProblem(
+            f"the captures of {session.id} lie in a folder of each of its hosts, which the map does not open at once",
+            f"tuiprof report {session.id} stragglers heat -f html > job.html",
+        )
     place = session.path / "traces" if session is not None else Path(target)
     found = traces_at(place if session is not None else target, run, several=True)
     if len(found) < 2:

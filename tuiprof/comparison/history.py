@@ -43,25 +43,32 @@ def history(
     from tuiprof.fleet.task import File
     from tuiprof.formats import open_set
     from tuiprof.session.store.folders import Session
-    from tuiprof.session.store.summary import summary_of
+    from tuiprof.session.store.hosts import runs
+    from tuiprof.session.store.summary import Summary, summary_of
 
     points: list[Point] = []
     problems: list[str] = []
     traces: list[tuple[int, Path, int]] = []
     for place in places:
         below = sessions_below(place)
+        found_below: list[tuple[Session, Summary]] = []
         for folder in below:
             try:
                 session = Session(folder)
-                seen = summary_of(session)
+                found_below.append((session, summary_of(session)))
             except SessionError as error:
                 problems.append(error.message)
+        # Of a run of several hosts the first host stands for all of them.
+        groups = runs(seen.part for _, seen in found_below if seen.part is not None)
+        others = {part.id for group in groups for part in group[1:]}
+        for session, seen in found_below:
+            if seen.id in others:
                 continue
             git = session.meta.git
             steps = {} if seen.median_ns is None else {"step_ns": float(seen.median_ns)}
             points.append(Point(seen.id, seen.unix_ns, git.commit if git else "", steps))
             if session.traces():
-                file = open_set(folder / "traces").file()
+                file = open_set(session.path / "traces").file()
                 traces.append((len(points) - 1, file.path, file.size_bytes))
         if not below:
             newest = open_set(place)

@@ -59,6 +59,11 @@ class Summary(msgspec.Struct, frozen=True):
     parts: list[Summary] = []
 
     @property
+    def folders(self) -> list[str]:
+        """The session's directory; of a run of several hosts those of all of them."""
+        return [part.path for part in self.parts] or [self.path]
+
+    @property
     def over(self) -> bool:
         """Whether the session has ended, so that the summary stays valid."""
         return self.state in ("finished", "failed", "stopped", "interrupted")

@@ -113,7 +113,7 @@ class Library:
                 or session.id not in self._known
                 or not self._known[session.id].over
             ):
-                self._sizes[session.id] = disk_bytes(Path(session.path))
+                self._sizes[session.id] = sum(disk_bytes(Path(folder)) for folder in session.folders)
         self._known = {session.id: session for session in sessions}
         labels = {session.id: read_labels(Path(session.path)) for session in sessions}
         self._measured.look(self.root)

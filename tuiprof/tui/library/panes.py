@@ -51,7 +51,7 @@ class LibraryPanes(Vertical):
         self.query_one("#about", Painted).paint(lambda width, _: view.about_ladder(ladder, width))
         self.variants.show(view.variants(ladder))
         self.show_variant(ladder, python)
-        self._show_table(shown=True)
+        self._show_table(shown=True, beside_story=True)
 
     def show_variant(self, ladder: LadderItem, python: str) -> None:
         """Say below the table what the variant under the cursor changes, and what it lacks."""
@@ -81,6 +81,7 @@ class LibraryPanes(Vertical):
         self.variants.show(commands)
         self._show_table(shown=bool(commands))
 
-    def _show_table(self, *, shown: bool) -> None:
+    def _show_table(self, *, shown: bool, beside_story: bool = False) -> None:
+        """Show the table or not; a long story gives way to it."""
         self.variants.display = shown
-        self.query_one("#about", Painted).set_class(shown, "ladder")
+        self.query_one("#about", Painted).set_class(beside_story, "ladder")

@@ -24,7 +24,7 @@ class SessionActions:
 
     Attributes:
         marked: Paths of the sessions to compare, two at most, in the order in which they were marked.
-        deleted: Where each deleted session is now and where it was, the last one at the end.
+        deleted: Of each deleted run where its folders are now and where they were, the last one at the end.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SessionActions:
         self._app, self._library = app, library
         self._look_again, self._show_again = look_again, show_again
         self.marked: list[str] = []
-        self.deleted: list[tuple[Path, Path]] = []
+        self.deleted: list[list[tuple[Path, Path]]] = []
 
     def mark(self, session: Summary) -> None:
         """Mark a session, or take its mark away; a third one replaces the first."""
@@ -100,22 +100,25 @@ class SessionActions:
         def answered(yes: bool | None) -> None:
             if yes:
                 with self._app.telling_errors():
-                    path = Path(session.path)
-                    self.deleted.append((self._library.throw_away(path), path))
+                    self.deleted.append(
+                        [(self._library.throw_away(path), path) for path in map(Path, session.folders)]
+                    )
                     self.marked = [one for one in self.marked if one != session.path]
                     self._look_again()
 
         question = f"Delete {session_name(session)}?"
-        lines = [f"It goes to {self._library.trash}; u brings it back."]
+        what = "It goes" if len(session.folders) == 1 else "What its hosts recorded goes"
+        lines = [f"{what} to {self._library.trash}; u brings it back."]
         self._app.push_screen(ConfirmScreen(question, lines, yes="delete it", no="keep it"), answered)
 
     def undo_delete(self) -> None:
         """Bring back the session that was deleted last."""
         if self.deleted:
             with self._app.telling_errors():
-                now, path = self.deleted.pop()
-                self._library.bring_back(now, path)
-                self._app.notify(f"{path.name} is back", timeout=3)
+                found = self.deleted.pop()
+                for now, path in found:
+                    self._library.bring_back(now, path)
+                self._app.notify(f"{found[0][1].name} is back", timeout=3)
                 self._look_again()
 
 

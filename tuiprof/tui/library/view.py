@@ -275,10 +275,8 @@ def _action_line(shelf: Shelf, key: str, words: str, shortcut: str, width: int) 
     left: Row = [(f"{words:<{column}}", "strong")]
     if key == "do:run":
         room = width - column
-        said = shlex.join(shelf.commands[0].argv) if shelf.commands else "python train.py"
-        return (
-            [*left, *fit([(sanitize(said), "text" if shelf.commands else "dim")], room)] if room > 8 else left
-        )
+        said = _short_command(shelf.commands[0].argv, room) if shelf.commands else "python train.py"
+        return [*left, *fit([(said, "text" if shelf.commands else "dim")], room)] if room > 8 else left
     return spread(left, [(f"{shortcut} ", "key")], width)
 
 
@@ -507,9 +505,17 @@ def past_commands(shelf: Shelf) -> list[Choice]:
 def _command_line(command: PastCommand, width: int) -> Row:
     said = f"  {format_ns(command.median_ns)}" if command.median_ns is not None else ""
     right: Row = [(said, "text"), (f"  {ago(command.unix_ns)} ", "dim")]
-    return spread(
-        fit([(sanitize(shlex.join(command.argv)), "text")], width - row_width(right) - 2), right, width
-    )
+    room = width - row_width(right) - 2
+    return spread(fit([(_short_command(command.argv, room), "text")], room), right, width)
+
+
+def _short_command(argv: Sequence[str], width: int) -> str:
+    """Return a command with its interpreter by name, and where that is too long its other paths as well."""
+    first, *rest = argv
+    said = shlex.join([Path(first).name or first, *rest])
+    if len(said) > width:
+        said = shlex.join([Path(first).name or first, *(Path(word).name or word for word in rest)])
+    return sanitize(said)
 
 
 def about_open(width: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tuiprof import advice, analyses
@@ -163,9 +164,11 @@ def trace_facts(
         rank: Whether to name the rank.
     """
     facts = []
-    names = dict.fromkeys(device.name for device in trace.info.devices)
+    count = len(trace.info.devices)
+    # Several that are told apart by a number alone are one kind.
+    number = re.compile(r" \d+$" if count > 1 else r"$^")
+    names = dict.fromkeys(number.sub("", device.name) for device in trace.info.devices)
     if names:
-        count = len(trace.info.devices)
         facts.append(", ".join(names) + (f" ×{count}" if count > 1 else ""))
     if rank and trace.info.rank is not None and (trace.info.world_size or 1) > 1:
         facts.append(f"rank {trace.info.rank} of {trace.info.world_size}")

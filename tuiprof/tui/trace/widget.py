@@ -427,7 +427,10 @@ class TraceView(Vertical):
         elif (index := self.timeline.navigation.step_at_cursor()) is not None:
             self.set_window(self.trace.steps.window(index))
         else:
-            self.notify("select with shift+← → or by dragging along the axis, or put the cursor into a step", timeout=4)
+            self.notify(
+                "select with shift+← → or by dragging along the axis, or put the cursor into a step",
+                timeout=4,
+            )
 
     def _look_at_step(self) -> None:
         """Look at the step that was asked for, once it is known."""
