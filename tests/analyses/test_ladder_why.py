@@ -173,13 +173,16 @@ def test_the_report_joins_times_and_traces(tmp_path: Path, ladder_of_two: Ladder
     assert why["predicted_ns"] is None
 
 
-def test_a_finding_that_is_still_there_is_not_dealt_with_where_it_cannot_be_priced(
+def test_a_finding_that_is_still_there_is_not_dealt_with_where_it_wins_nothing_or_cannot_be_priced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, after = (open_trace(shipped("traces") / "metrics-naive.pt.trace.json.gz") for _ in range(2))
     found = priorities(before)
     unpriced = replace(found, findings=tuple(replace(item, win=None) for item in found.findings))
     monkeypatch.setattr(proof, "priorities", lambda trace: unpriced if trace is after else found)
+    assert proof.prove(before, after) is None
+    small = replace(unpriced, findings=(), small=unpriced.findings)
+    monkeypatch.setattr(proof, "priorities", lambda trace: small if trace is after else found)
     assert proof.prove(before, after) is None
     monkeypatch.setattr(
         proof, "priorities", lambda trace: replace(found, findings=()) if trace is after else found

@@ -17,7 +17,7 @@ from tuiprof.model.units import format_change, format_ns
 from tuiprof.whatif.calibration import Win
 
 KEY: Final = "proof"
-#: A finding that wins less than this part of what it won before counts as dealt with.
+#: A finding of which less than this part is left counts as dealt with.
 _LEFT: Final = 0.3
 
 
@@ -51,17 +51,17 @@ def prove(before: Trace, after: Trace) -> Proof | None:
     step = replayed(before)
     if isinstance(step, str) or _kind(before) != _kind(after):
         return None  # what PyTorch does on a GPU is not dealt with because JAX or a CPU does it
-    left: dict[tuple[str, str], float] = {}
-    for item in priorities(after).findings:
+    left: dict[tuple[str, str], _Extent] = {}
+    found = priorities(after)
+    for item in (*found.findings, *found.small):
         key = _identity(item)
-        # What is still there, and cannot be priced, is not dealt with.
-        left[key] = left.get(key, 0.0) + (item.win.ns if item.win else math.inf)
+        left[key] = left.get(key, _Extent()) + _extent(item, after)
     gone = tuple(
         item
         for item in priorities(before).findings
         if item.win is not None
         and not item.finding.remainder
-        and left.get(_identity(item), 0.0) < _LEFT * item.win.ns
+        and left.get(_identity(item), _Extent()).is_part_of(_extent(item, before), _LEFT)
     )
     if not gone:
         return None
@@ -70,6 +70,35 @@ def prove(before: Trace, after: Trace) -> Proof | None:
 
 def _kind(trace: Trace) -> tuple[str, bool]:
     return trace.info.format, bool(trace.device_indices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How much of a step a finding is about, whatever the step wins without it: in another run that may be nothing.
+
+    Attributes:
+        waits: Number of waits a step.
+        ns: Host time and device work a step.
+    """
+
+    waits: float = 0.0
+    ns: float = 0.0
+
+    def __add__(self, other: _Extent) -> _Extent:
+        return _Extent(self.waits + other.waits, self.ns + other.ns)
+
+    def is_part_of(self, whole: _Extent, share: float) -> bool:
+        """Return whether it is less than a share of another; how long a wait takes depends on what it waits for."""
+        return self.waits < share * whole.waits if whole.waits else self.ns < share * whole.ns
+
+
+def _extent(item: Priced, trace: Trace) -> _Extent:
+    edit, steps = item.finding.edit, max(len(trace.steps), 1)
+    if edit is None:  # a setting, which is there or not
+        return _Extent(math.inf, math.inf)
+    host = (edit.host.ends - edit.host.starts) * (1 - edit.host.keep)
+    work = trace.lengths(edit.work) * (1 - edit.keep)
+    return _Extent(len(edit.waits) / steps, float(host.sum() + work.sum()) / steps)
 
 
 def _identity(item: Priced) -> tuple[str, str]:

@@ -43,11 +43,13 @@ class Priorities:
         findings: What distorts every figure first, then by what it wins.
         together: What all priced findings win together; None = cannot be told.
         missing: Why a rule could not answer, by its name.
+        small: Findings that win less than :data:`LEAST_SHARE` of the step, and so are not shown.
     """
 
     findings: tuple[Priced, ...]
     together: Win | None
     missing: Mapping[str, str] = field(default_factory=dict)
+    small: tuple[Priced, ...] = ()
 
 
 def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) -> Priorities:
@@ -69,7 +71,9 @@ def prioritise(found: Sequence[tuple[str, Finding]], step: Calibrated | None) ->
             Priced(item.rule, item.finding, item.win, bool(item.win and adds < _ADDS * item.win.ns))
         )
     together = step.win(all_of(priced), all_of(priced, "least"), all_of(priced, "most")) if priced else None
-    return Priorities((*settings, *result), together)
+    shown = {id(item.finding) for item in result}
+    small = tuple(Priced(rule, finding, None) for rule, finding in edits if id(finding) not in shown)
+    return Priorities((*settings, *result), together, small=small)
 
 
 def _price(found: Sequence[tuple[str, Finding]], step: Calibrated, on: Edit | None = None) -> list[Priced]:
