@@ -669,3 +669,23 @@ def test_channels_first_on_a_cpu(strides: list[int] | None, advised: bool) -> No
     assert (row is not None) == advised
     if row is not None:
         assert row["wins_ns"] == pytest.approx(600_000 * 0.25, rel=0.02)
+
+
+def test_the_gradient_of_prod_takes_scans() -> None:
+    def steps(scan: str) -> Trace:
+        made, free, correlation = Made(), 20.0, 0
+        for number in range(4):
+            at = number * 200
+            made.step(number, at, at + 200)
+            made.op("ProdBackward1", at + 10, at + 60, track=BACKWARD)
+            for index, (name, takes) in enumerate([("aten::flip", 10), (scan, 1_000), ("aten::mul", 400)]):
+                begin, correlation = at + 12 + 15 * index, correlation + 1
+                made.op(name, begin, begin + 12, track=BACKWARD)
+                made.launch("kernel", (begin + 2, begin + 5), (free, free + takes), correlation)
+                made.rows[-2]["track"] = BACKWARD
+                free += takes
+        return made.trace()
+
+    assert found(steps("aten::cumprod"), "prod-backward")["wins_ns"] == pytest.approx(1_010_000, rel=0.02)
+    rules = advise(steps("aten::div")).table("findings").rows["rule"].to_list()
+    assert "prod-backward" not in rules, "a product along no dimension is divided by its element"

@@ -1,0 +1,43 @@
+"""The gradient of a product along a dimension is computed by scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.model import Trace
+
+#: Operators of the node that stay: a product of the parts has a product as its gradient.
+_STAYS = "^aten::mul$"
+
+
+def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
+    """Look for backward nodes of prod() that call cumprod."""
+    nodes = np.flatnonzero(trace.named(r"^ProdBackward\d$"))
+    if not len(nodes):
+        return
+    operators = np.flatnonzero(trace.is_category("cpu_op"))
+    node_of = next(trace.nesting.outward(operators), None)  # the event around each, -1 = none
+    if node_of is None:
+        return
+    scans = trace.named("^aten::cumprod$", operators)
+    nodes = np.intersect1d(nodes, node_of[scans])
+    if not len(nodes):
+        return
+    goes = np.isin(node_of, nodes) & ~trace.named(_STAYS, operators)
+    event = int(nodes[0])
+    yield Finding(
+        f"the gradient of prod() along a dimension is computed by scans, {evidence.how_often(len(nodes))}",
+        evidence.function_of(event),
+        "where it is a product of a few parts, write it as one: x[..., 0] * x[..., 1] for x.prod(-1)",
+        "medium",
+        "the gradient cannot divide by an element that may be zero: it asks the device whether one is, and runs "
+        "cumprod() forwards and backwards",
+        evidence.without_operators(operators[goes]),
+        event=event,
+    )
+
+
+RULE = AdviceRule("prod-backward", find)
