@@ -247,7 +247,8 @@ class Remote:
             line for line in lines if not line.startswith(("rsync error", "rsync: connection unex", "mux_"))
         ]
         silent = "the connection broke off" if lines else f"ended with status {code}"
-        said = (of_ssh or others or [silent])[0]
+        by_ssh = code == 255 or "(code 255)" in errors  # of ssh the last line is the reason
+        said = (of_ssh or others[-1 if by_ssh else 0 :] or [silent])[0]
         if code == 127 or "rsync: command not found" in errors or "rsync: not found" in errors:
             return f"there is no rsync on {self.host}", "install it there: apt install rsync"
         if "Permission denied" in said and "(" in said:
