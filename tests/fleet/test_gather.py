@@ -161,6 +161,7 @@ def test_where_to_read_is_checked(folder: Path, capsys: pytest.CaptureFixture[st
         ["--on", "processes:none"],
         ["--on", "dask:"],
         ["--on", "dask://h:1", "--dask-workers", "2"],
+        ["--on", "ssh://"],
     ):
         assert main(["report", str(folder), *words]) == 2
         assert "tuiprof:" in capsys.readouterr().err
@@ -193,6 +194,22 @@ class TestDask:
                 works._compare_versions()
         finally:
             works.close()
+
+    def test_hosts_are_named_as_ssh_names_them(self) -> None:
+        from tuiprof.fleet.dask_ import _connection
+
+        assert _connection("me@node1.cluster:2222") == {"username": "me", "port": 2222}
+        assert _connection("node1") == {}
+        for text in ("-oProxyCommand=x", "node1;x", "node1:x", "a b", "", "me@"):
+            with pytest.raises(UsageProblem, match="is not the name of a host"):
+                _connection(text)
+
+    def test_without_asyncssh_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from tuiprof.fleet.dask_ import Dask
+
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(UsageProblem, match="asyncssh is not installed"):
+            Dask(hosts=["node1"], workers=1)
 
     def test_a_scheduler_that_is_not_there_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from tuiprof.fleet import dask_

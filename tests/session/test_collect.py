@@ -309,3 +309,28 @@ def test_ports_and_keys_are_options_of_the_users_ssh() -> None:
     )
     with pytest.raises(UsageProblem, match="cannot be read"):
         Remote.parse("node1", "ssh 'x")
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "said"),
+    [
+        (
+            255,
+            "@@@@@\nWARNING\nme@node1: Permission denied (publickey).",
+            "node1 refuses: me@node1: Permission denied",
+        ),
+        (255, "mux_client: read from master failed: Broken pipe", "node1: the connection broke off"),
+        (127, "sh: 1: rsync: not found\nrsync: connection unexpectedly closed", "there is no rsync on node1"),
+        (11, "rsync: [receiver] write failed: No space left on device (28)\nrsync error: x", "No space left"),
+        (
+            12,
+            "ssh: connect to host node1 port 22: No route to host\nrsync error: (code 255)",
+            "No route to host",
+        ),
+        (2, "", "node1: ended with status 2"),
+    ],
+)
+def test_why_a_host_is_not_reached_is_said_in_one_line(code: int, errors: str, said: str) -> None:
+    message, _ = Remote.parse("node1")._why(code, errors)
+    assert said in message
+    assert "\n" not in message

@@ -35,10 +35,12 @@ def fleet_options(function: Function) -> Function:
             "--on",
             metavar="WHERE",
             help="Read many files on `processes` of this machine (default; processes:N for N of them), or on the "
-            "workers of a Dask scheduler: dask://HOST:PORT.",
+            "workers of a Dask scheduler: dask://HOST:PORT, or ones started by ssh: ssh://HOST,HOST…",
         ),
         click.option(
-            "--dask-workers", type=click.IntRange(min=1), help="Read many files on so many Dask workers here."
+            "--dask-workers",
+            type=click.IntRange(min=1),
+            help="Read many files on so many Dask workers here, or on each host of ssh://.",
         ),
     )
     for option in reversed(options):
@@ -181,7 +183,7 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
     from tuiprof.errors import UsageProblem
 
     where, _, rest = (on or "").partition(":")
-    if on is not None and dask_workers is not None:
+    if on is not None and dask_workers is not None and where != "ssh":
         raise UsageProblem("--on and --dask-workers contradict each other", "leave one of them out")
     if where in ("", "processes") and dask_workers is None:
         from tuiprof.fleet.processes import Processes, affordable
@@ -193,8 +195,10 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
         workers = int(rest) if rest else affordable(max((file.size for file in files), default=0))
         yield Processes(max(1, min(workers, len(files))))
         return
-    if where not in ("", "dask"):
-        raise UsageProblem(f"--on {on} is not known", "it is processes, processes:N or dask://HOST:PORT")
+    if where not in ("", "dask", "ssh"):
+        raise UsageProblem(
+            f"--on {on} is not known", "it is processes, processes:N, dask://HOST:PORT or ssh://HOST,HOST"
+        )
     from tuiprof.fleet.dask_ import Dask
 
     address = f"tcp:{rest}" if rest.startswith("//") else f"tcp://{rest}"
@@ -202,7 +206,13 @@ def executor(on: str | None, dask_workers: int | None, files: Sequence[File]) ->
         raise UsageProblem(
             "--on dask needs the address of a scheduler", "dask://HOST:8786, or --dask-workers N"
         )
-    works = Dask(address) if dask_workers is None else Dask(workers=dask_workers)
+    if where == "ssh":
+        hosts = [host for host in rest.removeprefix("//").split(",") if host]
+        if not hosts:
+            raise UsageProblem("--on ssh needs hosts", "for example --on ssh://node1,me@node2:2222")
+        works = Dask(hosts=hosts, workers=dask_workers or 1)
+    else:
+        works = Dask(address) if dask_workers is None else Dask(workers=dask_workers)
     try:
         yield works
     finally:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tuiprof.errors import TuiprofError, UsageProblem
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 2
 #: So long the scheduler is waited for, s.
 _PATIENCE_S: Final = 10
+_HOST: Final = re.compile(r"(?:(?P<user>[\w.-]+)@)?[A-Za-z0-9_][A-Za-z0-9_.-]*(?::(?P<port>\d{1,5}))?")
 _REMEDY: Final = "pip install 'tuiprof[dask]'"
 _RESUME: Final = (
     "what was done is kept: run the same command again once it is back, or without --on to go on here"
@@ -29,15 +33,22 @@ class Dask:
 
     Args:
         address: Address of the scheduler, as ``tcp://host:8786``; empty = a cluster on this machine.
-        workers: Workers of a cluster on this machine.
+        workers: Workers of a cluster on this machine, or on each host.
+        hosts: Hosts on which workers are started by ssh, ``[user@]host[:port]``; the first has the scheduler as well.
         task: What a worker does with a batch.
 
     Raises:
         TuiprofError: Dask is not installed, the scheduler does not answer, or has no workers.
-        UsageProblem: A worker runs another version of tuiprof.
+        UsageProblem: A worker runs another version of tuiprof, or none can be started by ssh.
     """
 
-    def __init__(self, address: str = "", workers: int = 0, task: Callable[[Batch], Summary] = run) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        workers: int = 0,
+        task: Callable[[Batch], Summary] = run,
+        hosts: Sequence[str] = (),
+    ) -> None:
         try:
             import dask
             import distributed
@@ -49,17 +60,20 @@ class Dask:
             "distributed.worker",
             "distributed.nanny",
             "distributed.client",
+            "distributed.deploy.ssh",
             "tornado",
         ):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._closing = contextlib.ExitStack()
         self._task = task
-        self._address = address or "the cluster on this machine"
+        self._address = address or ", ".join(hosts) or "the cluster on this machine"
         with contextlib.ExitStack() as opened:
+            environment = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             if address:
                 target: Any = address
+            elif hosts:
+                target = opened.enter_context(_by_ssh(hosts, workers, environment))
             else:
-                environment = {"POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
                 opened.enter_context(dask.config.set({"distributed.nanny.pre-spawn-environ": environment}))
                 target = opened.enter_context(
                     distributed.LocalCluster(
@@ -166,3 +180,55 @@ class Dask:
             TimeoutError,
         ) as error:
             raise TuiprofError(f"the Dask scheduler of {self._address} is lost", _RESUME) from error
+
+
+def _by_ssh(
+    hosts: Sequence[str], workers: int, environment: dict[str, str]
+) -> contextlib.AbstractContextManager[Any]:
+    """Start a scheduler on the first host and workers on each, by ssh; they end with the context.
+
+    The hosts need the Python of this process under the same path. User, port and keys are those of ``~/.ssh/config``.
+
+    Raises:
+        UsageProblem: asyncssh is not installed, or a host cannot be reached.
+    """
+    import distributed
+
+    if importlib.util.find_spec("asyncssh") is None:
+        raise UsageProblem("asyncssh is not installed, by which Dask uses ssh", "pip install asyncssh")
+    options = [_connection(host) for host in hosts]
+    names = [host.rpartition("@")[2].partition(":")[0] for host in hosts]
+    logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
+    try:
+        cluster: contextlib.AbstractContextManager[Any] = distributed.SSHCluster(
+            [names[0], *names],
+            connect_options=[options[0], *options],
+            worker_options={"nthreads": 1, "n_workers": max(1, workers), "env": environment},
+            scheduler_options={"port": 0, "dashboard": False},
+            remote_python=sys.executable,
+        )
+    except Exception as error:  # what asyncssh raises, wrapped by Dask or not
+        raise UsageProblem(
+            f"no Dask workers could be started on {', '.join(hosts)}: {str(error)[:300]}",
+            f"try ssh {names[0]} {sys.executable} -m distributed.cli.dask_worker --help",
+        ) from error
+    return cluster
+
+
+def _connection(host: str) -> dict[str, Any]:
+    """Return how asyncssh is to reach a host.
+
+    Raises:
+        UsageProblem: It is not ``[user@]host[:port]``.
+    """
+    match = _HOST.fullmatch(host)
+    if match is None:
+        raise UsageProblem(
+            f"{host!r} is not the name of a host", "for example --on ssh://node1,me@node2:2222"
+        )
+    found: dict[str, Any] = {}
+    if match["user"]:
+        found["username"] = match["user"]
+    if match["port"]:
+        found["port"] = int(match["port"])
+    return found

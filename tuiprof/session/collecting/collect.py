@@ -193,14 +193,14 @@ class Collector:
             except Unreached as error:
                 if self._stopped.is_set():  # Ctrl+C reaches ssh as well
                     return
-                if str(error) != problem:
-                    self._say(f"{error}; asked again every {max(self._every_s, _AGAIN_S):g} s")
-                problem = str(error)
                 for copy in copies:
                     copy.tell(self._every_s, error.message)
                 if self._once:
                     self.error = error
                     return
+                if str(error) != problem:
+                    self._say(f"{error}; asked again every {max(self._every_s, _AGAIN_S):g} s")
+                problem = str(error)
             except TuiprofError as error:  # nothing that time mends
                 self.error = error
                 self._stopped.set()

@@ -242,9 +242,13 @@ class Remote:
     def _why(self, code: int, errors: str) -> tuple[str, str]:
         """Return what went wrong, from what the command wrote, and what to do."""
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
-        said = next(
-            (line for line in lines if not line.startswith(("rsync error", "rsync: connection unex"))), ""
-        )
+        of_ssh = [line for line in lines if line.startswith("ssh:")]
+        others = [
+            line for line in lines if not line.startswith(("rsync error", "rsync: connection unex", "mux_"))
+        ]
+        silent = "the connection broke off" if lines else f"ended with status {code}"
+        by_ssh = code == 255 or "(code 255)" in errors  # of ssh the last line is the reason
+        said = (of_ssh or others[-1 if by_ssh else 0 :] or [silent])[0]
         if code == 127 or "rsync: command not found" in errors or "rsync: not found" in errors:
             return f"there is no rsync on {self.host}", "install it there: apt install rsync"
         if "Permission denied" in said and "(" in said:
@@ -252,7 +256,7 @@ class Remote:
                 f"{self.host} refuses: {said[:200]}",
                 "keys are needed, as nobody is asked for a password: ssh-copy-id",
             )
-        return f"{self.host}: {said[:200] or f'ended with status {code}'}", ""
+        return f"{self.host}: {said[:200]}", ""
 
 
 _PACKAGES: Final = {"ssh": "openssh-client"}

@@ -11,7 +11,7 @@ from typing import Final
 from tuiprof.model.units import format_ns
 from tuiprof.session.live.fold import Fold
 from tuiprof.session.live.writer_state import WriterState
-from tuiprof.session.store.collected import NOT_REACHED, read_collected, unreached
+from tuiprof.session.store.collected import COLLECTED, NOT_REACHED, read_collected, unreached
 from tuiprof.session.store.folders import Session
 from tuiprof.session.store.hosts import ClockDifference, combined
 from tuiprof.session.store.status import Status, status
@@ -66,6 +66,11 @@ class HostState:
         silent = not self.status.over and self.silent_s >= SILENT_S
         return f"no record for {format_ns(self.silent_s * 1e9)}" if silent else ""
 
+    @property
+    def left(self) -> bool:
+        """Whether nobody collects what it records any more: what became of it is not known here."""
+        return self.status.detail.startswith(COLLECTED)
+
 
 def host_states(
     session: Session, fold: Fold, statuses: Mapping[str, Status] | None = None
@@ -100,7 +105,7 @@ def lost(hosts: Sequence[HostState]) -> list[str]:
     for host in hosts:
         after = f", after step {host.lead.steps.last_n}" if host.lead is not None else ""
         if host.lost:
-            said.append(f"{host.name} is lost{after}: {host.lost}")
+            said.append(f"{host.name}{'' if host.left else f' is lost{after}'}: {host.lost}")
         elif host.status.state == "failed" and any(other.status.state != "failed" for other in hosts):
             said.append(f"{host.name} {host.status}{after}")
     return said

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: Marks a copy. It is written here and never taken from the other host.
 COLLECTED_FILE: Final = "collected.json"
 NOT_REACHED: Final = "not reached"
+COLLECTED: Final = "collected"
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class Collected(msgspec.Struct, frozen=True):
         """Why nothing new comes from the host; empty = it does."""
         until = datetime.fromtimestamp(self.unix_ns / 1e9, UTC)
         if not self.goes_on:
-            return f"collected until {until:%H:%M:%S} UTC, and nobody goes on: tuiprof collect {self.host}"
+            return f"{COLLECTED} until {until:%H:%M:%S} UTC, and nobody goes on: tuiprof collect {self.host}"
         return f"{NOT_REACHED} since {until:%H:%M:%S} UTC: {self.problem}" if self.problem else ""
 
 

@@ -54,12 +54,15 @@ class Moment:
         self.selected: int | None = None
         self.frozen_ns: int | None = None
 
-    def take_up(self, session: Session) -> None:
+    def take_up(self, session: Session, *, keep_rank: bool = False) -> None:
         """Go on with the run as it is known by now: with more hosts, or with clocks that were compared.
 
-        The same rank is shown as before, though another host may come first now.
+        Args:
+            session: It.
+            keep_rank: Show the same rank as before, though another host may come first now. A rank that was chosen is
+                kept anyway.
         """
-        shown = self.rank.name if self.rank is not None else ""
+        shown = self.rank.name if self.rank is not None and (keep_rank or self.rank_name) else ""
         path = next((log.path for log in self.session.logs() if log.writer == shown), None)
         self.run.close()
         self.session, self.run, self.watch = session, Live(session, TAIL_BYTES), HostWatch(session)

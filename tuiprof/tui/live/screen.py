@@ -447,7 +447,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
         if self.moment.following and self.is_current and outdated(self.session, found):
             if found.path != self.session.path:
                 self.query_one(OutputBox).follow(found.stdout, found.stderr)
-            self.moment.take_up(found)
+            self.moment.take_up(found, keep_rank=self.app.start.launched)
             self.runs = OtherRuns(found)
             self.captures.find_traces()
             self.draw_at_next_tick()

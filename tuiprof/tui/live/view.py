@@ -465,7 +465,7 @@ def hosts_row(hosts: Sequence[HostState], width: int) -> Row:
         ranks = ranges([rank.rank for rank in host.ranks if rank.rank is not None])
         part: Row = [(f" {glyph} ", role), (host.name[:_HOST_WIDTH], "text"), (f" {ranks} ", "dim")]
         if host.lost:
-            part.append((f"lost: {sanitize(host.lost)} ", "warn"))
+            part.append((f"{'' if host.left else 'lost: '}{sanitize(host.lost)} ", "warn"))
         elif host.clock is not None and host.clock.worth_saying:
             part.append((f"clock {host.clock} ", "warn"))
         elif host.clock is not None and host.clock.spread_ns is None and not host.clock.same:
