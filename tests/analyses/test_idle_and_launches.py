@@ -318,3 +318,13 @@ def test_idle_time_whose_launch_is_not_in_the_trace_is_said_to_be_unexplained() 
     assert sentence.endswith(
         "all of it unexplained: the call that launched the next work is not in the trace"
     )
+
+
+def test_launches_rank_by_the_figure_that_shows() -> None:
+    """Of a trace with much launched outside of its steps as well."""
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(real_traces.path("sam-a100-sync-heavy.json.gz"))
+    by_operator = report("kernel_launches", trace).table("by_operator").rows
+    assert by_operator["idle_ns_per_step"].is_sorted(descending=True, nulls_last=True)
+    assert by_operator["idle_ns"].is_sorted(descending=True) is False
