@@ -308,3 +308,23 @@ def test_busy_time_and_kernels_agree_with_the_reference_figures(name: str) -> No
     launches = report("kernel_launches", trace)
     assert launches.fact("launches") == len(trace.links.launches)
     assert 0 <= launches.fact("launch_bound_share") <= 1
+
+
+def test_idle_time_whose_launch_is_not_in_the_trace_is_said_to_be_unexplained() -> None:
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(real_traces.path("neuron-profile-baseline-bf16-s512.json.gz"))
+    sentence = report("device_idle", trace).verdict.sentence
+    assert sentence.endswith(
+        "all of it unexplained: the call that launched the next work is not in the trace"
+    )
+
+
+def test_launches_rank_by_the_figure_that_shows() -> None:
+    """Of a trace with much launched outside of its steps as well."""
+    from tuiprof.formats import open_trace
+
+    trace = open_trace(real_traces.path("sam-a100-sync-heavy.json.gz"))
+    by_operator = report("kernel_launches", trace).table("by_operator").rows
+    assert by_operator["idle_ns_per_step"].is_sorted(descending=True, nulls_last=True)
+    assert by_operator["idle_ns"].is_sorted(descending=True) is False

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuiprof.ladder.kernels import kernel_words
+from tuiprof.ladder.kernels import _figure, kernel_words
 from tuiprof.ladder.report import report
 from tuiprof.ladder.state import Figures, KernelFigures, LadderMeta, Rung, Trial, create
 from tuiprof.model import Report
@@ -143,3 +143,11 @@ def test_parts_of_the_step_have_a_table_of_their_own(tmp_path: Path) -> None:
 def test_a_chip_is_known_by_the_name_its_driver_gives(device: str, name: str | None) -> None:
     chip = find_chip(device)
     assert (chip.name if chip else None) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4.1712e-05, "0.0000417"), (0.000443, "0.000443"), (3.4567, "3.46"), (999.6, "1000"), (0.0, "0")],
+)
+def test_a_rate_is_never_said_with_an_exponent(value: float, text: str) -> None:
+    assert _figure(value) == text

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.tui.on_screen import until
+from tests.tui.on_screen import screen_text, until
 from tuiprof.fleet import cache
 from tuiprof.tui.app.app import TuiprofApp
 from tuiprof.tui.fleet.screen import FleetScreen
@@ -19,6 +19,7 @@ from tuiprof.tui.fleet.view import HeatMap
 from tuiprof.tui.fleet.widget import RankMap
 from tuiprof.tui.start import Start
 from tuiprof.tui.trace.screen import TraceScreen
+from tuiprof.tui.widgets.verdict import MARKS
 
 
 def heat_map(late: np.ndarray) -> HeatMap:
@@ -119,6 +120,8 @@ async def test_from_all_ranks_to_the_trace_of_one(
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: bool(app.screen.query(RankMap)))
         assert isinstance(app.screen, FleetScreen)
+        # How bad it is needs no colour.
+        await until(pilot, lambda: any(f"▌{mark} " in screen_text(app) for mark in MARKS.values()))
         await pilot.press("s", "x", "plus", "minus", "down", "up", "right", "left", "pagedown", "pageup", "x")
         assert "rank 1 " in "".join(
             str(app.screen.query_one(RankMap).render_line(y).text) for y in range(size[1])

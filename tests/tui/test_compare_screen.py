@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -292,3 +293,12 @@ def test_the_bars_of_both_runs_are_apart() -> None:
     lines = ["".join(text for text, _ in row) for row in pair.draw(120, 5)]
     assert "scale 0 to 10.0 ms" in lines[2]
     assert [line[9] for line in lines] == ["█", "█", "s", "█", "█"]
+
+
+def test_traces_whose_names_begin_alike_are_offered_first(tmp_path: Path) -> None:
+    names = ["metrics-naive.json", "attention-native.json", "metrics-off.json", "metrics-old.json"]
+    for age, name in enumerate(names):
+        (tmp_path / name).write_text("[]")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    found = [path.name for path in beside(tmp_path / "metrics-naive.json")]
+    assert found == ["metrics-off.json", "metrics-old.json", "attention-native.json"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -107,6 +108,8 @@ def test_what_the_traces_tell_is_added() -> None:
     rung = view.row("fast")
     assert rung is not None
     assert rung.trace == Path("/t")
+    measured = replace(view, done=view.total)
+    assert text(state_rows(measured, 100)).startswith("▌✓ fast wins"), "how good it is needs no colour"
     assert "syncs/step" in rungs(view, 150)[0]
     about = text(about_rung(view, rung, 100))
     assert "fast sleeps." in about

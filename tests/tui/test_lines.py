@@ -329,3 +329,8 @@ def test_of_too_many_tabs_those_that_ask_for_action_show() -> None:
         assert title in line
     assert "Launches" not in line
     assert len(line) <= 76
+    bar.show(tabs, "syncs", "", ("M", 3))
+    (row,) = bar.draw(76, 1)
+    line = "".join(text for text, _ in row)
+    assert "4 Kernels 20 %" in line, "a figure says more than that all is well"
+    assert "Launches" not in line

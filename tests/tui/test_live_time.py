@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -367,3 +368,21 @@ async def test_steps_that_a_capture_slowed_down_are_flagged(tmp_path: Path) -> N
     app = live(session.path)
     async with app.run_test(size=(160, 40)) as pilot:
         await until_shown(pilot, "10.0 ms median", "1.50× slower since a capture", "whole run")
+
+
+async def test_a_replay_that_ends_by_itself_shows_the_devices_of_its_last_steps() -> None:
+    app = TuiprofApp(Start.replay(shipped("traces") / "session-metrics-naive"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, LiveScreen)
+        await until(pilot, lambda: screen.moment.replay is not None)
+        replay = screen.moment.replay
+        assert replay is not None
+        replay.paused = True
+        replay.seek(replay.duration_ns - 1)
+        # The last readings are of a machine that the script has left.
+        await until_shown(pilot, "RSS (run) 0 B")
+        screen._slow_at, screen._drawn_at = time.monotonic(), 0.0  # figures were drawn just now
+        replay.paused = False
+        screen.tick()
+        await until_shown(pilot, "RSS (run) 9.75 GiB", "95.0 %")

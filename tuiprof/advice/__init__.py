@@ -297,7 +297,7 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
                 "instead": item.finding.instead,
                 "sure": item.finding.sure,
                 "because": item.finding.because,
-                "overlaps": "overlaps those above" if item.overlaps else "",
+                "overlaps": "yes" if item.overlaps else "",
                 "proof": _command(item.finding.proof),
                 "event": item.finding.event,
             }
@@ -324,7 +324,13 @@ def _table(found: Priorities, trace: Trace, step: Calibrated | str) -> Table:
             Column("instead", "instead", "text"),
             Column("sure", "sure", "text"),
             Column("because", "because", "text", "What that rests on."),
-            Column("overlaps", "overlaps", "text", hidden=not any(item.overlaps for item in found.findings)),
+            Column(
+                "overlaps",
+                "overlaps",
+                "text",
+                "With those above, whose change saves part of it.",
+                hidden=not any(item.overlaps for item in found.findings),
+            ),
             Column("proof", "proof", "text", "What to run to see it before and after."),
             Column("rule", "rule", "text", hidden=True),
             Column("event", "event", "count", hidden=True),

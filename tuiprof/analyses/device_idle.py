@@ -45,6 +45,8 @@ _MORE_IN = {
 }
 #: Gaps listed one by one.
 _LONGEST = 200
+#: From this share on a cause is the only one.
+_ALL = 0.9995
 
 _RULES = (
     Rule(
@@ -196,9 +198,12 @@ def _verdict(
     if causes.is_empty():
         return Verdict(f"the {word} never idles between its first and last work", "good")
     top = causes.row(0, named=True)
-    most = f"{format_share(top['share_of_idle'])} of it while {top['meaning']}"
-    if top["cause"] in _idle.DEVICE_CAUSES:
-        most = f"{format_share(top['share_of_idle'])} of it {top['cause']} ({top['meaning']})"
+    part = "all" if top["share_of_idle"] >= _ALL else format_share(top["share_of_idle"])
+    most = f"{part} of it while {top['meaning']}"
+    if top["cause"] == _idle.NOT_RECORDED:
+        most = f"{part} of it unexplained: {top['meaning']}"
+    elif top["cause"] in _idle.DEVICE_CAUSES:
+        most = f"{part} of it {top['cause']} ({top['meaning']})"
     if uncaptured is not None and share < 0.9 * captured:
         return Verdict(
             f"the {word} idles about {format_share(share)} of a step without the profiler, {format_share(captured)} "

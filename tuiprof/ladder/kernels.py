@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -170,8 +171,10 @@ def _chips(frame: pl.DataFrame) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return a number in three figures, however small it is."""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    """Return a number in three figures, however small it is, and never with an exponent."""
+    if value >= 999.5 or not value:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 1e-4 else f"{value:.{2 - math.floor(math.log10(value))}f}"
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:

@@ -90,7 +90,11 @@ def _place(trace: Trace, main: int, recorded: Ints, middle: int, end: int) -> st
     if users:
         return _frames.function_label(trace.name(users[-1]))
     following = _next(trace, recorded, end)
-    return f"before {trace.name(following)}" if following is not None else "at the end of the step"
+    return (
+        f"before {_frames.operator_label(trace.name(following))}"
+        if following is not None
+        else "at the end of the step"
+    )
 
 
 def _next(trace: Trace, recorded: Ints, instant: int) -> int | None:

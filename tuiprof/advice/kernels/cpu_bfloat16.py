@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.units import format_rough_share
 from tuiprof.whatif.edit import Edit
@@ -56,7 +57,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"{share} of the time is spent in products and convolutions in float32, on a CPU that has "
         f"{seen.bf16} instructions",
-        f"longest in {trace.name(longest)}",
+        f"longest in {operator_label(trace.name(longest))}",
         'with torch.autocast("cpu", dtype=torch.bfloat16): around forward and loss',
         "medium",
         "the processor's own flags, as the session recorded them; no casts around the products",

@@ -9,6 +9,7 @@ import numpy as np
 
 from tuiprof.advice.shared.finding import AdviceRule, Evidence, Finding
 from tuiprof.analyses.shared.arguments import arguments
+from tuiprof.analyses.shared.frames import operator_label
 from tuiprof.model import Trace
 from tuiprof.model.intervals import Ints
 from tuiprof.model.units import format_rough_share
@@ -39,7 +40,7 @@ def find(trace: Trace, evidence: Evidence) -> Iterator[Finding]:
     share = format_rough_share(lengths.sum() / (high - low))
     yield Finding(
         f"{share} of the time is spent in convolutions whose inputs are channels first",
-        f"longest in {trace.name(longest)}",
+        f"longest in {operator_label(trace.name(longest))}",
         "model.to(memory_format=torch.channels_last), and the same for its input",
         "medium",
         "strides of the inputs, as recorded with the shapes",

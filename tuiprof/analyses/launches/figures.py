@@ -126,7 +126,15 @@ def _grouped(scope: Scope, frame: pl.DataFrame, by: str, title: str, help_: str)
             # The launch before the longest idle time represents the group.
             pl.col("event").get(pl.col("idle_ns").arg_max()),
         )
-        .sort("idle_ns", "host_ns", descending=True, maintain_order=True)
+        # By the figure that shows first: what was launched outside of the steps ranks last.
+        .sort(
+            *(["idle_ns_per_step"] if steps else []),
+            "idle_ns",
+            "host_ns",
+            descending=True,
+            nulls_last=True,
+            maintain_order=True,
+        )
     )
     labels = {code: _label(names, by, code) for code in rows[by].to_list()}
     rows = rows.with_columns(pl.col(by).replace_strict(labels, return_dtype=pl.String)).with_columns(

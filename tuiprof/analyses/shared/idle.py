@@ -29,11 +29,12 @@ HOST_CAUSES: dict[str, str] = {
     "Python": "the host runs Python between operators",
     "unrecorded": "the host is in nothing that was recorded (Python, where frames are not)",
 }
+NOT_RECORDED = "launch not recorded"
 #: What explains the rest of a gap.
 DEVICE_CAUSES: dict[str, str] = {
     "launching": "the host is in the launch call, or it has just returned",
     "hand-over": "the work was submitted but the device had not begun: a dependency, a graph, or kernel to kernel",
-    "launch not recorded": "the call that launched the next work is not in the trace",
+    NOT_RECORDED: "the call that launched the next work is not in the trace",
 }
 CAUSES: tuple[str, ...] = (*HOST_CAUSES, *DEVICE_CAUSES)
 #: Where the host is too slow, and nothing special holds it.
@@ -152,7 +153,7 @@ def gaps(trace: Trace, device: int, low: int, high: int) -> Gaps:
     causes[CAUSES.index("unrecorded"), late] = (begin - starts)[late] - before
     causes[CAUSES.index("launching")] = launching_until - begin
     causes[CAUSES.index("hand-over")] = np.where(known, ends - launching_until, 0)
-    causes[CAUSES.index("launch not recorded")] = np.where(known, 0, ends - starts)
+    causes[CAUSES.index(NOT_RECORDED)] = np.where(known, 0, ends - starts)
     return Gaps(device, first, last, starts, ends, work, launch, causes)
 
 

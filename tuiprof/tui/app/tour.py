@@ -99,7 +99,7 @@ STOPS: Final = (
     Stop(
         "1 of 5 · The library",
         "What can be run, watched and read: ladders of published optimisations, one variant a change; your "
-        "sessions; traces. With r the variant under the cursor runs, o opens a file.",
+        "sessions; traces. r runs the variant under the cursor, o opens a file.",
         _library,
     ),
     Stop(
@@ -110,8 +110,8 @@ STOPS: Final = (
     ),
     Stop(
         "3 of 5 · Its trace",
-        "On top the one sentence that matters: which line makes the host wait, and what that costs a step. Below "
-        "it the timeline, then a tab an analysis: digits switch between them. ✗ ! ✓ say how bad it is.",
+        "On top what to change first: how much of a step that saves, where, and what to write instead; ] shows the "
+        "next. Below it the timeline, with the time that is lost, and a tab for each analysis: digits switch.",
         _trace,
     ),
     Stop(

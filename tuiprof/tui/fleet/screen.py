@@ -21,6 +21,7 @@ from tuiprof.tui.terminal.keys import key
 from tuiprof.tui.widgets.key_bar import KeyBar
 from tuiprof.tui.widgets.lines import Row
 from tuiprof.tui.widgets.painted import Painted
+from tuiprof.tui.widgets.verdict import MARKS
 from tuiprof.tui.widgets.wrap import wrap
 
 if TYPE_CHECKING:
@@ -148,11 +149,10 @@ class FleetScreen(Screen[None]):
         )
         title = sanitize(self._place.name or str(self._place))
 
-        role = "text" if level == "info" else level
-
         def head(width: int, _: int) -> list[Row]:
             rows: list[Row] = [[(title, "title")]]
-            rows += [[(line, role)] for line in wrap(sanitize(said), max(width, 8))]
+            for index, line in enumerate(wrap(sanitize(said), max(width - 4, 8))):
+                rows.append([(f"▌{' ' if index else MARKS[level]} ", level), (line, "strong")])
             return rows
 
         painted, shown = Painted(id="fleet-head"), RankMap(self._shown)

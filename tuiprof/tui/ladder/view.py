@@ -13,12 +13,14 @@ from tuiprof.ladder.kernels import kernel_words, range_words
 from tuiprof.ladder.report import between
 from tuiprof.ladder.runner import left_s, pending, schedule
 from tuiprof.ladder.statistics import judge
+from tuiprof.model.report import Level
 from tuiprof.model.units import format_count, format_ns, format_ns_range, format_speed
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
 from tuiprof.tui.widgets.dates import when
 from tuiprof.tui.widgets.forest import Ratio, axis_row, forest_row, scale_of
 from tuiprof.tui.widgets.spans import Choice, Row, fit, row_width, spread
+from tuiprof.tui.widgets.wrap import wrap
 
 if TYPE_CHECKING:
     from tuiprof.ladder.state import LadderMeta, Trial
@@ -120,7 +122,7 @@ class LadderView:
     folder: Path | None
     rows: tuple[RungRow, ...]
     verdict: str = ""
-    level: str = "info"
+    level: Level = "info"
     done: int = 0
     total: int = 0
     left_s: float | None = None
@@ -245,9 +247,11 @@ def state_rows(view: LadderView, width: int) -> list[Row]:
         return [fit(row, width) for row in rows]
     if not view.verdict:
         return [[(f" {glyphs.ELLIPSIS} ", "dim"), ("reading the traces …", "dim")]]
-    role = view.level if view.level in ("good", "warn", "bad") else "info"
-    lines = textwrap.wrap(sanitize(view.verdict), max(20, width - 4))[:2]
-    return [[("▌ ", role), (line, "strong")] for line in lines]
+    lines = wrap(sanitize(view.verdict), max(20, width - 4), 2)
+    return [
+        [(f"▌{' ' if index else glyphs.MARKS[view.level]} ", view.level), (line, "strong")]
+        for index, line in enumerate(lines)
+    ]
 
 
 def _progress(view: LadderView, width: int) -> Row:

@@ -167,6 +167,7 @@ class LiveScreen(Screen[None], inherit_bindings=False):
             self.size,
             id(fold),
             int(100 * moment.read_share) // 5,
+            moment.replay is not None and moment.replay.over,
         )
         if state == self._shown and not (slow and moment.advances):
             return  # nothing can have changed, or nothing but the clock: draw nothing, send nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from tuiprof.errors import TuiprofError
@@ -11,7 +12,10 @@ _MOST_FILES, _MOST_SESSIONS = 12, 12
 
 
 def beside(path: Path) -> list[Path]:
-    """Return the trace files in the folder of a trace, without itself, the newest first."""
+    """Return the trace files in the folder of a trace, without itself.
+
+    Those whose names begin with the same word come first, in each case the newest first.
+    """
     from tuiprof.formats.directory import is_trace_name
 
     try:
@@ -20,10 +24,15 @@ def beside(path: Path) -> list[Path]:
             for entry in os.scandir(path.parent)
             if is_trace_name(entry.name) and entry.is_file() and entry.name != path.name
         ]
-        entries.sort(key=lambda entry: -entry.stat().st_mtime)
+        word = _first_word(path.name)
+        entries.sort(key=lambda entry: (_first_word(entry.name) != word, -entry.stat().st_mtime))
     except OSError:  # the folder is gone or may not be read: nothing to offer
         return []
     return [Path(entry.path) for entry in entries[:_MOST_FILES]]
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_.]", name, maxsplit=1)[0]
 
 
 def sessions_with_traces(root: Path | None) -> list[tuple[str, Path]]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tuiprof.model.report import Level
+
 RUNNING: Final = "●"
 DONE: Final = "✓"
 FAILED: Final = "✗"
@@ -54,3 +56,7 @@ def bar(share: float, width: int) -> str:
     """Return a horizontal bar of ``share`` of the width, in halves of a cell, padded to the width."""
     halves = round(max(0.0, min(1.0, share)) * width * 2)
     return (BAR * (halves // 2) + HALF_BAR * (halves % 2)).ljust(width)
+
+
+#: Signs of verdicts, so that their weight needs no colour.
+MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}

@@ -9,7 +9,7 @@ from tuiprof import advice, analyses
 from tuiprof.analyses.shared.step_times import step_period_ns
 from tuiprof.model.report import Level, Report, Unavailable
 from tuiprof.model.trace import Trace
-from tuiprof.model.units import format_count, format_ns, format_rough_share
+from tuiprof.model.units import format_count, format_ns
 from tuiprof.model.window import Window
 from tuiprof.report.sanitize import sanitize
 from tuiprof.tui.terminal import glyphs
@@ -113,7 +113,7 @@ def tabs_of(results: Results, window: Window, current: str) -> tuple[list[Tab], 
             together = next((fact.value for fact in answer.facts if fact.key == _SAVES_SHARE), None)
             if isinstance(together, float):
                 saving[name] = max(saving.get(name, 0.0), together)
-        number = format_rough_share(saving[name]) if saving.get(name, 0.0) >= _LEAST_SHARE else ""
+        number = f"{saving[name]:.0%}".replace("%", " %") if saving.get(name, 0.0) >= _LEAST_SHARE else ""
         if name == "advice" and isinstance(answer, Report):
             mark, number = ("", str(len(found))) if found else (mark, "")
         tabs.append(

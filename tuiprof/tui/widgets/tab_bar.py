@@ -38,7 +38,10 @@ class Tab:
 
 
 class TabBar(Lines):
-    """Tabs in one line; where not all fit: the current and the pinned ones, those that ask for action, those around."""
+    """Tabs in one line.
+
+    Where not all fit: the current and the pinned ones, those that ask for action or have a figure, then those around.
+    """
 
     DEFAULT_CSS = "TabBar { height: 1; }"
 
@@ -92,6 +95,7 @@ class TabBar(Lines):
             remark = []
         room -= row_width(remark)
         asking = [i for i, tab in enumerate(self._tabs) if tab.role in _ASKING]
+        asking += [i for i, tab in enumerate(self._tabs) if tab.number and i not in asking]
         shown = self._shown(widths, here, kept, asking, room)
         left_out = len(pieces) - len(shown)
         row: Row = [("‹ " if shown and shown[0] else "──", "rule")]

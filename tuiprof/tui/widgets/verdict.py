@@ -6,10 +6,10 @@ from typing import Final
 
 from tuiprof.model.report import Level, Report
 from tuiprof.report.sanitize import sanitize
+from tuiprof.tui.terminal.glyphs import MARKS as MARKS
 from tuiprof.tui.widgets.lines import Lines, Row
 from tuiprof.tui.widgets.wrap import wrap
 
-MARKS: Final[dict[Level, str]] = {"bad": "✗", "warn": "!", "info": "i", "good": "✓"}
 _WEIGHT: Final[dict[Level, int]] = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
