@@ -52,7 +52,7 @@ def kineto_file(path: Path, kernel_us: int, *, sync: bool) -> Path:
             span("kernel", name, at + 200 + nth * 400, dur, correlation=correlation)
         if sync:
             span(
-                "cuda_runtime", "cudaDeviceSynchronize", at + 300, kernel_us + 400, correlation=step * 10 + 9
+                "cuda_runtime", "cudaStreamSynchronize", at + 300, kernel_us + 400, correlation=step * 10 + 9
             )
     device = {"id": 0, "name": "NVIDIA H200"}
     path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}))
@@ -144,7 +144,7 @@ async def test_a_row_and_an_event_are_shown_in_both_timelines(pair: tuple[Path, 
         await pilot.press("n")  # the trace after has no sync
         before.focus()
         await pilot.press("home", "n")
-        await until_shown(pilot, "cudaDeviceSynchronize  has no counterpart after in this step")
+        await until_shown(pilot, "cudaStreamSynchronize  has no counterpart after in this step")
         await pilot.press(
             "f", "m", "m", "b", "apostrophe", "right_curly_bracket", "left_curly_bracket", "z", "0"
         )
