@@ -126,32 +126,21 @@ def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None
 def test_loss_and_gradients_that_are_none_are_told_with_their_step(
     tmp_path: Path, run: Callable[..., Run]
 ) -> None:
-    plain = subprocess.run(
-        [sys.executable, "-c", NAN],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment(tmp_path, TUIPROF_SESSION=""),
+    plain = run(NAN)
+    assert not plain.of(records.NotFinite), "nobody asked for them"
+    session = new_session(tmp_path / "watched")
+    (session / "control" / "black-box.json").write_text('{"nan": true}')
+    watched = subprocess.run(
+        [sys.executable, "-c", NAN], env=environment(session), capture_output=True, text=True, timeout=120
     )
-    watched = _watched(tmp_path)
-    assert watched.out == plain.stdout
-    found = watched.of(records.NotFinite)
+    assert watched.stdout == plain.out
+    found = [it for it in read(session)[0]["rank0"] if isinstance(it, records.NotFinite)]
     assert [(it.what, it.n, it.value) for it in found] == [
         ("loss", 12, "nan"),
         ("gradient of 0.weight", 12, "nan"),
         ("gradient of 0.bias", 12, "nan"),
         ("gradient of 2.weight", 12, "nan"),
     ]
-    assert not run(NAN).of(records.NotFinite)
-
-
-def _watched(folder: Path) -> Run:
-    session = new_session(folder / "watched")
-    (session / "control" / "black-box.json").write_text('{"nan": true}')
-    done = subprocess.run(
-        [sys.executable, "-c", NAN], env=environment(session), capture_output=True, text=True, timeout=120
-    )
-    return Run(session, done.returncode, done.stdout, done.stderr, *read(session))
 
 
 def test_a_metric_that_is_none_is_told_with_its_step(run: Callable[..., Run]) -> None:
