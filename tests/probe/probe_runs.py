@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tests.forked import ForkedPython
     from tuiprof.session.log import records
 
 INJECT = Path(__file__).resolve().parents[2] / "tuiprof" / "probe" / "inject"
@@ -70,6 +71,7 @@ def run_script(
     requests: Sequence[dict[str, Any]] = (),
     triggers: Sequence[dict[str, Any]] = (),
     cwd: Path | None = None,
+    forked: ForkedPython | None = None,
     **more: str,
 ) -> Run:
     """Run a script in a session of its own below ``folder`` to its end.
@@ -77,11 +79,16 @@ def run_script(
     Args:
         how: The arguments that start it, in place of its path.
         flags: Of the interpreter.
+        forked: An interpreter with PyTorch that is forked for it, in place of a fresh one.
         **more: Environment variables.
     """
     session = new_session(folder / f"session{len(list(folder.glob('session*')))}", requests, triggers)
     path = folder / "script.py"
     path.write_text(script)
+    if forked is not None:
+        return Run(
+            session, *forked.run(path, *args, env=environment(session, **more), cwd=folder), *read(session)
+        )
     done = subprocess.run(
         [python, *flags, *(how if how is not None else [str(path)]), *args],
         env=environment(session, **more),

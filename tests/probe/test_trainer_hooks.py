@@ -81,7 +81,9 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> list[records.Step]:
     return done.of(records.Step)
 
 
-def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(steps: list[records.Step]) -> None:
+def test_evaluations_and_checkpoints_have_names_and_hold_all_that_is_in_them(
+    steps: list[records.Step],
+) -> None:
     assert len(steps) == 20
     evaluated = {step.n: step.ph["evaluation"] for step in steps if "evaluation" in step.ph}
     assert list(evaluated) == [4, 8], "each in the step after it; the one before the first step is in none"
