@@ -74,13 +74,9 @@ def run_script(
     forked: ForkedPython | None = None,
     **more: str,
 ) -> Run:
-    """Run a script in a session of its own below ``folder`` to its end.
+    """Run a script in a session of its own below ``folder`` to its end, in place of its path with arguments ``how``.
 
-    Args:
-        how: The arguments that start it, in place of its path.
-        flags: Of the interpreter.
-        forked: An interpreter with PyTorch that is forked for it, in place of a fresh one.
-        **more: Environment variables.
+    With ``forked`` it runs in a fork of that; ``more`` is put into its environment.
     """
     session = new_session(folder / f"session{len(list(folder.glob('session*')))}", requests, triggers)
     path = folder / "script.py"

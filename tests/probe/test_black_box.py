@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from probe_runs import Run, environment, new_session, read
+from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
+from tests.forked import ForkedPython
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")
@@ -124,16 +125,14 @@ def test_an_exception_leaves_where_it_came_from(run: Callable[..., Run]) -> None
 
 
 def test_loss_and_gradients_that_are_none_are_told_with_their_step(
-    tmp_path: Path, run: Callable[..., Run]
+    tmp_path: Path, forked: ForkedPython
 ) -> None:
-    plain = run(NAN)
+    plain = run_script(tmp_path, NAN, forked=forked)
     assert not plain.of(records.NotFinite), "nobody asked for them"
     session = new_session(tmp_path / "watched")
     (session / "control" / "black-box.json").write_text('{"nan": true}')
-    watched = subprocess.run(
-        [sys.executable, "-c", NAN], env=environment(session), capture_output=True, text=True, timeout=120
-    )
-    assert watched.stdout == plain.out
+    _, out, _ = forked.run(tmp_path / "script.py", env=environment(session), cwd=tmp_path)
+    assert out == plain.out
     found = [it for it in read(session)[0]["rank0"] if isinstance(it, records.NotFinite)]
     assert [(it.what, it.n, it.value) for it in found] == [
         ("loss", 12, "nan"),

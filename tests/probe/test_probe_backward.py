@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run, run_script
 
+from tests.forked import ForkedPython
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")
@@ -50,13 +51,15 @@ CAPTURES = [{"id": "first", "steps": 3, "at": 10}, {"id": "second", "steps": 3, 
 
 
 @pytest.fixture(scope="module")
-def each_its_own(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run_script(tmp_path_factory.mktemp("each"), MODEL + EACH_ITS_OWN, requests=CAPTURES)
+def each_its_own(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Run:
+    return run_script(tmp_path_factory.mktemp("each"), MODEL + EACH_ITS_OWN, requests=CAPTURES, forked=forked)
 
 
 @pytest.fixture(scope="module")
-def one_at_the_last(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run_script(tmp_path_factory.mktemp("last"), MODEL + ONE_AT_THE_LAST, requests=CAPTURES)
+def one_at_the_last(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Run:
+    return run_script(
+        tmp_path_factory.mktemp("last"), MODEL + ONE_AT_THE_LAST, requests=CAPTURES, forked=forked
+    )
 
 
 def in_a_hook(run: Run) -> None:
@@ -104,12 +107,12 @@ def test_a_backward_pass_that_is_run_otherwise(one_at_the_last: Run) -> None:
     assert one_at_the_last.captures("second")[-1].state == "failed"
 
 
-def test_the_script_ends_a_step_inside_backward(run: Callable[..., Run]) -> None:
+def test_the_script_ends_a_step_inside_backward(run_forked: Callable[..., Run]) -> None:
     script = """
 import tuiprof
 model[0].weight.register_post_accumulate_grad_hook(lambda p: tuiprof.step(loss=1.0))
 """
-    done = run(MODEL + script + LOOP, requests=CAPTURES[:1])
+    done = run_forked(MODEL + script + LOOP, requests=CAPTURES[:1])
     assert (done.code, done.out) == (0, "trained\n"), done.err
     steps = done.of(records.Step)
     assert [(step.n, step.v) for step in steps] == [(n, {"loss": 1.0}) for n in range(30)]

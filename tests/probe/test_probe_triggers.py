@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from probe_runs import Run, new_session, run_script
 
+from tests.forked import ForkedPython
 from tuiprof.probe.requests import Requests
 from tuiprof.probe.triggers import Trigger, Triggers
 from tuiprof.session.log import records
@@ -36,13 +37,13 @@ def notes(run: Run) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def triggered(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def triggered(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> Run:
     """A run with two triggers: after slow steps, and every so many steps."""
     pytest.importorskip("torch")
     slow = {"id": "slow", "times": 25, "steps": 2, "cooldown_s": 1.5, "stack": True}
     every = {"id": "every", "every": 150, "steps": 2, "cooldown_s": 0}
     folder = tmp_path_factory.mktemp("triggered")
-    return run_script(folder, SCRIPT, "440", "3", "60", "110", "390", triggers=[slow, every])
+    return run_script(folder, SCRIPT, "440", "3", "60", "110", "390", triggers=[slow, every], forked=forked)
 
 
 def test_the_steps_after_a_slow_one_are_captured(triggered: Run) -> None:
@@ -66,10 +67,10 @@ def test_every_so_many_steps(triggered: Run) -> None:
     }
 
 
-def test_a_spent_budget_ends_it_with_a_reason(run: Callable[..., Run]) -> None:
+def test_a_spent_budget_ends_it_with_a_reason(run_forked: Callable[..., Run]) -> None:
     pytest.importorskip("torch")
     slow = {"id": "slow", "above_ns": 300_000_000, "steps": 1, "cooldown_s": 0, "budget_bytes": 100}
-    done = run(SCRIPT, "250", "40", "140", "200", triggers=[slow])
+    done = run_forked(SCRIPT, "250", "40", "140", "200", triggers=[slow])
     first = next(iter(ends(done).values()))
     assert first.state == "written"
     assert (done.session / first.path).stat().st_size > 100

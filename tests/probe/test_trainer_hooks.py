@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from probe_runs import Run, run_script
 
+from tests.forked import ForkedPython
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")
@@ -74,9 +75,9 @@ for module.automatic_optimization in (True, False):
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> list[records.Step]:
+def steps(tmp_path_factory: pytest.TempPathFactory, forked: ForkedPython) -> list[records.Step]:
     """10 steps under a Trainer, 5 of a Lightning module, and 5 of one that optimizes by itself."""
-    done = run_script(tmp_path_factory.mktemp("trainer"), TRAINER)
+    done = run_script(tmp_path_factory.mktemp("trainer"), TRAINER, forked=forked)
     assert done.code == 0, done.err
     return done.of(records.Step)
 
@@ -117,8 +118,8 @@ if __name__ == "__main__":
 
 
 def test_a_process_that_multiprocessing_started_has_the_name_that_the_script_gave_it(
-    run: Callable[..., Run],
+    run_forked: Callable[..., Run],
 ) -> None:
-    done = run(SPAWNING)
+    done = run_forked(SPAWNING)
     assert done.code == 0, done.err
     assert [head.process for head in done.of(records.Head)] == ["trainer"]
