@@ -11,11 +11,15 @@ import gc
 import json
 import os
 import runpy
+import select
+import signal
 import site
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_LIMIT_S = 120
 
 
 class ForkedPython:
@@ -34,12 +38,17 @@ class ForkedPython:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
+                start_new_session=True,
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         out, err = (cwd / f".{script.name}.{name}" for name in ("out", "err"))
         asked = {"argv": [str(script), *args], "env": dict(env), "cwd": str(cwd)}
         print(json.dumps({**asked, "out": str(out), "err": str(err)}), file=self._process.stdin, flush=True)
+        if not select.select([self._process.stdout], [], [], _LIMIT_S)[0]:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self.close()
+            raise subprocess.TimeoutExpired([str(script), *args], _LIMIT_S, out.read_text(), err.read_text())
         status = int(self._process.stdout.readline())
         written = out.read_text(), err.read_text()
         out.unlink()
@@ -49,9 +58,8 @@ class ForkedPython:
     def close(self) -> None:
         """End it."""
         if self._process is not None:
-            with self._process as process:
-                assert process.stdin is not None
-                process.stdin.close()
+            with self._process:  # its input is closed, and it has ended
+                self._process = None
 
 
 def _serve() -> Sequence[str]:
