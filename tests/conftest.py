@@ -14,8 +14,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.forked import ForkedPython
+from forked import ForkedPython
 
 with contextlib.suppress(ImportError):  # a GPU machine needs no more than pytest and torch
     from hypothesis import HealthCheck, settings

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from probe_runs import Run, new_session, run_script
-
-from tests.forked import ForkedPython
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from probe_runs import Run, environment, new_session, read, run_script
 from waiting import running, until
 
-from tests.forked import ForkedPython
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkedPython
 from probe_runs import Run, new_session, run_script
 
-from tests.forked import ForkedPython
 from tuiprof.probe.requests import Requests
 from tuiprof.probe.triggers import Trigger, Triggers
 from tuiprof.session.log import records

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from forked import ForkedPython
 from probe_runs import Run, run_script
 
-from tests.forked import ForkedPython
 from tuiprof.session.log import records
 
 pytest.importorskip("torch")

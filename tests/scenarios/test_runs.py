@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from forked import ForkedPython
 
-from tests.forked import ForkedPython
 from tuiprof.ladder.scenarios import Missing, availability, command, find
 from tuiprof.resources import shipped
 from tuiprof.session.run import interpreter
