@@ -470,9 +470,9 @@ def _modules_of_the_working_directory(folder: Path) -> list[str]:
         "click",
     ):
         (folder / f"{name}.py").write_text(trap)
-    (folder / "tuiprof").mkdir()
-    (folder / "tuiprof" / "__init__.py").write_text(trap)
-    (folder / "tuiprof" / "trace_gist.py").write_text(trap)
+    (folder / "tuiprof" / "headline").mkdir(parents=True)
+    for name in ("__init__", "headline/__init__", "headline/trace"):
+        (folder / "tuiprof" / f"{name}.py").write_text(trap)
     cache = str(folder / "cache")
     return tuiprof(
         *_verbs(made, folder / "picture.txt"),
