@@ -268,7 +268,7 @@ def terminal_facts(environment: Mapping[str, str], tty: bool) -> list[tuple[str,
     if not tty:
         rows.append(("output", "not a terminal", "the dashboard needs one; reports and records do not"))
     small = size.columns and (size.columns < 80 or size.lines < 24)
-    found = f"{size.columns}×{size.lines}" if size.columns else "not told"
+    found = f"{size.columns}×{size.lines}" if size.columns else "unknown"
     rows.append(("size", found, "80×24 is the smallest that shows everything" if small else ""))
     if environment.get("NO_COLOR"):
         colours, advice = "off (NO_COLOR)", ""

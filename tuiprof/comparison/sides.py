@@ -215,8 +215,8 @@ def compare_sides(before: Side, after: Side) -> Report:
             if said
         ],
     )
-    told = changed_in_words(report, before.trace, after.trace)
-    facts = [*report.facts, Fact(CHANGED, "in the traces", told, "text")]
+    changed = changed_in_words(report, before.trace, after.trace)
+    facts = [*report.facts, Fact(CHANGED, "in the traces", changed, "text")]
     tables = list(report.tables)
     if before.session is not None and after.session is not None:
         table, words = compare_scripts(before.session, after.session)

@@ -63,11 +63,11 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
     """Report a ladder, as far as it was run."""
     meta, judged = ladder.meta, judge(ladder.meta)
     traces = Traces(ladder, opener)
-    told = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
-    reasons = why(traces, meta, told)
+    seen_of = {one.name: seen(traces, one.name) for one in judged if one.word not in _OUT}
+    reasons = why(traces, meta, seen_of)
     traced = {trial.variant: trial for trial in meta.trials if trial.kind in ("trace", "once")}
     tables = [
-        _rungs(meta, judged, told, brief=brief),
+        _rungs(meta, judged, seen_of, brief=brief),
         kernels := kernel_table(judged, _OUT),
         range_table(judged, _OUT),
         _why_table(reasons, judged),
@@ -95,7 +95,7 @@ def report(ladder: LadderRun, opener: Callable[[Path], Trace] = open_trace, *, b
                 "warm-up steps after it are left out of the step time too.",
             ),
         ),
-        (*_notes(meta, judged), *same_work(told), *problems(told, traced)),
+        (*_notes(meta, judged), *same_work(seen_of), *problems(seen_of, traced)),
     )
 
 
@@ -160,8 +160,8 @@ def _facts(meta: LadderMeta, judged: Sequence[Judged]) -> tuple[Fact, ...]:
     )
 
 
-def _rungs(meta: LadderMeta, judged: Sequence[Judged], told: Mapping[str, Seen], *, brief: bool) -> Table:
-    rows = [_row(meta, one, told.get(one.name)) for one in judged]
+def _rungs(meta: LadderMeta, judged: Sequence[Judged], seen_of: Mapping[str, Seen], *, brief: bool) -> Table:
+    rows = [_row(meta, one, seen_of.get(one.name)) for one in judged]
     frame = pl.DataFrame(rows, infer_schema_length=None)
     mixed = len({rung.baseline for rung in meta.rungs}) > 1
 
@@ -241,7 +241,7 @@ def between(ratio: Interval | None) -> str:
     """Return an interval of ratios in words.
 
     Args:
-        ratio: Time over the baseline's; None = not told.
+        ratio: Time over the baseline's; None = unknown.
     """
     return format_speed_range(ratio.low, ratio.high) if ratio is not None else ""
 

@@ -21,7 +21,7 @@ class Metric:
         key: Its stable name, with the unit.
         label: What a person reads.
         kind: How it is shown.
-        before: The baseline's; None = cannot be told.
+        before: The baseline's; None = unknown.
         after: The other's.
     """
 

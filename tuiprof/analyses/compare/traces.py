@@ -108,7 +108,7 @@ def compare(
         (
             Fact("before", "before", names[0] or None, "text"),
             Fact("after", "after", names[1] or None, "text"),
-            Fact("sure", "sure", change.sure if change is not None else "cannot be told", "text"),
+            Fact("sure", "sure", change.sure if change is not None else "unknown", "text"),
             Fact("step_change_share", "step time", share, "share", signed=True),
         ),
         (
@@ -231,7 +231,7 @@ def _changes(
     stepped: bool,
     collect: Callable[[Scope], pl.DataFrame],
     by: tuple[str, ...] = ("name",),
-    told: tuple[str, ...] = (),
+    kept: tuple[str, ...] = (),
 ) -> Table:
     """Compare what is collected from both sides, item by item."""
     frames = []
@@ -244,7 +244,7 @@ def _changes(
             frame.sort("ns", descending=True, maintain_order=True)
             .group_by(by, maintain_order=True)
             .agg(
-                *(pl.col(column).first().alias(f"{name}_{column}") for column in told),
+                *(pl.col(column).first().alias(f"{name}_{column}") for column in kept),
                 (pl.col("ns").sum() / per).alias(f"{name}_ns"),
                 (pl.len() / per).alias(f"{name}_count"),
                 pl.col("event").first().alias(f"{name}_event"),
@@ -252,7 +252,7 @@ def _changes(
         )
     joined = frames[0].join(frames[1], on=by, how="full", coalesce=True)
     joined = joined.with_columns(
-        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in told
+        pl.coalesce(f"after_{column}", f"before_{column}").alias(column) for column in kept
     )
     return _change_table(key, title, joined, stepped, DEVICE_NOISE if key == "kernels" else HOST_NOISE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import polars as pl
@@ -68,17 +69,20 @@ def _syncs(report: Report) -> list[str]:
     if old == new:
         return []
     rows = report.table("syncs").rows
-    told = [f"syncs {old} → {new} a step"]
+    return [f"syncs {old} → {new} a step", *_gone_and_new(rows, lambda name, _: _place(name))]
+
+
+def _gone_and_new(rows: pl.DataFrame, describe: Callable[[str, float], str]) -> list[str]:
+    """Return what only one side has, the most expensive first; ``describe`` gets its name and its count per step."""
+    found = []
     for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        named = [
-            _place(name)
-            for name in names.sort(f"{here}_ns", "name", descending=[True, False])["name"].head(_MOST)
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        only = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
+        first = only.sort(f"{here}_ns", "name", descending=[True, False]).head(_MOST)
+        named = [describe(name, count) for name, count in first.select("name", f"{here}_count").iter_rows()]
+        more = f" and {len(only) - _MOST} more" if len(only) > _MOST else ""
         if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
-    return told
+            found.append(f"{word}: {', '.join(named)}{more}")
+    return found
 
 
 def _place(name: str) -> str:
@@ -117,17 +121,7 @@ def _kinds(before: Trace, after: Trace, least_ns: float) -> list[str]:
 def _operators(report: Report) -> list[str]:
     """Return what changed in the operators of a CPU: those that came or went, then shares of their time."""
     rows = report.table("operators").rows
-    told = []
-    for word, here, there in (("gone", "before", "after"), ("new", "after", "before")):
-        names = rows.filter((pl.col(f"{there}_count") == 0) & (pl.col(f"{here}_count") > 0))
-        ordered = names.sort(f"{here}_ns", "name", descending=[True, False])
-        named = [
-            f"{name} ({format_count(round(count, 2))} a step)"
-            for name, count in ordered.select("name", f"{here}_count").head(_MOST).iter_rows()
-        ]
-        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-        if named:
-            told.append(f"{word}: {', '.join(named)}{more}")
+    found = _gone_and_new(rows, lambda name, count: f"{name} ({format_count(round(count, 2))} a step)")
     # Shares, not times: a trace taken while the machine was busy is longer in all its parts.
     shares = rows.select(
         "name", *(pl.col(f"{side}_ns") / pl.col(f"{side}_ns").sum() for side in ("before", "after"))
@@ -138,8 +132,8 @@ def _operators(report: Report) -> list[str]:
     both = (pl.col("before_ns") > 0) & (pl.col("after_ns") > 0)
     largest = shares.filter(both & (pl.col("change") >= HOST_SHARE))
     largest = largest.sort("change", "name", descending=[True, False]).head(_MOST)
-    told += [
+    found += [
         f"{name} {format_share(before)} → {format_share(after)} of the operators' time"
         for name, before, after in largest.select("name", "before_ns", "after_ns").iter_rows()
     ]
-    return told
+    return found

@@ -54,7 +54,7 @@ _STORAGE, _MEMORY_OUT, _NAN, _STALLED, _COLLAPSE, _THROTTLE, _SLOWER, _STARVED, 
     "idle device",
     "jitter",
 )
-#: Every rule by name, in the order in which equally bad ones are told.
+#: Every rule by name, in the order in which equally bad ones are shown.
 RULES: Final = (
     (
         _STORAGE,
@@ -288,7 +288,7 @@ def _noted(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) 
 
 
 _Rule = Callable[[Fold, "WriterState | None", int, Set[str]], list[Alert]]
-#: In the order in which equally bad ones are told.
+#: In the order in which equally bad ones are shown.
 _RULES: Final[tuple[_Rule, ...]] = (
     _out_of_memory,
     _not_a_number,
