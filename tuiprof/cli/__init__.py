@@ -192,7 +192,7 @@ def _with_hint(error: click.ClickException, args: list[str]) -> click.ClickExcep
     """Return what to show of an error; an option of the program given after the verb is pointed out."""
     if isinstance(error, click.NoSuchOption) and error.option_name in _OF_THE_PROGRAM:
         where = f"tuiprof {error.option_name} … {args[_first_verb(args)]} …"
-        return click.UsageError(f"{error.option_name} stands before the verb: {where}", error.ctx)
+        return click.UsageError(f"{error.option_name} goes before the verb: {where}", error.ctx)
     return error
 
 

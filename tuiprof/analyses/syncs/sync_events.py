@@ -77,7 +77,7 @@ WAIT_PLACES: Final = RowsOf(NAME, "groups", WaitPlace)
 _RULES = (
     Rule(
         "sync",
-        "A call in which the host stands until the device reaches a point: stream, device and event synchronise, "
+        "A call in which the host is blocked until the device reaches a point: stream, device and event synchronise, "
         "blocking copies, copies of pageable memory that had begun on the device before the call returned, "
         "allocator calls (cudaMalloc, cudaFree, cudaHostAlloc and their equals), XLA's awaits and reads of buffers. A "
         "copy and the synchronise that the same operator makes after it are one sync.",

@@ -151,7 +151,7 @@ def _stalled(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]
     if not since_ns >= stall_after_ns(median_ns):
         return []
     text = f"no step for {format_ns(since_ns)}, where the median step takes {format_ns(median_ns)}"
-    return [_alert(_STALLED, f"{text}: stacks show where it stands", "bad")]
+    return [_alert(_STALLED, f"{text}: stacks show where it waits", "bad")]
 
 
 def _not_a_number(fold: Fold, rank: WriterState | None, now_ns: int, others: Set[str]) -> list[Alert]:

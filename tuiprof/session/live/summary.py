@@ -187,7 +187,7 @@ def _level(status: Status, stats: StepStats | None) -> Level:
 
 def _facts(fold: Fold, status: Status, lead: WriterState | None, stats: StepStats | None) -> tuple[Fact, ...]:
     facts = [
-        Fact("state", "state", str(status), "text", "How the run stands."),
+        Fact("state", "state", str(status), "text", "Whether the run goes on, and how it ended."),
         Fact("exit_code", "exit status", status.code, "count", "As a shell gives it: 128 + n for signal n."),
         Fact("duration_ns", "recorded", fold.now_ns, "ns", "From the start to the newest record."),
     ]

@@ -89,7 +89,7 @@ class TuiprofApp(TerminalApp, inherit_bindings=False):
             "ctrl+t",
             "tour",
             "tour",
-            "A look around in five steps, on recorded samples",
+            "A tour in five steps, on recorded samples",
             id="app.tour",
             group="Everywhere",
             show=False,
